@@ -33,7 +33,7 @@ Those of bundles, splits and names are in ``test_accidents_of_bundles.py``.
 """  # noqa: E501 - a table is one line a row
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import isnan
 from pathlib import Path
@@ -41,13 +41,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small_view import bundle, heaviest, make_view
 
 from loadmanager.core.broker_table import BrokerLoad
-from loadmanager.core.cluster import ClusterView, TopBundle, UnknownBroker
+from loadmanager.core.cluster import ClusterView, UnknownBroker
 from loadmanager.core.columns import Listing
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BundleStats
-from loadmanager.core.load_tracker import LoadTracker, view_of
+from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.memory import Memory
 from loadmanager.core.placement import (
     PLACEMENTS,
@@ -73,8 +74,6 @@ from loadmanager.core.shedding import (
     UniformLoadShedder,
 )
 
-MakeView = Callable[..., ClusterView]
-NameBundle = Callable[..., BundleId]
 MODES = (Mode.PARITY, Mode.SAFE)
 EAGER = AvgShedder(high_hits=1, min_msgs_per_s=0, min_bytes_per_s=0)
 
@@ -104,15 +103,13 @@ def why(plan: Plan) -> dict[str, Reason]:
     return {refusal.subject: refusal.reason for refusal in plan.refusals}
 
 
-def test_usage_is_computed_in_32_bits_only_in_parity(
-    make_view: MakeView, bundle: NameBundle
-) -> None:
+def test_usage_is_computed_in_32_bits_only_in_parity() -> None:
     view = make_view({"a:1": (0.8499999999, {1: 9.0, 2: 8.0}), "b:1": (0.1, {})})
     assert offered(Mode.PARITY, OverloadShedder(), view) == [bundle(1)]
     assert offered(Mode.SAFE, OverloadShedder(), view) == []
 
 
-def test_where_all_are_overloaded_only_parity_passes_bundles_around(make_view: MakeView) -> None:
+def test_where_all_are_overloaded_only_parity_passes_bundles_around() -> None:
     view = make_view(
         {f"{name}:1": (0.9, {2 * n: 5.0, 2 * n + 1: 4.0}) for n, name in enumerate("abcd")}
     )
@@ -122,9 +119,7 @@ def test_where_all_are_overloaded_only_parity_passes_bundles_around(make_view: M
     assert (safe.moves, len(why(safe))) == ((), 4)
 
 
-def test_one_hot_bundle_goes_back_and_forth_only_in_parity(
-    make_view: MakeView, bundle: NameBundle
-) -> None:
+def test_one_hot_bundle_goes_back_and_forth_only_in_parity() -> None:
     shedder = ThresholdShedder(min_bytes_per_s=0.0, history=0.0)
     hot = bundle(1)
     for source, target in (("a:1", "b:1"), ("b:1", "a:1")):
@@ -135,9 +130,7 @@ def test_one_hot_bundle_goes_back_and_forth_only_in_parity(
         assert (safe.moves, why(safe)[hot]) == ((), Reason.UNBALANCEABLE)
 
 
-def test_bundles_without_traffic_move_only_in_parity(
-    make_view: MakeView, bundle: NameBundle
-) -> None:
+def test_bundles_without_traffic_move_only_in_parity() -> None:
     view = make_view({"a:1": (0.5, {1: 5000.0, 2: 500.0, 3: 0.0}), "b:1": (0.5, {9: 1000.0})})
     assert offered(Mode.PARITY, UniformLoadShedder(min_msgs_per_s=0), view) == [
         bundle(2),
@@ -154,7 +147,7 @@ def test_bundles_without_traffic_move_only_in_parity(
     assert why(safe)[bundle(2)] is Reason.NO_IMPROVEMENT
 
 
-def test_the_lower_boundary_takes_a_second_step_only_in_parity(make_view: MakeView) -> None:
+def test_the_lower_boundary_takes_a_second_step_only_in_parity() -> None:
     view = make_view({"a:1": (0.4, {1: 1.0}), "b:1": (0.4, {2: 1.0})})
     shedder = ThresholdShedder(lower_boundary=True, history=0.5)
     past = Memory(usage={BrokerId("a:1"): 0.0, BrokerId("b:1"): 0.0})
@@ -173,11 +166,7 @@ def test_the_lower_boundary_takes_a_second_step_only_in_parity(make_view: MakeVi
     ],
 )
 def test_amounts_are_cut_down_to_whole_numbers_only_in_parity(
-    make_view: MakeView,
-    bundle: NameBundle,
-    busy: dict[int, float],
-    parity: list[int],
-    safe: list[int],
+    busy: dict[int, float], parity: list[int], safe: list[int]
 ) -> None:
     view = make_view({"a:1": (0.5, busy), "b:1": (0.5, {9: 1000.0})})
     shedder = UniformLoadShedder(min_msgs_per_s=0)
@@ -185,29 +174,27 @@ def test_amounts_are_cut_down_to_whole_numbers_only_in_parity(
     assert offered(Mode.SAFE, shedder, view) == [bundle(number) for number in safe]
 
 
-def test_even_brokers_of_nine_gigabytes_are_uneven_only_in_parity(
-    make_view: MakeView, bundle: NameBundle
-) -> None:
+def test_even_brokers_of_nine_gigabytes_are_uneven_only_in_parity() -> None:
     view = make_view({"a:1": (0.5, {1: 8e9, 2: 1e9}), "b:1": (0.5, {3: 8e9, 4: 1e9})})
     assert offered(Mode.PARITY, UniformLoadShedder(), view) == [bundle(2)]
     assert offered(Mode.SAFE, UniformLoadShedder(), view) == []
 
 
-def test_hits_are_spent_for_nothing_only_in_parity(make_view: MakeView) -> None:
+def test_hits_are_spent_for_nothing_only_in_parity() -> None:
     view = make_view({"a:1": (0.9, {1: 9000.0}), "b:1": (0.1, {2: 1000.0})})
     for mode, hits in ((Mode.PARITY, {}), (Mode.SAFE, {"a:1": 1, "b:1": 1})):
         shed = shed_in(mode, EAGER, view)
         assert (shed.offers, shed.memory.high_hits) == ((), hits)
 
 
-def test_a_broker_is_its_own_partner_only_in_parity(make_view: MakeView) -> None:
+def test_a_broker_is_its_own_partner_only_in_parity() -> None:
     view = make_view({"a:1": (0.9, {1: 9.0}), "b:1": (0.5, {2: 5.0}), "c:1": (0.1, {3: 1.0})})
     shedder = AvgShedder(low_threshold_points=0.0)
     assert shed_in(Mode.PARITY, shedder, view).memory.low_hits == {"a:1": 1, "b:1": 2, "c:1": 1}
     assert shed_in(Mode.SAFE, shedder, view).memory.low_hits == {"a:1": 1, "c:1": 1}
 
 
-def test_hits_of_brokers_that_left_are_kept_only_in_parity(make_view: MakeView) -> None:
+def test_hits_of_brokers_that_left_are_kept_only_in_parity() -> None:
     view = make_view({"a:1": (0.9, {1: 9.0}), "b:1": (0.1, {2: 1.0})})
     gone = Memory(low_hits={BrokerId("gone:1"): 7}, high_hits={BrokerId("gone:1"): 1})
     for mode, kept in ((Mode.PARITY, True), (Mode.SAFE, False)):
@@ -215,9 +202,7 @@ def test_hits_of_brokers_that_left_are_kept_only_in_parity(make_view: MakeView) 
         assert ("gone:1" in after.low_hits, "gone:1" in after.high_hits) == (kept, kept)
 
 
-def test_the_sole_bundle_of_a_broker_moves_only_in_parity(
-    make_view: MakeView, bundle: NameBundle
-) -> None:
+def test_the_sole_bundle_of_a_broker_moves_only_in_parity() -> None:
     view = make_view({"a:1": (0.9, {1: 900.0}), "b:1": (0.1, {})})
     shedder = replace(EAGER, max_share=1.0)
     assert routes(planned(Mode.PARITY, shedder, view).moves) == [(bundle(1), "a:1", "b:1")]
@@ -226,9 +211,7 @@ def test_the_sole_bundle_of_a_broker_moves_only_in_parity(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_bundles_nobody_measured_are_spread_in_both_modes(
-    make_view: MakeView, bundle: NameBundle, mode: Mode
-) -> None:
+def test_bundles_nobody_measured_are_spread_in_both_modes(mode: Mode) -> None:
     view = make_view({f"b{n}:1": (0.5, {n: 1.0}) for n in range(20)})
     made, rng, targets = planner(mode, placement=PlannedPlacement()), np.random.default_rng(1), []
     memory = RoundMemory(placement=Memory(planned={bundle(0): BrokerId("b7:1")}))
@@ -245,32 +228,21 @@ def test_bundles_nobody_measured_are_spread_in_both_modes(
         assert placed.move.target == "b7:1"
 
 
-def heaviest(loads: dict[str, tuple[float, list[float]]], **changed: float) -> ClusterView:
-    """Return brokers with a load and top bundles, seen at 1000 s unless ``changed``."""
-    made, tops = [], {}
-    for name, (load, sizes) in loads.items():
-        broker, total = BrokerId(f"{name}:1"), sum(sizes)
-        seen_s, totals = changed.get(name, 1000.0), Rates(0.0, 0.0, total)
-        made.append(
-            BrokerLoad(broker=broker, seen_s=seen_s, totals=totals, load_ema=load, bytes_ema=total)
-        )
-        tops[broker] = [TopBundle(BundleId(f"t/n/{name}{k}"), size) for k, size in enumerate(sizes)]
-    return replace(view_of(made, {}, now_s=1000.0), top_bundles=tops)
-
-
 def test_what_a_swap_brings_back_counts_always_but_in_parity() -> None:
     # 50 for 5 fill the 42.5 that may move, unless the 5 that come back leave room for more.
-    view = heaviest({"a": (0.6, [50.0, 50.0, 70.0]), "b": (0.3, [5.0, 30.0])})
+    view = heaviest({"a:1": (0.6, [50.0, 50.0, 70.0]), "b:1": (0.3, [5.0, 30.0])})
     plain = TransferShedder(hits=0, target_std=0.1)
-    first, second = ["t/n/a0", "t/n/b0"], ["t/n/a1", "t/n/b1"]
+    first, second = [bundle(0), bundle(100)], [bundle(1), bundle(101)]
     assert offered(Mode.PARITY, plain, view) == first
     debugging = replace(plain, count_swapped_back=True)
     assert offered(Mode.PARITY, debugging, view) == [*first, *second]
     assert offered(Mode.SAFE, plain, view) == [*first, *second]
+    swaps = {(offer.source, offer.target) for offer in plain.shed(view, Memory()).offers}
+    assert swaps == {("a:1", "b:1"), ("b:1", "a:1")}
 
 
 def test_a_swap_takes_bundles_that_rest_only_in_parity() -> None:
-    view = heaviest({"a": (0.9, [60.0, 80.0]), "b": (0.3, [10.0, 12.0, 30.0])})
+    view = heaviest({"a:1": (0.9, [60.0, 80.0]), "b:1": (0.3, [10.0, 12.0, 30.0])})
     resting = frozenset(top.bundle for top in view.top_bundles[BrokerId("b:1")])
     view = replace(view, recently_moved=resting)
     shedder = TransferShedder(hits=0, target_std=0.1)
@@ -280,7 +252,8 @@ def test_a_swap_takes_bundles_that_rest_only_in_parity() -> None:
 
 def test_a_broker_that_fell_silent_is_paired_only_in_parity() -> None:
     sizes = [10.0, 20.0, 30.0, 30.0]
-    view = heaviest({"a": (0.9, sizes), "b": (0.1, [1.0]), "c": (0.5, [5.0])}, b=-900.0)
+    loads = {"a:1": (0.9, sizes), "b:1": (0.1, [1.0]), "c:1": (0.5, [5.0])}
+    view = heaviest(loads, seen_s={"b:1": -900.0})
     shedder = TransferShedder(hits=0, target_std=0.1)
     for mode, target in ((Mode.PARITY, "b:1"), (Mode.SAFE, "c:1")):
         offers = shed_in(mode, shedder, view).offers
@@ -289,7 +262,7 @@ def test_a_broker_that_fell_silent_is_paired_only_in_parity() -> None:
 
 
 def test_the_spread_of_equal_brokers_is_no_number_only_in_parity() -> None:
-    view = heaviest({name: (0.1, [1.0, 2.0]) for name in "abc"})
+    view = heaviest({f"{name}:1": (0.1, [1.0, 2.0]) for name in "abc"})
     parity, safe = (shed_in(mode, TransferShedder(), view).spread for mode in MODES)
     assert parity is not None
     assert isnan(parity.std)
@@ -297,7 +270,7 @@ def test_the_spread_of_equal_brokers_is_no_number_only_in_parity() -> None:
     assert safe.std == 0.0
 
 
-def test_outbound_traffic_makes_a_bundle_heavy_but_in_parity(bundle: NameBundle) -> None:
+def test_outbound_traffic_makes_a_bundle_heavy_but_in_parity() -> None:
     stats = {
         bundle(1): BundleStats(bytes_out_per_s=9e6),
         bundle(2): BundleStats(bytes_in_per_s=2e5),
@@ -308,9 +281,7 @@ def test_outbound_traffic_makes_a_bundle_heavy_but_in_parity(bundle: NameBundle)
         assert [top.bundle for top in tracker.view(0.0).top_bundles[BrokerId("a:1")]] == [heavy]
 
 
-def test_each_placement_takes_a_step_only_in_parity(
-    make_view: MakeView, bundle: NameBundle
-) -> None:
+def test_each_placement_takes_a_step_only_in_parity() -> None:
     view = make_view({"a:1": (0.5, {1: 1.0}), "b:1": (0.5, {2: 1.0})})
     past = Memory(usage={BrokerId("a:1"): 1.0, BrokerId("b:1"): 1.0})
     placement = LeastResourceUsageWithWeight(history=0.8)
@@ -329,7 +300,7 @@ def test_each_placement_takes_a_step_only_in_parity(
     assert usages[Mode.PARITY][2] < 0.9
 
 
-def test_a_broker_that_replaced_another_gets_no_turn_only_in_parity(make_view: MakeView) -> None:
+def test_a_broker_that_replaced_another_gets_no_turn_only_in_parity() -> None:
     view = make_view({name: (0.5, {}) for name in ("a:1", "b:1", "d:1")})
     order = tuple(map(BrokerId, ("d:1", "c:1", "b:1")))
     taken: dict[Mode, str] = {}
@@ -344,7 +315,7 @@ def test_a_broker_that_replaced_another_gets_no_turn_only_in_parity(make_view: M
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", sorted({*PLACEMENTS.values()}, key=repr))
 def test_without_a_candidate_there_is_a_reason_in_both_modes(
-    make_view: MakeView, bundle: NameBundle, kind: type[Placement], mode: Mode
+    kind: type[Placement], mode: Mode
 ) -> None:
     view = make_view({"a:1": (0.5, {})}, {"a:1": {"draining": True}})
     made = planner(mode, placement=kind())
@@ -356,7 +327,7 @@ def test_without_a_candidate_there_is_a_reason_in_both_modes(
 
 
 @pytest.mark.parametrize("like_java", [True, False])
-def test_a_report_adds_no_sample_in_either_mode(bundle: NameBundle, like_java: bool) -> None:
+def test_a_report_adds_no_sample_in_either_mode(like_java: bool) -> None:
     tracker = LoadTracker(weights=ResourceWeights(like_java=like_java))
     for _ in range(10):
         tracker.put(

@@ -1,15 +1,15 @@
 """Pulsar's accidents with bundles, splits and names; ``test_accidents.py`` has the table."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from small_view import bundle
 
 from loadmanager.config import ConfigError
 from loadmanager.config.strategies import filled
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import FULL_RANGE_END, position
-from loadmanager.core.ids import BrokerId, BundleId, Namespace, parse_topic
+from loadmanager.core.ids import BrokerId, Namespace, parse_topic
 from loadmanager.core.load import BundleStats
 from loadmanager.core.rates import Rates
 from loadmanager.core.settings import from_pulsar
@@ -18,13 +18,12 @@ from loadmanager.core.splitting.cutting import CannotSplit, split
 from loadmanager.core.splitting.finder import SplitRules, find_splits
 from loadmanager.core.splitting.positions import SPLIT_ALGORITHMS, SplitAsk, SplitLimits, TopicLoad
 
-NameBundle = Callable[..., BundleId]
 SPACE = Namespace("t/n")
 
 
 @pytest.mark.parametrize(("mib_per_s", "splits"), [(2047, 0), (2048, 2), (4096, 1)])
 def test_a_limit_of_two_gigabytes_splits_everything_only_in_parity(
-    bundle: NameBundle, mib_per_s: int, splits: int
+    mib_per_s: int, splits: int
 ) -> None:
     reports = {BrokerId("a:1"): {bundle(number): BundleStats(topics=2) for number in (1, 2)}}
     traffic = {bundle(1): Rates(0.0, 0.0, 1.0)}
@@ -35,9 +34,7 @@ def test_a_limit_of_two_gigabytes_splits_everything_only_in_parity(
 
 
 @pytest.mark.parametrize("like_java", [True, False])
-def test_the_heaviest_are_split_in_whatever_order_they_are_reported(
-    bundle: NameBundle, like_java: bool
-) -> None:
+def test_the_heaviest_are_split_in_whatever_order_they_are_reported(like_java: bool) -> None:
     rules = SplitRules(max_topics=1, max_bundles=6, like_java=like_java)
     rates = {bundle(number): Rates(0.0, 0.0, float(number % 3)) for number in range(5)}
     listed = [(bundle(number), BundleStats(topics=5)) for number in range(5)]

@@ -12,7 +12,6 @@ from loadmanager.core.averages import (
     scaled,
     summed,
 )
-from loadmanager.core.load import BundleStats
 from loadmanager.core.rates import Rates
 
 amounts = st.floats(0, 1e9)
@@ -27,18 +26,6 @@ def test_up_to_its_maximum_an_average_is_the_mean(samples: list[Rates]) -> None:
     mean = sum(sample.msgs_in_per_s for sample in samples) / len(samples)
     assert average.samples == len(samples)
     assert math.isclose(average.rates.msgs_in_per_s, mean, rel_tol=1e-9, abs_tol=1e-6)
-
-
-def test_beyond_its_maximum_a_sample_counts_one_part_of_it() -> None:
-    average = Average(10, 10, Rates(100.0)).add(Rates(200.0))
-    assert (average.samples, average.rates.msgs_in_per_s) == (10, 110.0)
-
-
-def test_the_first_sample_replaces_what_was_supposed() -> None:
-    fresh = BundleAverages.supposed()
-    assert fresh.short.rates == DEFAULT_RATES
-    seen = fresh.add(BundleStats(msgs_in_per_s=3.0, topics=4))
-    assert (seen.short.rates, seen.long.rates, seen.topics) == (Rates(3.0), Rates(3.0), 4)
 
 
 @given(st.lists(st.tuples(rates, rates, st.integers(0, 10)), min_size=1, max_size=8))

@@ -4,17 +4,16 @@ Random inputs never hit a threshold, so recorded decisions say nothing about the
 numbers here are exact in binary.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from small_view import heaviest, make_view
 
-from loadmanager.core.broker_table import BrokerLoad
-from loadmanager.core.cluster import ClusterView, TopBundle
-from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.load import BundleStats
-from loadmanager.core.load_tracker import view_of
 from loadmanager.core.memory import Memory
 from loadmanager.core.placement import LeastLongTermMessageRate, LeastResourceUsageWithWeight
 from loadmanager.core.rates import Rates
@@ -30,7 +29,6 @@ from loadmanager.core.shedding import (
 from loadmanager.core.splitting.finder import SplitRules, find_splits
 from loadmanager.core.splitting.positions import SPLIT_ALGORITHMS, SplitAsk, SplitLimits, TopicLoad
 
-MakeView = Callable[..., ClusterView]
 MIB = 1024.0 * 1024.0
 TWO = {"a:1": (0.75, {1: 64.0, 2: 36.0}), "b:1": (0.25, {3: 50.0})}
 
@@ -39,25 +37,24 @@ def offered(shedder: Shedder, view: ClusterView, memory: Memory | None = None) -
     return len(shedder.shed(view, memory or Memory()).offers)
 
 
-def test_usage_at_the_overload_threshold_is_overloaded(make_view: MakeView) -> None:
-    assert offered(OverloadShedder(overloaded=0.75), make_view(TWO)) == 1
-    assert offered(OverloadShedder(overloaded=0.7500001), make_view(TWO)) == 0
+@pytest.mark.parametrize(
+    ("shedder", "offers"),
+    [
+        (OverloadShedder(overloaded=0.75), 1),
+        (OverloadShedder(overloaded=0.7500001), 0),
+        # At the mean and the threshold.
+        (ThresholdShedder(threshold=0.25, min_bytes_per_s=0.0), 1),
+        (ThresholdShedder(threshold=0.2500001, min_bytes_per_s=0.0), 0),
+        # The need: 100 bytes/s times the five points beyond the threshold.
+        (ThresholdShedder(threshold=0.25, min_bytes_per_s=5.0), 1),
+        (ThresholdShedder(threshold=0.25, min_bytes_per_s=5.0000001), 0),
+    ],
+)
+def test_what_is_exactly_at_a_threshold_is_shed(shedder: Shedder, offers: int) -> None:
+    assert offered(shedder, make_view(TWO)) == offers
 
 
-def test_usage_at_the_mean_and_the_threshold_sheds(make_view: MakeView) -> None:
-    shedder = ThresholdShedder(threshold=0.25, min_bytes_per_s=0.0)
-    assert offered(shedder, make_view(TWO)) == 1
-    assert offered(replace(shedder, threshold=0.2500001), make_view(TWO)) == 0
-
-
-def test_a_need_of_exactly_the_minimum_is_enough(make_view: MakeView) -> None:
-    # 100 bytes/s times the five points beyond the threshold.
-    shedder = ThresholdShedder(threshold=0.25, min_bytes_per_s=5.0)
-    assert offered(shedder, make_view(TWO)) == 1
-    assert offered(replace(shedder, min_bytes_per_s=5.0000001), make_view(TWO)) == 0
-
-
-def test_a_need_that_is_met_exactly_takes_no_further_bundle(make_view: MakeView) -> None:
+def test_a_need_that_is_met_exactly_takes_no_further_bundle() -> None:
     sizes = {1: 5.0, 2: 5.0, 3: 90.0}
     view = make_view({"a:1": (0.75, sizes), "b:1": (0.25, {9: 1.0})})
     resting = replace(view, recently_moved=frozenset({view.bundles_of(BrokerId("a:1"))[2]}))
@@ -65,9 +62,7 @@ def test_a_need_that_is_met_exactly_takes_no_further_bundle(make_view: MakeView)
 
 
 @pytest.mark.parametrize(("low", "offers"), [(0.25, 0), (0.125, 1)])
-def test_a_broker_exactly_at_the_lower_boundary_is_not_low(
-    make_view: MakeView, low: float, offers: int
-) -> None:
+def test_a_broker_exactly_at_the_lower_boundary_is_not_low(low: float, offers: int) -> None:
     high = (1.5 - low) / 2
     busy = {f"h{n}:1": (high, {2 * n: 64.0, 2 * n + 1: 36.0}) for n in range(2)}
     view = make_view({**busy, "low:1": (low, {9: 1.0})})
@@ -75,22 +70,31 @@ def test_a_broker_exactly_at_the_lower_boundary_is_not_low(
     assert offered(shedder, view) == offers
 
 
-def test_a_lead_of_exactly_the_difference_is_allowed(make_view: MakeView) -> None:
+LEADING = UniformLoadShedder(
+    rate_difference_percent=50.0,
+    throughput_ratio=1.5,
+    min_msgs_per_s=0,
+    min_bytes_per_s=0,
+    max_share=0.5,
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "offers"),
+    [
+        ({}, 0),
+        ({"rate_difference_percent": 49.0}, 1),
+        ({"rate_difference_percent": 0.0}, 0),
+        ({"rate_difference_percent": 0.0, "throughput_ratio": 1.25}, 1),
+        ({"rate_difference_percent": 0.0, "throughput_ratio": 0.0}, 0),
+    ],
+)
+def test_a_lead_of_exactly_the_difference_is_allowed(given: dict[str, float], offers: int) -> None:
     view = make_view({"a:1": (0.5, {1: 15.0, 2: 135.0}), "b:1": (0.5, {3: 100.0})})
-    shedder = UniformLoadShedder(
-        rate_difference_percent=50.0, throughput_ratio=1.5, min_msgs_per_s=0, min_bytes_per_s=0
-    )
-    shedder = replace(shedder, max_share=0.5)
-    assert offered(shedder, view) == 0
-    by_rate = replace(shedder, rate_difference_percent=49.0)
-    assert offered(by_rate, view) == 1
-    assert offered(replace(by_rate, rate_difference_percent=0.0), view) == 0
-    by_bytes = replace(by_rate, rate_difference_percent=0.0, throughput_ratio=1.25)
-    assert offered(by_bytes, view) == 1
-    assert offered(replace(by_bytes, throughput_ratio=0.0), view) == 0
+    assert offered(replace(LEADING, **given), view) == offers  # type: ignore[arg-type]  # settings by name
 
 
-def test_a_bundle_of_exactly_the_need_moves_if_that_is_the_minimum(make_view: MakeView) -> None:
+def test_a_bundle_of_exactly_the_need_moves_if_that_is_the_minimum() -> None:
     view = make_view({"a:1": (0.5, {1: 50.0, 2: 150.0}), "b:1": (0.5, {3: 100.0})})
     shedder = UniformLoadShedder(max_share=0.5, min_msgs_per_s=50)
     assert offered(shedder, view) == 1
@@ -98,7 +102,7 @@ def test_a_bundle_of_exactly_the_need_moves_if_that_is_the_minimum(make_view: Ma
     assert offered(replace(shedder, max_bundles=0), view) == 0
 
 
-def test_a_pair_exactly_at_a_threshold_has_reached_it(make_view: MakeView) -> None:
+def test_a_pair_exactly_at_a_threshold_has_reached_it() -> None:
     low = AvgShedder(low_threshold_points=50.0, high_threshold_points=51.0)
     assert low.shed(make_view(TWO), Memory()).memory.low_hits == {"a:1": 1, "b:1": 1}
     assert low.shed(make_view(TWO), Memory()).memory.high_hits == {}
@@ -107,9 +111,7 @@ def test_a_pair_exactly_at_a_threshold_has_reached_it(make_view: MakeView) -> No
     assert replace(low, low_threshold_points=50.1).shed(make_view(TWO), Memory()).memory == Memory()
 
 
-def test_a_pair_moves_bundles_of_exactly_the_need_but_not_the_minimum_itself(
-    make_view: MakeView,
-) -> None:
+def test_a_pair_moves_bundles_of_exactly_the_need_but_not_the_minimum_itself() -> None:
     view = make_view({"a:1": (0.75, {1: 32.0, 2: 132.0}), "b:1": (0.25, {3: 100.0})})
     shedder = AvgShedder(high_hits=1, max_share=0.5, min_msgs_per_s=31, min_bytes_per_s=31)
     assert offered(shedder, view) == 1
@@ -117,7 +119,7 @@ def test_a_pair_moves_bundles_of_exactly_the_need_but_not_the_minimum_itself(
     assert offered(replace(shedder, min_msgs_per_s=32, min_bytes_per_s=32), view) == 0
 
 
-def test_a_broker_exactly_at_the_threshold_still_takes_bundles(make_view: MakeView) -> None:
+def test_a_broker_exactly_at_the_threshold_still_takes_bundles() -> None:
     rows, bundle = np.arange(2), BundleId("t/n/0xf0000000_0xffffffff")
     scores = LeastLongTermMessageRate(overloaded=0.75).scores(make_view(TWO), rows)
     assert scores.tolist() == [100.0, 50.0]
@@ -126,31 +128,14 @@ def test_a_broker_exactly_at_the_threshold_still_takes_bundles(make_view: MakeVi
 
 
 def pair(
-    loads: tuple[float, float], tops: tuple[list[float], list[float]], emas: tuple[float, float]
+    loads: tuple[float, float],
+    tops: tuple[list[float], list[float]] = ([16.0, 16.0, 32.0], [1.0]),
+    **emas: float,
 ) -> ClusterView:
     """Return two brokers seen at second 1024, as TransferShedder looks at them at 2048."""
-    names = (BrokerId("a:1"), BrokerId("b:1"))
-    made = [
-        BrokerLoad(
-            broker=name,
-            seen_s=1024.0,
-            totals=Rates(0.0, 0.0, sum(top)),
-            load_ema=load,
-            bytes_ema=ema,
-        )
-        for name, load, top, ema in zip(names, loads, tops, emas, strict=True)
-    ]
-    listed = {
-        name: [
-            TopBundle(bundle_id(Namespace("t/n"), 64 * place + k, 64 * place + k + 1), size)
-            for k, size in enumerate(top)
-        ]
-        for place, (name, top) in enumerate(zip(names, tops, strict=True))
-    }
-    return replace(view_of(made, {}, now_s=2048.0), top_bundles=listed)
-
-
-TOPS = ([16.0, 16.0, 32.0], [1.0])
+    given = dict(zip(("a:1", "b:1"), zip(loads, tops, strict=True), strict=True))
+    bytes_ema = {"a:1": 64.0, "b:1": emas.get("b", 64.0)}
+    return heaviest(given, now_s=2048.0, seen_s=1024.0, bytes_ema=bytes_ema)
 
 
 def transferred(view: ClusterView, memory: Memory | None = None, **settings: float) -> Shed:
@@ -158,46 +143,47 @@ def transferred(view: ClusterView, memory: Memory | None = None, **settings: flo
     return TransferShedder(**given).shed(view, memory or Memory())  # type: ignore[arg-type]  # settings by name
 
 
-def test_a_spread_of_exactly_the_target_is_even_enough() -> None:
-    view = pair((0.75, 0.25), TOPS, (64.0, 64.0))
-    assert transferred(view).offers
-    assert transferred(view, hits=5, target_std=0.25).memory.rounds_over == 0
-    assert transferred(view, hits=5, target_std=0.2499).memory.rounds_over == 1
+HALVES = pair((0.75, 0.25))
+LEAST, WIDE = {"hits": 5}, {"hits": 5, "target_std": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("view", "settings", "rounds"),
+    [
+        pytest.param(HALVES, {"hits": 5, "target_std": 0.25}, 0, id="spread at the target"),
+        pytest.param(HALVES, {"hits": 5, "target_std": 0.2499}, 1, id="spread above the target"),
+        pytest.param(pair((0.5625, 0.5), b=3.9), LEAST, 1, id="traffic below the least share"),
+        pytest.param(pair((0.5625, 0.5), b=4.0), LEAST, 0, id="traffic at the least share"),
+        # The least share of a mean of 0.5 is 0.5 times 0.5 with so wide a target.
+        pytest.param(pair((0.75, 0.25)), WIDE, 0, id="load at the least share of the mean"),
+        pytest.param(pair((0.8, 0.2)), WIDE, 1, id="load below the least share of the mean"),
+    ],
+)
+def test_what_is_exactly_at_a_bound_is_even_enough(
+    view: ClusterView, settings: dict[str, Any], rounds: int
+) -> None:
+    assert transferred(view, **settings).memory.rounds_over == rounds
 
 
 def test_load_data_of_exactly_its_life_still_counts() -> None:
-    view = pair((0.75, 0.25), TOPS, (64.0, 64.0))
-    assert transferred(view, load_ttl_s=1024.0).offers
-    assert transferred(view, load_ttl_s=1023.0).spread is None
+    assert transferred(HALVES).offers
+    assert transferred(HALVES, load_ttl_s=1024.0).offers
+    assert transferred(HALVES, load_ttl_s=1023.0).spread is None
 
 
 def test_a_report_exactly_the_delay_after_a_move_is_late_enough() -> None:
-    view = pair((0.75, 0.25), TOPS, (64.0, 64.0))
     memory = Memory(shed_at_s={BrokerId("a:1"): 896.0})
-    assert transferred(view, memory, shedding_delay_s=128.0).memory.shed_at_s == {}
-    assert transferred(view, memory, shedding_delay_s=129.0).memory == memory
+    assert transferred(HALVES, memory, shedding_delay_s=128.0).memory.shed_at_s == {}
+    assert transferred(HALVES, memory, shedding_delay_s=129.0).memory == memory
 
 
 def test_a_bundle_that_exactly_fills_the_limit_moves() -> None:
     # Half of the difference is 0.25 of 0.5: half of the 64 bytes/s.
-    shed = transferred(pair((0.5, 0.0), TOPS, (64.0, 64.0)))
+    shed = transferred(pair((0.5, 0.0)))
     assert len(shed.offers) == 2
 
 
-def test_traffic_of_exactly_the_least_share_is_not_too_little() -> None:
-    for ema, rounds in ((3.9, 1), (4.0, 0)):
-        view = pair((0.5625, 0.5), TOPS, (64.0, ema))
-        assert transferred(view, hits=5).memory.rounds_over == rounds
-
-
-def test_load_of_exactly_the_least_share_of_the_mean_is_not_too_little() -> None:
-    # The least share of a mean of 0.5 is 0.5 times 0.5 with so wide a target.
-    for load, rounds in ((0.25, 0), (0.2, 1)):
-        view = pair((1.0 - load, load), TOPS, (64.0, 64.0))
-        assert transferred(view, hits=5, target_std=1.0).memory.rounds_over == rounds
-
-
-def test_load_exactly_at_the_overload_threshold_is_not_overloaded(make_view: MakeView) -> None:
+def test_load_exactly_at_the_overload_threshold_is_not_overloaded() -> None:
     # Seven brokers at 0.5 and one at 1.0: the mean is 0.5625, the spread about 0.165.
     base = make_view({f"b{n}:1": (0.5, {}) for n in range(8)})
     ema = np.where(np.arange(8) == 7, 1.0, 0.5)
@@ -230,7 +216,7 @@ def test_a_swap_must_leave_the_target_no_fuller_and_the_source_well_below(
     largest: float, back: float, swaps: bool
 ) -> None:
     other = 56.0 if swaps else 64.0
-    view = pair((0.75, 0.5), ([largest, 128.0 - largest], [back, other - back]), (64.0, 64.0))
+    view = pair((0.75, 0.5), ([largest, 128.0 - largest], [back, other - back]))
     offers = transferred(replace(view, moved={}), target_std=0.0625).offers
     assert sorted(offer.source for offer in offers) == (["a:1", "b:1"] if swaps else [])
 

@@ -1,21 +1,20 @@
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from small_view import make_view
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.filters import Filters, version_rank
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
 from loadmanager.core.plan import Reason
-from loadmanager.core.policies import IsolationPolicy, Policies
+from loadmanager.core.policies import NO_POLICIES, IsolationPolicy, Policies, open_to
 from loadmanager.core.wire.policies import (
     decode_anti_affinity,
     decode_failure_domain,
     decode_isolation,
 )
 
-MakeView = Callable[..., ClusterView]
 NAMESPACE = Namespace("t/n")
 BUNDLE = bundle_id(NAMESPACE, 0, 16)
 THREE = {"a:1": (0.5, {1: 1.0}), "b:1": (0.5, {2: 1.0}), "c:1": (0.5, {3: 1.0})}
@@ -41,23 +40,23 @@ def refused(
     ],
 )
 def test_a_broker_that_cannot_take_a_bundle_has_a_reason(
-    make_view: MakeView, changed: dict[str, object], reason: Reason
+    changed: dict[str, object], reason: Reason
 ) -> None:
     assert refused(make_view(THREE, {"b:1": changed})) == {"b:1": reason}
 
 
-def test_non_persistent_topics_need_a_broker_for_them(make_view: MakeView) -> None:
+def test_non_persistent_topics_need_a_broker_for_them() -> None:
     view = make_view(THREE, {"b:1": {"non_persistent": False}})
     assert refused(view, domain="non-persistent") == {"b:1": Reason.DOMAIN_UNSUPPORTED}
     assert refused(view, domain="topic") == {}
 
 
-def test_too_many_topics_everywhere_refuse_nobody(make_view: MakeView) -> None:
+def test_too_many_topics_everywhere_refuse_nobody() -> None:
     view = make_view(THREE, {name: {"topics": 60_000} for name in THREE})
     assert refused(view) == {}
 
 
-def test_the_newest_version_is_preferred_when_asked(make_view: MakeView) -> None:
+def test_the_newest_version_is_preferred_when_asked() -> None:
     versions = {"a:1": "3.2.10", "b:1": "3.2.9", "c:1": "4.0.0-rc1"}
     view = make_view(THREE, {name: {"version": text} for name, text in versions.items()})
     later = Filters(prefer_later_versions=True)
@@ -86,7 +85,7 @@ def isolating(view: ClusterView, **given: object) -> ClusterView:
     ],
 )
 def test_isolation_lets_a_namespace_only_where_it_belongs(
-    make_view: MakeView, given: dict[str, object], left: set[str]
+    given: dict[str, object], left: set[str]
 ) -> None:
     reasons = refused(isolating(make_view(THREE), **given))
     assert THREE.keys() - reasons.keys() == left
@@ -105,7 +104,7 @@ def apart(view: ClusterView, **domains: str) -> ClusterView:
     return replace(view, moved=moved, policies=Policies(anti_affinity=groups, domains=named))
 
 
-def test_a_group_is_kept_on_different_brokers(make_view: MakeView) -> None:
+def test_a_group_is_kept_on_different_brokers() -> None:
     view = apart(make_view(IDLE))
     assert refused(view) == {"a:1": Reason.ANTI_AFFINITY, "b:1": Reason.ANTI_AFFINITY}
     drained = apart(make_view(IDLE, {"c:1": {"draining": True}}))
@@ -113,7 +112,7 @@ def test_a_group_is_kept_on_different_brokers(make_view: MakeView) -> None:
     assert "b:1" not in refused(drained)
 
 
-def test_a_group_is_spread_over_failure_domains_first(make_view: MakeView) -> None:
+def test_a_group_is_spread_over_failure_domains_first() -> None:
     view = apart(make_view(IDLE), a="one", b="two", c="one")
     assert refused(view, Filters(failure_domains=True)) == {
         "a:1": Reason.FAILURE_DOMAIN,
@@ -123,12 +122,12 @@ def test_a_group_is_spread_over_failure_domains_first(make_view: MakeView) -> No
     assert {*refused(everyone, Filters(failure_domains=True)).values()} == {Reason.DRAINING}
 
 
-def test_a_namespace_without_a_group_goes_anywhere(make_view: MakeView) -> None:
+def test_a_namespace_without_a_group_goes_anywhere() -> None:
     view = apart(make_view(THREE))
     assert len(Filters().eligible(view, BundleId("other/n/0x00000000_0x00000010")).rows) == 3
 
 
-def test_even_spreading_counts_bundles_of_the_namespace(make_view: MakeView) -> None:
+def test_even_spreading_counts_bundles_of_the_namespace() -> None:
     view = make_view(
         {"a:1": (0.9, {0: 1.0}), "b:1": (0.1, {1: 1.0, 2: 1.0}), "c:1": (0.1, {3: 1.0})}
     )
@@ -184,3 +183,12 @@ def test_groups_and_domains_decode() -> None:
     assert decode_failure_domain("/d", b'{"brokers":["a:1","b:1"]}') == ("a:1", "b:1")
     with pytest.raises(MalformedContent, match="host:port"):
         decode_failure_domain("/d", b'{"brokers":["a"]}')
+
+
+def test_a_policy_opens_its_primary_brokers_and_no_policy_those_that_are_primary_in_none() -> None:
+    brokers = tuple(BrokerId(f"{name}:8080") for name in "abc")
+    policy = IsolationPolicy(namespaces=("t/.*",), primary=("a",), secondary=("b",))
+    policies = Policies(isolation={"p": policy})
+    assert list(open_to(NO_POLICIES, None, brokers)) == [True, True, True]
+    assert list(open_to(policies, policy, brokers)) == [True, False, False]
+    assert list(open_to(policies, None, brokers)) == [False, True, True]

@@ -1,10 +1,11 @@
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from small_view import bundle, make_view
 from snapshot_of_history import report_of, snapshot_of
 
 from loadmanager.core.averages import Average, BundleAverages
@@ -74,7 +75,7 @@ Hot = tuple[ClusterView, Plan]
 
 
 @pytest.fixture(name="hot")
-def hot_fixture(make_view: Callable[..., ClusterView]) -> Hot:
+def hot_fixture() -> Hot:
     """A round in which b1 sheds one of its bundles to b2, and its view."""
     view = replace(
         make_view({B1: (0.95, {1: 9e6, 2: 2e7}), B2: (0.1, {})}), membership_changed_s=-1e3
@@ -107,16 +108,10 @@ def written(records: list[Record]) -> list[Mapping[str, Any]]:
 
 def test_a_report_says_all_that_the_agent_published() -> None:
     (line,) = written([TOLD])
+    figures = {"msgs_in_per_s": 0.1, "bytes_out_per_s": 2e9, "topics": 3, "producers": 2}
+    none = dict.fromkeys(("msgs_out_per_s", "bytes_in_per_s", "consumers", "cache_bytes"), 0)
     assert line["bundles"] == {
-        "bundle": [A],
-        "msgs_in_per_s": [0.1],
-        "msgs_out_per_s": [0.0],
-        "bytes_in_per_s": [0.0],
-        "bytes_out_per_s": [2e9],
-        "topics": [3],
-        "producers": [2],
-        "consumers": [0],
-        "cache_bytes": [0],
+        name: [one] for name, one in {"bundle": A, **figures, **none}.items()
     }
     assert (line["cpu_usage"], line["cpu_limit"], line["memory_limit"]) == (123.4, 400.0, 0.0)
     assert (line["bytes_out_per_s"], line["topics"], line["gains"]) == (2e9, 3, [A])
@@ -201,9 +196,7 @@ def test_a_base_round_brings_every_bundle_and_the_memory(hot: Hot) -> None:
     assert json.loads(line["constraints"])["failureDomains"] == {}
 
 
-def test_the_bundles_of_a_large_cluster_are_spread_over_several_lines(
-    hot: Hot, bundle: Callable[[int], BundleId]
-) -> None:
+def test_the_bundles_of_a_large_cluster_are_spread_over_several_lines(hot: Hot) -> None:
     supposed = BundleAverages.supposed()
     averages = {bundle(number): supposed for number in range(2001)}
     lines = written([*bundles_records(told(averages=averages), hot[0])])

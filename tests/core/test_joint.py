@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
-from joint_cluster import Broker, Traffic, after, name, open_limits, view
+from joint_cluster import Broker, Traffic, after, open_limits, view
+from small_view import bundle
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.filters import Filters
@@ -52,26 +54,34 @@ def counts(brokers: dict[str, Broker]) -> list[int]:
     return [len(one.bundles) for one in brokers.values()]
 
 
+def split(*spans: range | tuple[int, ...], **given: Any) -> dict[str, Broker]:
+    """Return brokers a, b, c ... that have these bundles each."""
+    keys = (f"{letter}:1" for letter in "abcdefgh")
+    return {key: Broker(bundles=span, **given) for key, span in zip(keys, spans, strict=False)}
+
+
+def alike(count: int, msgs: float = 4000) -> dict[int, Traffic]:
+    return dict.fromkeys(range(count), Traffic(msgs=msgs))
+
+
 def reasons(shed: Shed) -> dict[str, Reason]:
     return {refusal.subject: refusal.reason for refusal in shed.refusals}
 
 
-def crowded(**given: object) -> dict[str, Broker]:
+def crowded(**given: Any) -> dict[str, Broker]:
     """Return three brokers; the first has all thirty bundles."""
-    others = {key: Broker(bundles=()) for key in ("b:1", "c:1")}
-    return {"a:1": Broker(bundles=range(30), **given), **others}  # type: ignore[arg-type]
+    return {**split(range(30), (), ()), "a:1": Broker(bundles=range(30), **given)}
 
 
 def test_everything_on_one_broker_is_spread_over_all() -> None:
-    found, moved = rounds(crowded(), dict.fromkeys(range(30), Traffic(msgs=4000)))
+    found, moved = rounds(crowded(), alike(30))
     assert counts(found) == pytest.approx([10, 10, 10], abs=1)
     assert moved == 30 - counts(found)[0]
 
 
 def test_a_cluster_that_is_even_is_left_alone_and_says_at_what_level() -> None:
-    brokers = {key: Broker(bundles=range(k * 5, k * 5 + 5)) for k, key in enumerate(("a:1", "b:1"))}
-    traffic = dict.fromkeys(range(10), Traffic(msgs=8000))
-    shed = once(view(brokers, traffic))
+    brokers = split(range(5), range(5, 10))
+    shed = once(view(brokers, alike(10, 8000)))
     assert shed.offers == ()
     assert reasons(shed) == dict.fromkeys(brokers, Reason.WITHIN_THRESHOLD)
     assert "of the level" in shed.refusals[0].detail
@@ -81,11 +91,7 @@ def test_opposite_skews_are_evened_in_each_resource() -> None:
     # a:1 has many small messages, b:1 few large ones: CPU is short on one, network on the other.
     small, large = Traffic(msgs=10_000, size=10), Traffic(msgs=50, size=100_000)
     traffic = {**dict.fromkeys(range(10), small), **dict.fromkeys(range(10, 20), large)}
-    brokers = {
-        "a:1": Broker(bundles=range(10), network_kbit=1e6),
-        "b:1": Broker(bundles=range(10, 20), network_kbit=1e6),
-    }
-    found, _ = rounds(brokers, traffic, count=8)
+    found, _ = rounds(split(range(10), range(10, 20)), traffic, count=8)
     for one in found.values():
         assert sum(k < 10 for k in one.bundles) == pytest.approx(5, abs=1)
         assert sum(k >= 10 for k in one.bundles) == pytest.approx(5, abs=1)
@@ -98,48 +104,38 @@ def test_a_slower_broker_and_a_busy_one_get_less() -> None:
         "busy:1": Broker(bundles=range(20, 30), background=0.4),
         "large:1": Broker(bundles=range(30, 40), cores=16),
     }
-    traffic = dict.fromkeys(range(40), Traffic(msgs=6000))
+    traffic = alike(40, 6000)
     found, _ = rounds(brokers, traffic, count=8)
     fast, slow, busy, large = counts(found)
     assert slow < fast < large
     assert busy < fast
 
 
-def test_a_quiet_cluster_is_balanced_by_rates() -> None:
-    brokers = {"a:1": Broker(bundles=range(12), background=0.01), "b:1": Broker(bundles=())}
-    found, _ = rounds(brokers, dict.fromkeys(range(12), Traffic(msgs=10)))
-    assert counts(found) == pytest.approx([6, 6], abs=1)
-
-
-def test_brokers_whose_capacity_nobody_knows_are_balanced_by_rates() -> None:
-    brokers = {
-        "a:1": Broker(bundles=range(12), known=False),
-        "b:1": Broker(bundles=(), known=False),
-    }
-    found, _ = rounds(brokers, dict.fromkeys(range(12), Traffic(msgs=1000)))
+@pytest.mark.parametrize(
+    ("brokers", "msgs"),
+    [
+        pytest.param(split(range(12), (), background=0.01), 10, id="a quiet cluster"),
+        pytest.param(split(range(12), (), known=False), 1000, id="capacities nobody knows"),
+    ],
+)
+def test_rates_balance(brokers: dict[str, Broker], msgs: int) -> None:
+    found, _ = rounds(brokers, alike(12, msgs))
     assert counts(found) == pytest.approx([6, 6], abs=1)
 
 
 def test_nothing_moves_where_nothing_has_traffic() -> None:
-    brokers = {"a:1": Broker(bundles=range(5)), "b:1": Broker(bundles=())}
-    assert once(view(brokers, dict.fromkeys(range(5), Traffic(msgs=0)))).offers == ()
-    assert once(view({"a:1": Broker(bundles=())})).offers == ()
+    assert once(view(split(range(5), ()), alike(5, 0))).offers == ()
+    assert once(view(split(()))).offers == ()
 
 
 def busy_now_and_then(busy: Callable[[int], float], minutes: int) -> int:
     """Return how many bundles move where another process uses so much of one broker."""
-    calm = {
-        key: Broker(bundles=range(k * 10, k * 10 + 10))
-        for k, key in enumerate(("a:1", "b:1", "c:1"))
-    }
+    calm = split(range(10), range(10, 20), range(20, 30))
     memory, shedder, found = Memory(), JointShedder(move_price=MovePrice.EVEN), 0
-    traffic = dict.fromkeys(range(30), Traffic(msgs=6000))
+    traffic = alike(30, 6000)
     for number in range(1, minutes + 1):
-        seen = view(
-            {**calm, "a:1": replace(calm["a:1"], background=busy(number))},
-            traffic,
-            now_s=60.0 * number,
-        )
+        brokers = {**calm, "a:1": replace(calm["a:1"], background=busy(number))}
+        seen = view(brokers, traffic, now_s=60.0 * number)
         shed = shedder.decide(seen, memory, open_limits(seen))
         memory, found = shed.memory, found + len(shed.offers)
     return found
@@ -162,14 +158,9 @@ def test_a_process_that_comes_and_goes_is_not_followed() -> None:
     ("price", "least", "most"), [("even", 3, 9), ("normal", 2, 8), ("quiet", 0, 1)]
 )
 def test_a_dearer_price_moves_less(price: str, least: int, most: int) -> None:
-    brokers = {
-        "a:1": Broker(bundles=range(12)),
-        "b:1": Broker(bundles=range(12, 21)),
-        "c:1": Broker(bundles=range(21, 30)),
-    }
-    traffic = dict.fromkeys(range(30), Traffic(msgs=4000))
-    shed = once(view(brokers, traffic), JointShedder(move_price=MovePrice(price)))
-    quiet = once(view(brokers, traffic), JointShedder(move_price=MovePrice.QUIET))
+    seen = view(split(range(12), range(12, 21), range(21, 30)), alike(30))
+    shed = once(seen, JointShedder(move_price=MovePrice(price)))
+    quiet = once(seen, JointShedder(move_price=MovePrice.QUIET))
     assert len(quiet.offers) <= len(shed.offers) <= most
     assert least <= len(shed.offers) or price != "even" or len(shed.offers) >= len(quiet.offers)
 
@@ -177,16 +168,13 @@ def test_a_dearer_price_moves_less(price: str, least: int, most: int) -> None:
 def test_two_large_bundles_are_exchanged_where_no_single_move_helps() -> None:
     # 9 and 9 against 6 and 6: moving any one makes it worse, exchanging a 9 for a 6 evens it.
     traffic = {k: Traffic(msgs=18_000 if k < 2 else 9000) for k in range(4)}
-    brokers = {"a:1": Broker(bundles=(0, 1)), "b:1": Broker(bundles=(2, 3))}
-    shed = once(view(brokers, traffic), JointShedder(move_price=MovePrice.EVEN))
+    shed = once(view(split((0, 1), (2, 3)), traffic), JointShedder(move_price=MovePrice.EVEN))
     assert {(one.source, one.target) for one in shed.offers} == {("a:1", "b:1"), ("b:1", "a:1")}
     assert {one.cause for one in shed.offers} == {Cause.SWAP}
 
 
 def test_where_no_bundle_fits_the_broker_and_the_bundle_say_why() -> None:
-    traffic = dict.fromkeys(range(3), Traffic(msgs=20_000))
-    brokers = {"a:1": Broker(bundles=(0, 1)), "b:1": Broker(bundles=(2,))}
-    shed = once(view(brokers, traffic))
+    shed = once(view(split((0, 1), (2,)), alike(3, 20_000)))
     assert shed.offers == ()
     told = {refusal.subject: refusal for refusal in shed.refusals}
     assert told["a:1"].reason is Reason.NO_BUNDLE_FITS
@@ -196,12 +184,7 @@ def test_where_no_bundle_fits_the_broker_and_the_bundle_say_why() -> None:
 
 def test_no_broker_is_evened_out_below_what_the_heaviest_bundle_takes_alone() -> None:
     traffic = {0: Traffic(msgs=40_000), **dict.fromkeys(range(1, 16), Traffic(msgs=4000))}
-    brokers = {
-        "a:1": Broker(bundles=(0,)),
-        "b:1": Broker(bundles=range(1, 5)),
-        "c:1": Broker(bundles=range(5, 8)),
-        "d:1": Broker(bundles=range(8, 16)),
-    }
+    brokers = split((0,), range(1, 5), range(5, 8), range(8, 16))
     _, moved = rounds(brokers, traffic)
     assert moved == 0
     without = {key: one for key, one in brokers.items() if key != "a:1"}
@@ -210,7 +193,7 @@ def test_no_broker_is_evened_out_below_what_the_heaviest_bundle_takes_alone() ->
 
 
 def test_a_round_moves_a_part_of_the_traffic_and_no_more_moves_than_allowed() -> None:
-    seen = view(crowded(), dict.fromkeys(range(30), Traffic(msgs=4000)))
+    seen = view(crowded(), alike(30))
     assert 18 <= len(once(seen).offers) <= 19  # Of thirty, twenty are misplaced.
     few = once(seen, moves=3)
     assert len(few.offers) == 3
@@ -219,15 +202,15 @@ def test_a_round_moves_a_part_of_the_traffic_and_no_more_moves_than_allowed() ->
 
 
 def test_a_round_moves_all_that_is_misplaced_where_that_is_less() -> None:
-    brokers = {"a:1": Broker(bundles=range(6)), "b:1": Broker(bundles=range(6, 12))}
+    brokers = split(range(6), range(6, 12))
     brokers |= {f"c-{k}:1": Broker(bundles=[k]) for k in range(12, 20)}
-    offers = once(view(brokers, dict.fromkeys(range(20), Traffic(msgs=20_000)))).offers
+    offers = once(view(brokers, alike(20, 20_000))).offers
     assert sorted(one.source for one in offers) == ["a:1"] * 4 + ["b:1"] * 4
     assert len({one.target for one in offers}) == 8
 
 
 def test_nobody_gives_or_takes_who_may_not() -> None:
-    seen = view(crowded(), dict.fromkeys(range(30), Traffic(msgs=4000)))
+    seen = view(crowded(), alike(30))
     every = np.ones(3, dtype=np.bool_)
     none = ~every
     assert once(seen, gives=none, takes=none).offers == ()
@@ -242,15 +225,15 @@ def test_nobody_gives_or_takes_who_may_not() -> None:
 
 
 def test_overload_is_told_apart_from_imbalance() -> None:
-    hot = once(view(crowded(), dict.fromkeys(range(30), Traffic(msgs=6000))))
-    mild = once(view(crowded(), dict.fromkeys(range(30), Traffic(msgs=2000))))
+    hot = once(view(crowded(), alike(30, 6000)))
+    mild = once(view(crowded(), alike(30, 2000)))
     assert {one.cause for one in hot.offers} == {Cause.OVERLOADED}
     assert {one.cause for one in mild.offers} == {Cause.IMBALANCE}
 
 
 def test_without_a_planner_it_sheds_what_the_view_allows() -> None:
     brokers = {**crowded(), "d:1": Broker(bundles=(), changed={"draining": True})}
-    seen = view(brokers, dict.fromkeys(range(30), Traffic(msgs=4000)))
+    seen = view(brokers, alike(30))
     targets = {one.target for one in JointShedder().shed(seen, Memory()).offers}
     assert targets == {"b:1", "c:1"}
 
@@ -258,11 +241,7 @@ def test_without_a_planner_it_sheds_what_the_view_allows() -> None:
 def test_isolation_holds_and_what_was_chosen_before_counts() -> None:
     policy = IsolationPolicy(namespaces=("t/n",), primary=("a", "b"))
     brokers = {key.replace(":1", ":80"): one for key, one in crowded().items()}
-    seen = view(
-        brokers,
-        dict.fromkeys(range(30), Traffic(msgs=4000)),
-        policies=Policies(isolation={"p": policy}),
-    )
+    seen = view(brokers, alike(30), policies=Policies(isolation={"p": policy}))
     plan = planner().round(seen, RoundMemory(), np.random.default_rng(1))
     assert plan.moves
     assert {move.target for move in plan.moves} == {"b:80"}
@@ -276,14 +255,9 @@ def test_isolation_holds_and_what_was_chosen_before_counts() -> None:
 def test_namespaces_of_an_anti_affinity_group_stay_apart() -> None:
     namespaces = {k: f"t/n{k}" for k in range(6)}
     group = dict.fromkeys((Namespace(one) for one in namespaces.values()), "g")
-    brokers = {
-        "a:1": Broker(bundles=range(6)),
-        "b:1": Broker(bundles=()),
-        "c:1": Broker(bundles=()),
-    }
     seen = view(
-        brokers,
-        dict.fromkeys(range(6), Traffic(msgs=12_000)),
+        split(range(6), (), ()),
+        alike(6, 12_000),
         namespaces=namespaces,
         policies=Policies(anti_affinity=group),
     )
@@ -296,20 +270,19 @@ def test_namespaces_of_an_anti_affinity_group_stay_apart() -> None:
 def test_swaps_keep_to_policies_too() -> None:
     traffic = {k: Traffic(msgs=18_000 if k < 2 else 9000) for k in range(4)}
     namespaces = {0: "t/a", 1: "t/a", 2: "t/n", 3: "t/n"}
-    brokers = {"a:1": Broker(bundles=(0, 1)), "b:1": Broker(bundles=(2, 3))}
-    policy = IsolationPolicy(namespaces=("t/a",), primary=("a",))
-    seen = view(brokers, traffic, namespaces=namespaces, policies=Policies(isolation={"p": policy}))
+    policies = Policies(isolation={"p": IsolationPolicy(namespaces=("t/a",), primary=("a",))})
+    seen = view(split((0, 1), (2, 3)), traffic, namespaces=namespaces, policies=policies)
     plan = planner().round(seen, RoundMemory(), np.random.default_rng(1))
     assert plan.moves == ()
 
 
 def test_excluded_resting_stale_and_draining_are_left_alone() -> None:
-    traffic = dict.fromkeys(range(30), Traffic(msgs=4000))
+    traffic = alike(30)
     rng = np.random.default_rng(1)
     seen = view(crowded(), traffic)
     excluded = planner(excluded_namespaces=frozenset({Namespace("t/n"), Namespace("t/none")}))
     assert excluded.round(seen, RoundMemory(), rng).moves == ()
-    resting = RoundMemory(moved_at_s={name(k): 30.0 for k in range(30)})
+    resting = RoundMemory(moved_at_s={bundle(k): 30.0 for k in range(30)})
     assert planner().round(seen, resting, rng).moves == ()
     silent = crowded(changed={"seen_s": -500.0})
     assert planner().round(view(silent, traffic), RoundMemory(), rng).moves == ()
@@ -319,10 +292,10 @@ def test_excluded_resting_stale_and_draining_are_left_alone() -> None:
 
 
 def test_the_planner_bounds_the_round_and_the_hour() -> None:
-    seen = view(crowded(), dict.fromkeys(range(30), Traffic(msgs=4000)))
+    seen = view(crowded(), alike(30))
     rng = np.random.default_rng(1)
     assert len(planner(moves_per_round=2).round(seen, RoundMemory(), rng).moves) == 2
-    lately = RoundMemory(moved_at_s={name(100 + k): 0.0 for k in range(5)})
+    lately = RoundMemory(moved_at_s={bundle(100 + k): 0.0 for k in range(5)})
     assert len(planner(moves_per_hour=8).round(seen, lately, rng).moves) == 3
     assert planner(moves_per_hour=2).round(seen, lately, rng).moves == ()
     parity = planner(moves_per_hour=2, mode=Mode.PARITY)
@@ -330,17 +303,15 @@ def test_the_planner_bounds_the_round_and_the_hour() -> None:
 
 
 def test_a_round_that_may_not_move_learns_all_the_same() -> None:
-    seen = view(crowded(), dict.fromkeys(range(30), Traffic(msgs=4000)))
+    seen = view(crowded(), alike(30))
     plan = planner(shedding=False).round(seen, RoundMemory(), np.random.default_rng(1))
     assert plan.moves == ()
     assert plan.memory.shedder.joint is not None
 
 
 def test_bundles_under_way_count_on_their_targets() -> None:
-    brokers = {"a:1": Broker(bundles=range(20)), "b:1": Broker(bundles=())}
-    traffic = dict.fromkeys(range(20), Traffic(msgs=4000))
-    going = {name(k): BrokerId("b:1") for k in range(10)}
-    seen = view(brokers, traffic, in_flight={**going, name(99): BrokerId("b:1")})
+    going = {bundle(k): BrokerId("b:1") for k in range(10)}
+    seen = view(split(range(20), ()), alike(20), in_flight={**going, bundle(99): BrokerId("b:1")})
     memory = JointShedder().watch(seen, Memory())
     assert JointShedder().decide(seen, memory, open_limits(seen)).offers == ()
     plan = planner().round(seen, RoundMemory(shedder=memory), np.random.default_rng(1))
@@ -353,14 +324,14 @@ def test_heap_counts_while_it_can_be_predicted() -> None:
         shedder = JointShedder()
         for number in range(1, 8):
             brokers = {
-                key: Broker(
-                    bundles=range(k * 10, k * 10 + 10),
+                key: replace(
+                    one,
                     memory_mib=1000.0,
                     memory_used=500.0 + saw_tooth * float(rng.random()),
                 )
-                for k, key in enumerate(("a:1", "b:1", "c:1"))
+                for key, one in split(range(10), range(10, 20), range(20, 30)).items()
             }
-            seen = view(brokers, dict.fromkeys(range(30), Traffic(msgs=1000)), now_s=60.0 * number)
+            seen = view(brokers, alike(30, 1000), now_s=60.0 * number)
             memory = shedder.watch(seen, memory)
         assert memory.joint is not None
         limits = open_limits(seen)
@@ -368,19 +339,18 @@ def test_heap_counts_while_it_can_be_predicted() -> None:
 
     assert "memory" in resources(0.0)
     assert "memory" not in resources(400.0)
-    seen = view(crowded(), dict.fromkeys(range(30), Traffic(msgs=4000)))
+    seen = view(crowded(), alike(30))
     assert len(once(seen, JointShedder(heap=False)).offers) == len(once(seen).offers)
 
 
 def test_of_many_brokers_and_bundles_the_best_are_looked_at() -> None:
     many = {f"b:{k}": Broker(bundles=range(k * 2, k * 2 + 2)) for k in range(2, 40)}
     brokers = {"b:1": Broker(bundles=range(100, 112)), **many}
-    shed = once(view(brokers, dict.fromkeys(range(200), Traffic(msgs=4000))))
+    shed = once(view(brokers, alike(200)))
     assert shed.offers
     assert {one.source for one in shed.offers} == {"b:1"}
     few = {k: Traffic(msgs=700 if k < 60 else 975) for k in range(140)}
-    spans = {"a:1": range(60), "b:1": range(60, 100), "c:1": range(100, 140)}
-    stuck = {key: Broker(bundles=span) for key, span in spans.items()}
+    stuck = split(range(60), range(60, 100), range(100, 140))
     shed = once(view(stuck, few), JointShedder(move_price=MovePrice.QUIET))
     assert reasons(shed)["a:1"] is Reason.NO_BUNDLE_FITS
 

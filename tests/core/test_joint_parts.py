@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from joint_cluster import CPU_PER_MSG, Broker, Traffic, name, open_limits, view
+from joint_cluster import CPU_PER_MSG, Broker, Traffic, open_limits, view
+from small_view import bundle
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.errors import MalformedContent
@@ -241,10 +242,10 @@ def test_costs_are_of_the_broker_that_serves() -> None:
     brokers = four(a=Broker(bundles=range(5), speed=1.5))
     costs = JointCosts(learned(brokers, minutes=40).learned)
     seen = view(brokers, dict.fromkeys(range(20), Traffic(msgs=5000)))
-    here = costs.usage(seen, name(1), BrokerId("a:1"))
-    there = costs.elsewhere(seen, name(1), BrokerId("a:1"), here, np.array([1, 2]))
+    here = costs.usage(seen, bundle(1), BrokerId("a:1"))
+    there = costs.elsewhere(seen, bundle(1), BrokerId("a:1"), here, np.array([1, 2]))
     assert here[CPU] > 1.2 * there[0, CPU]
-    nobodys = costs.usage(seen, name(1), None)
+    nobodys = costs.usage(seen, bundle(1), None)
     assert nobodys[CPU] > 0
 
 
@@ -252,12 +253,11 @@ def test_a_bundle_that_was_never_measured_costs_what_the_fallback_says() -> None
     seen = view(four(), {0: Traffic(measured=False)})
     costs = JointCosts(learned_from(seen, None).learned)
     share = TrafficShare()
-    for bundle in (name(0), name(77)):
-        assert np.array_equal(costs.usage(seen, bundle, None), share.usage(seen, bundle, None))
-        usage = costs.usage(seen, bundle, None)
-        assert costs.elsewhere(seen, bundle, None, usage, np.array([0, 1])).shape == (2, 5)
-    shedder = JointShedder()
-    assert shedder.costs(Memory(), share) is share
+    for one in (bundle(0), bundle(77)):
+        usage = costs.usage(seen, one, None)
+        assert np.array_equal(usage, share.usage(seen, one, None))
+        assert costs.elsewhere(seen, one, None, usage, np.array([0, 1])).shape == (2, 5)
+    assert JointShedder().costs(Memory(), share) is share
 
 
 def test_placements_go_where_the_potential_rises_least() -> None:
@@ -267,9 +267,9 @@ def test_placements_go_where_the_potential_rises_least() -> None:
     state = learned_from(seen, None)
     memory, every = Memory(joint=state), np.arange(4)
     rank = JointPlacement().rank
-    assert rank(seen, every, name(1), memory).best.tolist() == [3]
-    assert rank(seen, every[:3], name(1), memory).best.tolist() != [3]
-    assert rank(seen, every[:0], name(1), memory).best.tolist() == []
+    assert rank(seen, every, bundle(1), memory).best.tolist() == [3]
+    assert rank(seen, every[:3], bundle(1), memory).best.tolist() != [3]
+    assert rank(seen, every[:0], bundle(1), memory).best.tolist() == []
 
 
 @pytest.mark.parametrize("case", ["unlearned", "unknown", "unmeasured", "quiet", "no limits"])
@@ -282,8 +282,8 @@ def test_placements_go_by_messages_where_usage_says_nothing(case: str) -> None:
         brokers = {key: replace(one, known=False) for key, one in brokers.items()}
     seen = view(brokers, traffic)
     memory = Memory(joint=None if case == "unlearned" else learned_from(seen, None))
-    bundle = name(99 if case == "unknown" else 1)
-    assert JointPlacement().rank(seen, np.arange(4), bundle, memory).best.tolist() == [3]
+    placed = bundle(99 if case == "unknown" else 1)
+    assert JointPlacement().rank(seen, np.arange(4), placed, memory).best.tolist() == [3]
 
 
 def test_many_placements_at_once_are_spread() -> None:
@@ -294,7 +294,7 @@ def test_many_placements_at_once_are_spread() -> None:
     memory = RoundMemory(shedder=JointShedder().watch(seen, Memory()))
     rng, given_to = np.random.default_rng(1), []
     for number in range(1, 9):
-        placed = planner.place(seen, name(number), memory, rng)
+        placed = planner.place(seen, bundle(number), memory, rng)
         assert placed.move is not None
         seen, memory = placed.view, placed.memory
         given_to.append(placed.move.target)
@@ -316,6 +316,8 @@ def test_what_was_learned_survives_being_written() -> None:
     assert found.persistence.lasting_new == state.persistence.lasting_new
     seen = view(four(), now_s=60.0)
     assert learned_from(seen, found).learned.brokers.names == seen.brokers.names
+    empty = encode_joint(learned_from(view({}), None))
+    assert decode_joint("/m", empty, 0.0).learned.brokers.names == ()
 
 
 def test_how_much_of_changes_lasts_survives_being_written() -> None:
@@ -357,32 +359,32 @@ def test_no_cluster_makes_it_too_large() -> None:
     assert len(decode_joint("/m", data, 0.0).learned.brokers.names) == MOST_BROKERS
 
 
-FAULTS = [
-    ("format", 2),
-    ("gram", [0.0] * 179),
-    ("gram", [-1e29] * 180),
-    ("moment", "none"),
-    ("costs", [0.0]),
-    ("weight", [float("1e31")] * 5),
-    ("noise", None),
-    ("persistence", [0.0] * 6),
-    ("persistence", [*[0.0] * 6, "x"]),
-    ("persistence", [0.0, 0.0, -1.0, 0.0, 1.0, 0.8, 0.0]),
-    ("persistence", [0.0, 0.0, 1.0, 2.0, 1.0, 0.8, 0.0]),
-    ("brokers", []),
-    ("brokers", {"a:1": [0]}),
-    ("brokers", {"a:1": "x"}),
-    ("brokers", {"a:1": [0.5, *[0.0] * 25]}),
-    ("brokers", {"a:1": [-5, *[0.0] * 25]}),
-    ("brokers", {"a:1": [5, *["x"] * 25]}),
-    ("brokers", {"no broker": [5, *[0.0] * 25]}),
-    ("restarted_ago_s", []),
-    ("restarted_ago_s", {"a:1": -1.0}),
-    ("restarted_ago_s", {"no broker": 1.0}),
-]
-
-
-@pytest.mark.parametrize(("field", "value"), FAULTS)
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("format", 2),
+        ("gram", [0.0] * 179),
+        ("gram", [-1e29] * 180),
+        ("moment", "none"),
+        ("costs", [0.0]),
+        ("weight", [float("1e31")] * 5),
+        ("noise", None),
+        ("persistence", [0.0] * 6),
+        ("persistence", [*[0.0] * 6, "x"]),
+        ("persistence", [0.0, 0.0, -1.0, 0.0, 1.0, 0.8, 0.0]),
+        ("persistence", [0.0, 0.0, 1.0, 2.0, 1.0, 0.8, 0.0]),
+        ("brokers", []),
+        ("brokers", {"a:1": [0]}),
+        ("brokers", {"a:1": "x"}),
+        ("brokers", {"a:1": [0.5, *[0.0] * 25]}),
+        ("brokers", {"a:1": [-5, *[0.0] * 25]}),
+        ("brokers", {"a:1": [5, *["x"] * 25]}),
+        ("brokers", {"no broker": [5, *[0.0] * 25]}),
+        ("restarted_ago_s", []),
+        ("restarted_ago_s", {"a:1": -1.0}),
+        ("restarted_ago_s", {"no broker": 1.0}),
+    ],
+)
 def test_what_cannot_have_been_written_is_refused(field: str, value: object) -> None:
     found = json.loads(encode_joint(learned(four(), minutes=1)))
     found[field] = value
@@ -390,15 +392,9 @@ def test_what_cannot_have_been_written_is_refused(field: str, value: object) -> 
         decode_joint("/m", json.dumps(found).encode(), 0.0)
 
 
-def test_it_may_be_empty() -> None:
-    seen = view({})
-    state = learned_from(seen, None)
-    assert decode_joint("/m", encode_joint(state), 0.0).learned.brokers.names == ()
-
-
 def seen_twice(then: list[float], now: list[float], passed_s: float = LOOK_S) -> Persistence:
     """Return what is known of bundles whose deviations were these at two looks."""
-    known, rows = Persistence(), [name(k) for k in range(max(len(then), len(now)))]
+    known, rows = Persistence(), [bundle(k) for k in range(max(len(then), len(now)))]
     for at_s, deviation in ((0.0, then), (passed_s, now)):
         long = np.ones(len(deviation))
         known = known.after(at_s, rows, long + np.array(deviation), long)
@@ -424,7 +420,7 @@ def changes(minutes: int, stay_for: int) -> Persistence:
 
     A change is gone again after ``stay_for`` minutes, or replaced by the next.
     """
-    known, rows, long = Persistence(), [name(k) for k in range(40)], np.ones(40)
+    known, rows, long = Persistence(), [bundle(k) for k in range(40)], np.ones(40)
     rng = np.random.default_rng(5)
     changed, at = np.zeros(40), rng.integers(0, 60, 40)
     for minute in range(minutes):

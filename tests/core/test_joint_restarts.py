@@ -46,24 +46,14 @@ def restarted(*times: tuple[float, str], until: float) -> Restarts:
 @pytest.mark.parametrize(
     ("times", "until", "under_way"),
     [
-        ([(300, "a")], 360, False),
-        ([(300, "a"), (600, "b")], 600, True),
-        ([(300, "a"), (600, "b")], 1020, True),
-        ([(300, "a"), (600, "b")], 1080, False),
-        ([(300, "a"), (600, "b"), (900, "c"), (1200, "d")], 1200, False),
-        ([(300, "a"), (300 + TOGETHER_S + 60, "b")], 1020, False),
-        ([(300, "a"), (600, "b"), (900, "a")], 960, False),
-        ([(300, "a"), (300, "b")], 360, False),
-    ],
-    ids=[
-        "one",
-        "two",
-        "the next is due",
-        "the next never came",
-        "all",
-        "far apart",
-        "one fails again and again",
-        "two at once",
+        pytest.param([(300, "a")], 360, False, id="one"),
+        pytest.param([(300, "a"), (600, "b")], 600, True, id="two"),
+        pytest.param([(300, "a"), (600, "b")], 1020, True, id="the next is due"),
+        pytest.param([(300, "a"), (600, "b")], 1080, False, id="the next never came"),
+        pytest.param([(300, "a"), (600, "b"), (900, "c"), (1200, "d")], 1200, False, id="all"),
+        pytest.param([(300, "a"), (360 + TOGETHER_S, "b")], 1020, False, id="far apart"),
+        pytest.param([(300, "a"), (600, "b"), (900, "a")], 960, False, id="one fails again"),
+        pytest.param([(300, "a"), (300, "b")], 360, False, id="two at once"),
     ],
 )
 def test_restarts_that_follow_each_other_are_a_rolling_restart(

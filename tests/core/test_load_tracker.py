@@ -1,28 +1,23 @@
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_view import bundle, make_view
 
 from loadmanager.core import bundle_table
 from loadmanager.core.averages import Average, BundleAverages, Running
 from loadmanager.core.broker_table import BrokerLoad
-from loadmanager.core.cluster import ClusterView, TopBundle, UnknownBroker
+from loadmanager.core.cluster import TopBundle, UnknownBroker
 from loadmanager.core.columns import Listing
-from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
+from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
 from loadmanager.core.load_tracker import LoadTracker, ema
 from loadmanager.core.rates import Rates
 from loadmanager.core.scores import ResourceWeights
 
 A, B = BrokerId("a:1"), BrokerId("b:1")
-MakeView = Callable[..., ClusterView]
-
-
-def one(number: int) -> BundleId:
-    return bundle_id(Namespace("t/n"), number * 16, number * 16 + 16)
 
 
 def report(broker: BrokerId, rates: dict[int, float], **changed: object) -> LoadReport:
@@ -33,7 +28,7 @@ def report(broker: BrokerId, rates: dict[int, float], **changed: object) -> Load
         reported_at_ms=0,
         started_at_ms=1,
         cpu=ResourceUsage(80.0, 800.0),
-        bundles={one(n): BundleStats(msgs_in_per_s=rate, topics=2) for n, rate in rates.items()},
+        bundles={bundle(n): BundleStats(msgs_in_per_s=rate, topics=2) for n, rate in rates.items()},
     )
     return replace(plain, **changed)  # type: ignore[arg-type]  # fields by name
 
@@ -88,10 +83,10 @@ def test_a_view_stays_as_it_was_whatever_is_reported_later() -> None:
     short = before.bundles.short.copy()
     tracker.report(report(A, {1: 99.0, **dict.fromkeys(range(2, 200), 5.0)}), 2.0)
     tracker.sample()
-    tracker.seed({one(1): BundleAverages.supposed(Rates(7.0))})
+    tracker.seed({bundle(1): BundleAverages.supposed(Rates(7.0))})
     assert before.bundles.short.tolist() == short.tolist()
-    assert before.bundles_of(A) == (one(1),)
-    assert before.long_rates(one(50)) is None
+    assert before.bundles_of(A) == (bundle(1),)
+    assert before.long_rates(bundle(50)) is None
 
 
 def test_a_bundle_that_arrived_is_not_under_way_any_more() -> None:
@@ -99,12 +94,12 @@ def test_a_bundle_that_arrived_is_not_under_way_any_more() -> None:
     tracker.report(report(A, {1: 10.0, 2: 10.0}), 0.0)
     tracker.report(report(B, {3: 10.0}), 0.0)
     gone = BrokerId("gone:1")
-    view = tracker.view(0.0, in_flight={one(1): B, one(3): B, one(9): A, one(2): gone})
-    assert view.moved == {one(1): B, one(9): A}
-    assert (view.owner_of(one(1)), view.listed_owner(one(1))) == (B, A)
-    assert (view.owner_of(one(2)), view.owner_of(one(8))) == (A, None)
-    assert view.bundles_of(A) == (one(2), one(9))
-    assert view.bundles_of(B) == (one(3), one(1))
+    view = tracker.view(0.0, in_flight={bundle(1): B, bundle(3): B, bundle(9): A, bundle(2): gone})
+    assert view.moved == {bundle(1): B, bundle(9): A}
+    assert (view.owner_of(bundle(1)), view.listed_owner(bundle(1))) == (B, A)
+    assert (view.owner_of(bundle(2)), view.owner_of(bundle(8))) == (A, None)
+    assert view.bundles_of(A) == (bundle(2), bundle(9))
+    assert view.bundles_of(B) == (bundle(3), bundle(1))
     # Nobody measured either of them yet: 50 messages/s each way are supposed.
     assert view.brokers.preallocated_msgs_per_s.tolist() == [100.0, 100.0]
 
@@ -166,19 +161,19 @@ def test_samples_to_come_are_weighed_anew() -> None:
 
 
 def test_the_heaviest_bundles_are_picked_unless_given() -> None:
-    stats = {one(n): BundleStats(bytes_in_per_s=n * 1e6) for n in range(1, 4)}
-    given = (TopBundle(one(1), 5.0),)
+    stats = {bundle(n): BundleStats(bytes_in_per_s=n * 1e6) for n in range(1, 4)}
+    given = (TopBundle(bundle(1), 5.0),)
     tracker = LoadTracker(top_k=2)
     tracker.put(BrokerLoad(broker=A, listing=Listing.of(stats)))
     tracker.put(BrokerLoad(broker=B, listing=Listing.of(stats), top=given))
     tops = tracker.view(0.0).top_bundles
     assert len(tops) == 2
-    assert tops == {A: (TopBundle(one(2), 2e6), TopBundle(one(3), 3e6)), B: given}
+    assert tops == {A: (TopBundle(bundle(2), 2e6), TopBundle(bundle(3), 3e6)), B: given}
 
 
 def test_columns_are_taken_like_the_statistics_they_are_of() -> None:
-    stats = {one(n): BundleStats(msgs_out_per_s=n, bytes_in_per_s=n * 1e6) for n in (3, 1, 2)}
-    stats[one(0)] = BundleStats(topics=3)
+    stats = {bundle(n): BundleStats(msgs_out_per_s=n, bytes_in_per_s=n * 1e6) for n in (3, 1, 2)}
+    stats[bundle(0)] = BundleStats(topics=3)
     by_name, in_columns = LoadTracker(), LoadTracker()
     by_name.put(BrokerLoad(broker=A, listing=Listing.of(stats)))
     in_columns.put(BrokerLoad(broker=A, listing=Listing.of(stats)))
@@ -186,12 +181,13 @@ def test_columns_are_taken_like_the_statistics_they_are_of() -> None:
         tracker.sample()
     assert in_columns.averages() == by_name.averages()
     views = [
-        tracker.view(0.0, in_flight={one(1): A, one(7): A}) for tracker in (by_name, in_columns)
+        tracker.view(0.0, in_flight={bundle(1): A, bundle(7): A})
+        for tracker in (by_name, in_columns)
     ]
     for view in views:
-        assert view.moved == {one(7): A}
-        assert view.bundles_of(A) == (*sorted(stats), one(7))
-        assert view.top_bundles == {A: tuple(TopBundle(one(n), n * 1e6) for n in (1, 2, 3))}
+        assert view.moved == {bundle(7): A}
+        assert view.bundles_of(A) == (*sorted(stats), bundle(7))
+        assert view.top_bundles == {A: tuple(TopBundle(bundle(n), n * 1e6) for n in (1, 2, 3))}
 
 
 def test_an_empty_cluster_has_a_view() -> None:
@@ -214,40 +210,40 @@ def test_bundles_long_gone_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     tracker.report(report(A, {15: 3.0, 16: 3.0}), 1.0)
     for _ in range(4):
         tracker.sample()
-    assert tracker.averages().keys() == {one(15), one(16)}
+    assert tracker.averages().keys() == {bundle(15), bundle(16)}
     view = tracker.view(2.0)
-    assert view.bundles_of(A) == (one(15), one(16))
-    assert view.long_rates(one(15)) == Rates((1.0 + 4 * 3.0) / 5)
-    assert old.bundles_of(A) == tuple(one(number) for number in range(20))
+    assert view.bundles_of(A) == (bundle(15), bundle(16))
+    assert view.long_rates(bundle(15)) == Rates((1.0 + 4 * 3.0) / 5)
+    assert old.bundles_of(A) == tuple(bundle(number) for number in range(20))
     tracker.sample()
-    assert tracker.averages()[one(15)].long.samples == 6
+    assert tracker.averages()[bundle(15)].long.samples == 6
 
 
-def test_a_move_takes_load_from_one_and_gives_it_to_the_other(make_view: MakeView) -> None:
+def test_a_move_takes_load_from_one_and_gives_it_to_the_other() -> None:
     view = make_view({"a:1": (0.8, {1: 100.0, 2: 300.0}), "b:1": (0.2, {3: 100.0})})
-    after = view.after(one(2), A, B, np.array([480.0, 0.0, 0.0, 0.0, 0.0]))
+    after = view.after(bundle(2), A, B, np.array([480.0, 0.0, 0.0, 0.0, 0.0]))
     assert after.brokers.usage[:, 0].tolist() == pytest.approx([160.0, 640.0])
     assert after.brokers.msgs_per_s.tolist() == [100.0, 400.0]
     assert after.brokers.long_msgs_per_s.tolist() == [100.0, 100.0]
     assert after.brokers.preallocated_msgs_per_s.tolist() == [0.0, 300.0]
-    assert (after.owner_of(one(2)), view.owner_of(one(2))) == (B, A)
-    assert not after.selectable[after.bundles.index[one(2)]]
+    assert (after.owner_of(bundle(2)), view.owner_of(bundle(2))) == (B, A)
+    assert not after.selectable[after.bundles.index[bundle(2)]]
 
 
-def test_an_unowned_bundle_only_adds(make_view: MakeView) -> None:
+def test_an_unowned_bundle_only_adds() -> None:
     view = make_view({"a:1": (0.5, {1: 100.0})})
-    after = view.after(one(7), None, A, np.zeros(5))
+    after = view.after(bundle(7), None, A, np.zeros(5))
     assert after.brokers.msgs_per_s.tolist() == [200.0]
-    assert after.bundles_of(A) == (one(1), one(7))
+    assert after.bundles_of(A) == (bundle(1), bundle(7))
 
 
 def test_supposed_rates_stand_for_a_bundle_without_a_sample() -> None:
     average = BundleAverages(Average(10, 0, Rates(5.0)), Average(1000, 0, Rates(6.0)))
     tracker = LoadTracker()
     tracker.report(report(A, {1: 1.0}), 0.0)
-    tracker.seed({one(1): average})
+    tracker.seed({bundle(1): average})
     view = tracker.view(0.0)
-    assert (view.long_rates(one(1)), view.long_msgs_per_s(one(1))) == (None, 6.0)
+    assert (view.long_rates(bundle(1)), view.long_msgs_per_s(bundle(1))) == (None, 6.0)
     assert not view.selectable.any()
 
 

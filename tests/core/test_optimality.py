@@ -1,6 +1,5 @@
 """The distance from the best, of a cluster as it is reported, and what policies leave of it."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -9,14 +8,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_view import make_view
 
-from loadmanager.core import optimality
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
 from loadmanager.core.joint.learning import Learned
 from loadmanager.core.optimality import (
     Assignable,
     Confined,
+    Optimality,
+    _shares,
     by_namespace,
     confinements,
     excess_over_level,
@@ -30,7 +31,6 @@ from loadmanager.core.traffic_share import TrafficShare
 
 CPU_ALONE = ResourceWeights(bandwidth_in=0, bandwidth_out=0)
 
-MakeView = Callable[..., ClusterView]
 
 UNEVEN = {"a:1": (0.6, {1: 100.0, 2: 100.0}), "b:1": (0.0, {}), "c:1": (0.3, {3: 100.0})}
 """Three equal bundles of 30 percent each, of which two lie together."""
@@ -38,77 +38,72 @@ UNEVEN = {"a:1": (0.6, {1: 100.0, 2: 100.0}), "b:1": (0.0, {}), "c:1": (0.3, {3:
 KEPT = Policies(isolation={"only": IsolationPolicy(namespaces=("t/.*",), primary=("a",))})
 
 
-def test_a_cluster_is_as_far_from_the_best_as_its_fullest_broker(make_view: MakeView) -> None:
-    found = optimality_of(make_view(UNEVEN))
+def optimality(view: ClusterView, *learned: Learned, **given: Any) -> Optimality:
+    found = optimality_of(view, *learned, **given)
     assert found is not None
+    return found
+
+
+def test_a_cluster_is_as_far_from_the_best_as_its_fullest_broker() -> None:
+    found = optimality(make_view(UNEVEN))
     assert (found.largest, found.bound) == pytest.approx((0.6, 0.3))
     assert found.gap == pytest.approx(1.0)
     # One of three brokers is one level above the level.
     assert found.excess == pytest.approx(1 / 3)
 
 
-def test_policies_may_allow_none_of_the_gap_to_be_closed(make_view: MakeView) -> None:
-    found = optimality_of(make_view(UNEVEN, policies=KEPT))
-    assert found is not None
+def test_policies_may_allow_none_of_the_gap_to_be_closed() -> None:
+    found = optimality(make_view(UNEVEN, policies=KEPT))
     assert found.gap == pytest.approx(1.0)
     assert found.bound_within_policies == pytest.approx(0.9)
     assert found.gap_within_policies == 0.0
 
 
-def test_a_draining_broker_may_serve_nothing(make_view: MakeView) -> None:
-    found = optimality_of(make_view(UNEVEN, {"c:1": {"draining": True}}))
-    assert found is not None
+def test_a_draining_broker_may_serve_nothing() -> None:
+    found = optimality(make_view(UNEVEN, {"c:1": {"draining": True}}))
     # Two of three equal bundles lie together on the other two brokers.
     assert (found.bound, found.bound_within_policies) == pytest.approx((0.3, 0.6))
-    kept = optimality_of(make_view(UNEVEN, {"a:1": {"draining": True}}, policies=KEPT))
-    assert kept is not None
+    kept = optimality(make_view(UNEVEN, {"a:1": {"draining": True}}, policies=KEPT))
     # The policy's only broker drains: where its bundles may go nowhere, that proves nothing.
     assert kept.bound_within_policies == pytest.approx(0.6)
 
 
-def test_moves_count_before_they_are_made(make_view: MakeView) -> None:
+def test_moves_count_before_they_are_made() -> None:
     view = make_view(UNEVEN)
     bundle = view.bundles.names[1]
     gone = BundleId("t/gone/0x00000000_0xffffffff")
-    found = optimality_of(view, moves={bundle: BrokerId("b:1"), gone: BrokerId("b:1")})
-    assert found is not None
+    found = optimality(view, moves={bundle: BrokerId("b:1"), gone: BrokerId("b:1")})
     assert (found.largest, found.bound, found.gap) == pytest.approx((0.3, 0.3, 0.0))
 
 
-def test_resources_without_weight_are_left_out(make_view: MakeView) -> None:
+def test_resources_without_weight_are_left_out() -> None:
     network = {"usage": (0.0, 0.0, 0.0, 9e5, 9e5), "limit": (800.0, 0.0, 0.0, 1e6, 1e6)}
     view = make_view(UNEVEN, dict.fromkeys(UNEVEN, network))
-    every, cpu = optimality_of(view), optimality_of(view, weights=CPU_ALONE)
-    assert every is not None
-    assert cpu is not None
+    every, cpu = optimality(view), optimality(view, weights=CPU_ALONE)
     assert (every.largest, cpu.largest) == pytest.approx((0.9, 0.0))
     assert (
         optimality_of(view, weights=ResourceWeights(cpu=0, bandwidth_in=0, bandwidth_out=0)) is None
     )
 
 
-def test_what_was_learned_counts_before_shares_of_the_traffic(make_view: MakeView) -> None:
+def test_what_was_learned_counts_before_shares_of_the_traffic() -> None:
     view = make_view(UNEVEN)
-    nothing = Learned.nothing(view)
     # Bundles that use nothing leave all to others on the host, which nobody can move.
-    assert (background := optimality_of(view, nothing)) is not None
+    background = optimality(view, Learned.nothing(view))
     assert background.bound == pytest.approx(0.6)
     assert background.gap == background.excess == 0.0
 
 
-def test_bundles_that_use_next_to_nothing_leave_all_to_the_background(make_view: MakeView) -> None:
+def test_bundles_that_use_next_to_nothing_leave_all_to_the_background() -> None:
     view = make_view(UNEVEN)
-    tiny = optimality_of(view, _learned(view, cores_per_byte=1e-310, speeds=(1.0,) * len(UNEVEN)))
-    assert tiny is not None
+    tiny = optimality(view, _learned(view, cores_per_byte=1e-310, speeds=(1.0,) * len(UNEVEN)))
     assert (tiny.bound, tiny.gap) == pytest.approx((0.6, 0.0))
 
 
-def test_a_slow_broker_is_given_what_it_can_do(make_view: MakeView) -> None:
+def test_a_slow_broker_is_given_what_it_can_do() -> None:
     view = make_view({"a:1": (0.6, {1: 100.0, 2: 100.0}), "b:1": (0.3, {3: 100.0, 4: 100.0})})
-    twice = optimality_of(view, _learned(view, cores_per_byte=1.2, speeds=(2.0, 1.0)))
-    alike = optimality_of(view, _learned(view, cores_per_byte=1.8, speeds=(1.0, 1.0)))
-    assert twice is not None
-    assert alike is not None
+    twice = optimality(view, _learned(view, cores_per_byte=1.2, speeds=(2.0, 1.0)))
+    alike = optimality(view, _learned(view, cores_per_byte=1.8, speeds=(1.0, 1.0)))
     assert (twice.largest, alike.largest) == pytest.approx((0.6, 0.6))
     # Each bundle takes 0.30 of the slow broker or 0.15 of the other: that has three of them.
     assert twice.bound == pytest.approx(0.45)
@@ -125,29 +120,25 @@ def _learned(view: ClusterView, cores_per_byte: float, speeds: tuple[float, ...]
     return replace(known, unit_costs=costs, brokers=replace(brokers, speed=speed))
 
 
-def test_bundles_without_a_sample_are_no_part_of_what_can_move(make_view: MakeView) -> None:
+def test_bundles_without_a_sample_are_no_part_of_what_can_move() -> None:
     view = make_view(UNEVEN)
     unknown = replace(view, bundles=replace(view.bundles, known=np.zeros_like(view.bundles.known)))
-    found = optimality_of(unknown)
-    assert found is not None
+    found = optimality(unknown)
     assert (found.largest, found.bound, found.gap) == pytest.approx((0.6, 0.6, 0.0))
 
 
-def test_of_no_broker_and_of_none_that_says_what_it_has_nothing_can_be_said(
-    make_view: MakeView,
-) -> None:
+def test_of_no_broker_and_of_none_that_says_what_it_has_nothing_can_be_said() -> None:
     assert optimality_of(make_view({})) is None
     silent = {"a:1": {"limit": (0.0,) * 5}}
     assert optimality_of(make_view(UNEVEN, silent)) is None
 
 
-def test_an_idle_cluster_has_no_gap(make_view: MakeView) -> None:
-    found = optimality_of(make_view({"a:1": (0.0, {}), "b:1": (0.0, {})}))
-    assert found is not None
+def test_an_idle_cluster_has_no_gap() -> None:
+    found = optimality(make_view({"a:1": (0.0, {}), "b:1": (0.0, {})}))
     assert (found.gap, found.gap_within_policies, found.excess) == (0.0, 0.0, 0.0)
 
 
-def test_shares_of_the_traffic_are_those_of_the_cost_model(make_view: MakeView) -> None:
+def test_shares_of_the_traffic_are_those_of_the_cost_model() -> None:
     usage = {"usage": (400.0, 70.0, 0.0, 5e4, 9e4), "limit": (800.0, 100.0, 0.0, 1e6, 1e6)}
     view = make_view({"a:1": (0.0, {1: 300.0, 2: 100.0}), "b:1": (0.0, {})}, {"a:1": usage})
     sizes, names = traffic_sizes(view), view.bundles.names
@@ -158,7 +149,7 @@ def test_shares_of_the_traffic_are_those_of_the_cost_model(make_view: MakeView) 
 
 def test_a_share_of_next_to_no_traffic_is_at_most_one() -> None:
     parts, wholes = np.array([1e15, 0.0, 1.0]), np.array([5e-324, 5e-324, 0.0])
-    assert list(optimality._shares(parts, wholes)) == [1.0, 0.0, 0.0]
+    assert list(_shares(parts, wholes)) == [1.0, 0.0, 0.0]
 
 
 def test_each_policy_and_all_other_bundles_are_confined_to_brokers_of_their_own() -> None:

@@ -5,7 +5,7 @@ import os
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planner_promises import PROMISES, Cluster, MakeView, Promise, clusters, shedders
+from planner_promises import PROMISES, Cluster, Promise, clusters, shedders
 
 from loadmanager.core.shedding import Shedder
 
@@ -18,9 +18,9 @@ each_promise = pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: 
 @each_promise
 @given(cluster=clusters, shedder=shedders, data=st.data())
 def test_the_planner(
-    make_view: MakeView, promise: Promise, cluster: Cluster, shedder: Shedder, data: st.DataObject
+    promise: Promise, cluster: Cluster, shedder: Shedder, data: st.DataObject
 ) -> None:
-    promise(make_view, cluster, shedder, data)
+    promise(cluster, shedder, data)
 
 
 @pytest.mark.thorough
@@ -29,6 +29,6 @@ def test_the_planner(
 @settings(max_examples=MANY)
 @given(cluster=clusters, shedder=shedders, data=st.data())
 def test_looked_at_thoroughly_the_planner(
-    make_view: MakeView, promise: Promise, cluster: Cluster, shedder: Shedder, data: st.DataObject
+    promise: Promise, cluster: Cluster, shedder: Shedder, data: st.DataObject
 ) -> None:
-    promise(make_view, cluster, shedder, data)
+    promise(cluster, shedder, data)

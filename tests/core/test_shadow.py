@@ -1,11 +1,11 @@
 """Strategies beside the active one: what each would have had, while nothing moves."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from small_view import bundle, make_view
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId
@@ -20,8 +20,6 @@ from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.shadow import ROUNDS_KEPT, Seen, Shadow, after_round
 from loadmanager.core.shedding import SHEDDERS, JointShedder, ThresholdShedder
 from loadmanager.core.traffic_share import TrafficShare
-
-MakeView = Callable[..., ClusterView]
 
 A, B, C = (BrokerId(f"{name}:1") for name in "abc")
 ALL_ON_ONE = {"a:1": (0.9, dict.fromkeys(range(9), 100.0)), "b:1": (0.0, {}), "c:1": (0.0, {})}
@@ -59,7 +57,7 @@ def lived(
     return shadow
 
 
-def test_a_shadow_moves_in_its_own_world_alone(make_view: MakeView) -> None:
+def test_a_shadow_moves_in_its_own_world_alone() -> None:
     view = make_view(ALL_ON_ONE)
     shadow = lived(view, THRESHOLD, 30)
     assert shadow.rounds[0].gap == shadow.rounds[0].active_gap == pytest.approx(2.0)
@@ -74,7 +72,7 @@ def test_a_shadow_moves_in_its_own_world_alone(make_view: MakeView) -> None:
     assert view.owned.counts.tolist() == [9, 0, 0]
 
 
-def test_a_shadow_does_not_follow_the_active_strategy(make_view: MakeView, bundle: Any) -> None:
+def test_a_shadow_does_not_follow_the_active_strategy() -> None:
     before = make_view(ALL_ON_ONE)
     first = bundle(0)
     moves = [Move(first, A, B, Cause.IMBALANCE), Move(bundle(1), None, C, Cause.UNOWNED)]
@@ -88,19 +86,19 @@ def test_a_shadow_does_not_follow_the_active_strategy(make_view: MakeView, bundl
     assert (told.moves, told.moved) == (0, 0.0)
 
 
-def test_what_left_the_cluster_leaves_a_shadow(make_view: MakeView, bundle: Any) -> None:
+def test_what_left_the_cluster_leaves_a_shadow() -> None:
     view = make_view({"a:1": (0.9, dict.fromkeys(range(9), 100.0)), "b:1": (0.0, {})})
     away = {bundle(0): B, bundle(1): C, bundle(99): B}
     assert lived(view, IDLE, 1, Shadow(away=away)).away == {bundle(0): B}
 
 
-def test_only_so_many_rounds_are_kept_and_none_is_no_gap(make_view: MakeView) -> None:
+def test_only_so_many_rounds_are_kept_and_none_is_no_gap() -> None:
     shadow = lived(make_view(ALL_ON_ONE), IDLE, ROUNDS_KEPT + 5)
     assert len(shadow.rounds) == ROUNDS_KEPT
     assert (Shadow().gap, Shadow().regret, Shadow().moves, Shadow().moved) == (0.0, 0.0, 0, 0)
 
 
-def test_bundles_that_leave_a_draining_broker_are_no_moves_for_load(make_view: MakeView) -> None:
+def test_bundles_that_leave_a_draining_broker_are_no_moves_for_load() -> None:
     drained = make_view(ALL_ON_ONE, {"a:1": {"draining": True}})
     shadow = lived(drained, IDLE, 2)
     assert len(shadow.away) == 9
@@ -108,7 +106,7 @@ def test_bundles_that_leave_a_draining_broker_are_no_moves_for_load(make_view: M
 
 
 @pytest.mark.parametrize("shedder", sorted(set(SHEDDERS.values()), key=str))
-def test_every_strategy_may_be_a_shadow(make_view: MakeView, shedder: Any) -> None:
+def test_every_strategy_may_be_a_shadow(shedder: Any) -> None:
     planner = Planner(shedder=shedder(), settings=SETTINGS)
     if shedder is JointShedder:
         planner = replace(planner, placement=JointPlacement())
@@ -117,7 +115,7 @@ def test_every_strategy_may_be_a_shadow(make_view: MakeView, shedder: Any) -> No
     assert set(shadow.away.values()) <= {A, B, C}
 
 
-def test_the_joint_strategy_evens_out_as_a_shadow(make_view: MakeView) -> None:
+def test_the_joint_strategy_evens_out_as_a_shadow() -> None:
     planner = Planner(shedder=JointShedder(), placement=JointPlacement(), settings=SETTINGS)
     assert lived(make_view(ALL_ON_ONE), planner, 12).rounds[-1].gap < 0.4
 
@@ -131,9 +129,7 @@ def moved_rows(view: ClusterView, bundle: BundleId, target: BrokerId) -> np.ndar
     return owner
 
 
-def test_a_world_with_one_move_is_that_of_the_planner_s_projection(
-    make_view: MakeView, bundle: Any
-) -> None:
+def test_a_world_with_one_move_is_that_of_the_planner_s_projection() -> None:
     averages = {
         "a:1": {"load_ema": 0.5, "bytes_ema": 500.0},
         "b:1": {"load_ema": 0.2, "bytes_ema": 50.0},
@@ -154,7 +150,7 @@ def test_a_world_with_one_move_is_that_of_the_planner_s_projection(
     assert (world.moved, world.recently_moved) == ({}, frozenset())
 
 
-def test_the_same_owners_are_the_same_world_with_nothing_under_way(make_view: MakeView) -> None:
+def test_the_same_owners_are_the_same_world_with_nothing_under_way() -> None:
     view = make_view(ALL_ON_ONE, in_flight={next(iter(make_view(ALL_ON_ONE).bundles.names)): B})
     assert view.moved
     parts = divided(view, None, None)
@@ -164,9 +160,7 @@ def test_the_same_owners_are_the_same_world_with_nothing_under_way(make_view: Ma
     assert world.brokers is view.brokers
 
 
-def test_what_nobody_lists_may_get_an_owner_and_tops_of_others_are_not_made_up(
-    make_view: MakeView, bundle: Any
-) -> None:
+def test_what_nobody_lists_may_get_an_owner_and_tops_of_others_are_not_made_up() -> None:
     view = replace(make_view(ALL_ON_ONE), top_bundles={})
     parts = divided(view, None, None)
     assert parts is not None

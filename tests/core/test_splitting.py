@@ -1,4 +1,6 @@
-"""The examples of Pulsar's documents on splitting, with their numbers."""
+"""Cutting boundaries, and which bundles are cut; `test_vectors` has where Pulsar cuts."""
+
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -25,67 +27,14 @@ from loadmanager.core.top_k import heaviest
 NAMESPACE = Namespace("t/n")
 HALF = bundle_id(NAMESPACE, 0, 0x80000000)
 MIB = 1024.0 * 1024.0
-SIX = (0x10000000, 0x15000000, 0x24000000, 0x39000000, 0x58000000, 0x76000000)
 
 
-def cut(algorithm: str, ask: SplitAsk, limits: SplitLimits | None = None) -> list[int] | None:
-    cuts = SPLIT_ALGORITHMS[f"{algorithm}_divide"](ask, limits or SplitLimits())
-    return None if cuts is None else list(cuts)
-
-
-def asking(*positions: int, upper: int = 0x80000000, **given: object) -> SplitAsk:
-    topics = [TopicLoad(position) for position in positions]
-    return SplitAsk(0, upper, topics, **given)  # type: ignore[arg-type]  # fields by name
-
-
-def test_a_range_is_cut_in_the_middle() -> None:
-    assert cut("range_equally", asking()) == [0x40000000]
-
-
-def test_topics_are_cut_three_and_three() -> None:
-    six = (0x10000000, 0x20000000, 0x35000000, 0x65000000, 0x70000000, 0x75000000)
-    assert cut("topic_count_equally", asking(*six)) == [0x4D000000]
-    assert cut("topic_count_equally", asking(0, 5, 0x10, 0x15, 0x20, 0x25)) == [0x12]
-
-
-def test_two_large_topics_are_parted_where_told() -> None:
-    ask = asking(0x30000000, 0x35000000, upper=0x40000000, positions=(0x33000000, 0x50000000))
-    assert cut("specified_positions", ask) == [0x33000000]
-
-
-@pytest.mark.parametrize("algorithm", ["topic_count_equally", "flow_or_qps_equally"])
-def test_one_topic_is_not_parted(algorithm: str) -> None:
-    assert cut(algorithm, asking(5, 0x90000000)) is None
-    assert cut("specified_positions", asking(5, positions=(7,))) is None
-    assert cut("specified_positions", asking(5, positions=(7,), force=True)) == [7]
-    assert cut("specified_positions", asking(5, 6, positions=(0x90000000,))) is None
-
-
-def test_cutting_where_told_needs_to_be_told_where() -> None:
+def test_cutting_where_told_needs_to_be_told_where_and_parts_one_topic_if_forced() -> None:
+    cut, ask = SPLIT_ALGORITHMS["specified_positions_divide"], SplitAsk(0, 99, [TopicLoad(5)])
     with pytest.raises(NoPositions, match="expected one position or more"):
-        cut("specified_positions", asking(5))
-
-
-def by_traffic(limits: SplitLimits, loads: list[TopicLoad]) -> list[int] | None:
-    return cut("flow_or_qps_equally", SplitAsk(0, 0x80000000, loads), limits)
-
-
-def test_traffic_is_cut_where_the_message_rate_reaches_its_limit() -> None:
-    loads = [TopicLoad(at, 100.0 * n, 10 * MIB * n) for n, at in enumerate(SIX, 1)]
-    limits = SplitLimits(max_msgs_per_s=650, max_mib_per_s=1000)
-    # 100+200+300 fit in 650, then 400, then 500, then 600 each stand alone.
-    assert by_traffic(limits, loads) == [0x2E800001, 0x48800001, 0x67000001]
-
-
-def test_traffic_within_the_limits_is_not_cut() -> None:
-    loads = [TopicLoad(at, 10.0, 10.0) for at in SIX]
-    assert by_traffic(SplitLimits(max_msgs_per_s=60), loads) is None
-    assert by_traffic(SplitLimits(max_msgs_per_s=60, difference_percent=0), loads) == []
-
-
-def test_unmeasured_and_idle_topics_do_not_count() -> None:
-    loads = [TopicLoad(1), TopicLoad(2, 0.0, 0.0), TopicLoad(3, 1e9, 1.0), TopicLoad(4, None, 5.0)]
-    assert by_traffic(SplitLimits(), loads) is None
+        cut(ask, SplitLimits())
+    assert cut(replace(ask, positions=(7,)), SplitLimits()) is None
+    assert cut(replace(ask, positions=(7,), force=True), SplitLimits()) == (7,)
 
 
 @given(st.sets(st.integers(1, FULL_RANGE_END - 1), max_size=6), st.data())
@@ -167,12 +116,6 @@ def test_large_bundles_that_stay_whole_have_a_reason() -> None:
         full: Reason.NAMESPACE_FULL,
         unread: Reason.NAMESPACE_UNKNOWN,
     }
-
-
-def test_a_huge_limit_overflows_only_when_told_to_be_like_java() -> None:
-    assert SplitRules(max_mib_per_s=2048).max_bytes_per_s == 2**31
-    assert SplitRules(max_mib_per_s=2048, like_java=True).max_bytes_per_s == -(2**31)
-    assert SplitRules(max_mib_per_s=4096, like_java=True).max_bytes_per_s == 0
 
 
 def test_of_the_heaviest_none_are_listed_when_none_are_wanted() -> None:

@@ -1,9 +1,9 @@
 """What rounds take to another thread: values that stay as they are whatever comes meanwhile."""
 
 import heapq
-from collections.abc import Callable
 
 import pytest
+from small_view import bundle
 
 from loadmanager.core.averages import BundleAverages
 from loadmanager.core.broker_table import BrokerLoad
@@ -14,7 +14,6 @@ from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.memory import Memory
 from loadmanager.core.round_memory import RoundMemory
 
-Name = Callable[..., BundleId]
 B1 = BrokerId("b1:8080")
 
 
@@ -23,7 +22,7 @@ def load(sizes: dict[BundleId, float], started_at_ms: int = 1) -> BrokerLoad:
     return BrokerLoad(broker=B1, listing=Listing.of(stats), started_at_ms=started_at_ms)
 
 
-def test_a_tally_makes_the_view_of_its_moment(bundle: Name) -> None:
+def test_a_tally_makes_the_view_of_its_moment() -> None:
     tracker = LoadTracker()
     tracker.put(load({bundle(1): 10.0}))
     tracker.sample()
@@ -40,7 +39,7 @@ def test_a_tally_makes_the_view_of_its_moment(bundle: Name) -> None:
     assert list(view.bundles.namespaces) == list(expected.bundles.namespaces)
 
 
-def test_averages_are_those_of_their_moment(bundle: Name) -> None:
+def test_averages_are_those_of_their_moment() -> None:
     tracker = LoadTracker()
     tracker.put(load({bundle(number): float(number % 3) for number in range(6)}))
     tracker.sample()
@@ -58,7 +57,7 @@ def test_averages_are_those_of_their_moment(bundle: Name) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 9])
-def test_the_heaviest_are_those_with_the_most_bytes(bundle: Name, count: int) -> None:
+def test_the_heaviest_are_those_with_the_most_bytes(count: int) -> None:
     tracker = LoadTracker()
     tracker.put(load({bundle(number): float(number % 3) for number in range(6)}))
     tracker.sample()
@@ -71,7 +70,7 @@ def test_the_heaviest_are_those_with_the_most_bytes(bundle: Name, count: int) ->
     assert list(averages.heaviest(count).items()) == expected
 
 
-def test_what_changed_while_a_round_was_computed_is_remembered(bundle: Name) -> None:
+def test_what_changed_while_a_round_was_computed_is_remembered() -> None:
     former = RoundMemory(moved_at_s={bundle(1): 1.0, bundle(2): 1.0})
     shed, placed = Memory(turn=1), Memory(turn=2)
     left = RoundMemory(shedder=shed, placement=placed, moved_at_s={bundle(2): 1.0, bundle(3): 9.0})

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from joint_cluster import CPU_PER_BYTE, CPU_PER_MSG, Broker, Traffic, name, open_limits, view
+from joint_cluster import CPU_PER_BYTE, CPU_PER_MSG, Broker, Traffic, open_limits, view
+from small_view import bundle
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.explaining import Explanation, Known, explain_broker, explain_bundle
-from loadmanager.core.ids import BrokerId
+from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.joint.deciding import learned_from
 from loadmanager.core.joint.state import JointState
 from loadmanager.core.joint.unit_costs import doubt
@@ -25,7 +26,7 @@ from loadmanager.core.scores import CPU, ResourceWeights
 from loadmanager.core.shedding import JointShedder
 
 A, B, C = (BrokerId(f"{key}:1") for key in "abc")
-BUNDLE = name(0)
+BUNDLE = bundle(0)
 BROKERS = {
     "a:1": Broker(bundles=range(10), background=0.05, network_kbit=1e7),
     "b:1": Broker(bundles=range(10, 14), background=0.05, speed=1.5, network_kbit=1e7),
@@ -69,16 +70,39 @@ def explained(
     for one in plan.refusals if plan else ():
         refusals.setdefault(one.subject, []).append(one)
     known = Known(view=seen(**given), planner=planner, memory=memory, refusals=refusals)
-    return (
-        explain_bundle(known, name(0), ())
-        if "/" in subject
-        else explain_broker(known, BrokerId(subject), ())
-    )
+    return told_of(known, subject)
+
+
+def told_of(known: Known, subject: str = BUNDLE) -> Explanation:
+    if "/" in subject:
+        return explain_bundle(known, BundleId(subject), ())
+    return explain_broker(known, BrokerId(subject), ())
+
+
+def unlearned(
+    brokers: Mapping[str, Broker],
+    now: Mapping[int, Traffic] | None = None,
+    subject: str = BUNDLE,
+) -> Explanation:
+    """Return what is said where nothing was learned."""
+    at = view(brokers, now, now_s=1200.0)
+    known = Known(view=at, planner=PLANNER, memory=RoundMemory(), refusals={})
+    return told_of(known, subject)
 
 
 def weighing(subject: str = BUNDLE, **given: Any) -> Weighing:
     """Return how it is weighed."""
     found = explained(subject, **given).weighing
+    assert found is not None
+    return found
+
+
+def weighed(state: JointState) -> Weighing:
+    """Return how the bundle is weighed by a state."""
+    at = seen()
+    limits = open_limits(at)
+    weigher = Weigher(view=at, state=state, weights=ResourceWeights(), limits=limits, price=0.5)
+    found = weigher.weighing(A, BUNDLE)
     assert found is not None
     return found
 
@@ -90,9 +114,7 @@ def cost(found: Weighing, resource: str = "cpu") -> BundleCost:
 
 def test_what_a_bundle_costs_is_told_with_its_doubt_and_its_source() -> None:
     alike = {key: replace(one, speed=1.0, background=0.0) for key, one in BROKERS.items()}
-    state = after(20, alike)
-    found = weigher(state).weighing(A, BUNDLE)
-    assert found is not None
+    found = weighed(after(20, alike))
     one = traffic(20)[0]
     true = 2 * one.msgs * (CPU_PER_MSG + one.size * CPU_PER_BYTE)
     assert cost(found).usage == pytest.approx(true, rel=0.15)
@@ -101,33 +123,16 @@ def test_what_a_bundle_costs_is_told_with_its_doubt_and_its_source() -> None:
     assert 0.8 < cost(found).learned_fraction < 1
 
 
-def weigher(state: JointState, **given: Any) -> Weigher:
-    """Return what weighs by a state."""
-    at = seen()
-    return Weigher(
-        view=at,
-        state=state,
-        weights=ResourceWeights(),
-        limits=open_limits(at),
-        price=0.5,
-        **given,
-    )
-
-
 def test_costs_that_no_report_changed_are_what_they_began_with() -> None:
     empty = {key: replace(one, bundles=()) for key, one in BROKERS.items()}
     state = learned_from(view(empty), None)
-    found = weigher(state).weighing(A, BUNDLE)
-    assert found is not None
-    assert {one.source for one in found.costs} <= {CostSource.RATES, CostSource.DEFAULT}
+    assert {one.source for one in weighed(state).costs} <= {CostSource.RATES, CostSource.DEFAULT}
     # Nothing was served: no cost is known.
     assert doubt(state.learned.sums, CPU, np.ones(6)) == (0.0, 0.0)
 
 
 def test_the_share_of_the_doubt_that_reports_removed_grows() -> None:
-    first, later = (weigher(state).weighing(A, BUNDLE) for state in (after(1), LEARNED))
-    assert first is not None
-    assert later is not None
+    first, later = map(weighed, (after(1), LEARNED))
     assert 0 <= cost(first).learned_fraction < cost(later).learned_fraction <= 1
 
 
@@ -198,8 +203,7 @@ def test_a_bundle_whose_best_move_is_too_dear_says_so() -> None:
     even = {key: replace(one, bundles=BROKERS["b:1"].bundles) for key, one in BROKERS.items()}
     even |= {"a:1": Broker(bundles=range(3)), "b:1": Broker(bundles=range(10, 13))}
     even |= {"c:1": Broker(bundles=range(14, 17))}
-    known = Known(view=view(even, now_s=1200.0), planner=PLANNER, memory=RoundMemory(), refusals={})
-    (ground,) = explain_bundle(known, BUNDLE, ()).grounds
+    (ground,) = unlearned(even).grounds
     assert ground.reason is Reason.NO_IMPROVEMENT
     assert "saves" in ground.detail
 
@@ -208,10 +212,7 @@ def test_a_bundle_that_no_broker_may_take_says_why_each_may_not() -> None:
     silent = {key: replace(one) for key, one in BROKERS.items()}
     for key in ("b:1", "c:1"):
         silent[key] = replace(silent[key], changed={"seen_s": 0.0})
-    known = Known(
-        view=view(silent, now_s=1200.0), planner=PLANNER, memory=RoundMemory(), refusals={}
-    )
-    (ground,) = explain_bundle(known, BUNDLE, ()).grounds
+    (ground,) = unlearned(silent).grounds
     assert (ground.reason, ground.detail) == (Reason.NO_CANDIDATE, "2 report_stale")
 
 
@@ -225,18 +226,14 @@ def test_a_bundle_on_its_way_or_never_measured_has_no_paybacks() -> None:
     moving = explained(in_flight={BUNDLE: B})
     assert all(one.payback is None for one in moving.candidates)
     new = {**traffic(20), 0: Traffic(measured=False)}
-    known = Known(
-        view=view(BROKERS, new, now_s=1200.0), planner=PLANNER, memory=RoundMemory(), refusals={}
-    )
-    unknown = explain_bundle(known, BUNDLE, ())
+    unknown = unlearned(BROKERS, new)
     assert unknown.weighing is not None
     assert unknown.weighing.costs == ()
     assert [one.reason for one in unknown.grounds] == [Reason.LOAD_UNKNOWN]
 
 
 def test_nobodys_bundle_is_weighed_without_a_broker() -> None:
-    known = Known(view=seen(), planner=PLANNER, memory=RoundMemory(), refusals={})
-    found = explain_bundle(known, name(99), ()).weighing
+    found = unlearned(BROKERS, traffic(20), bundle(99)).weighing
     assert found is not None
     assert (found.uses, found.costs, found.paybacks, found.description) == ((), (), {}, "")
 
@@ -244,10 +241,7 @@ def test_nobodys_bundle_is_weighed_without_a_broker() -> None:
 def test_where_usage_is_below_its_noise_rates_are_told() -> None:
     few = {k: Traffic(msgs=10.0 + k) for k in range(18)}
     quiet = {key: replace(one, background=0.0) for key, one in BROKERS.items()}
-    known = Known(
-        view=view(quiet, few, now_s=1200.0), planner=PLANNER, memory=RoundMemory(), refusals={}
-    )
-    found = explain_bundle(known, BUNDLE, ()).weighing
+    found = unlearned(quiet, few).weighing
     assert found is not None
     assert [one.source for one in found.costs] == [CostSource.RATES]
     assert [(one.resource, one.reported, one.noise) for one in found.uses] == [
@@ -257,8 +251,5 @@ def test_where_usage_is_below_its_noise_rates_are_told() -> None:
 
 def test_nothing_is_weighed_without_a_fresh_report_or_by_another_strategy() -> None:
     stale = {key: replace(one, changed={"seen_s": 0.0}) for key, one in BROKERS.items()}
-    known = Known(
-        view=view(stale, now_s=1200.0), planner=PLANNER, memory=RoundMemory(), refusals={}
-    )
-    assert explain_broker(known, A, ()).weighing is None
+    assert unlearned(stale, subject=A).weighing is None
     assert explained(A, planner=Planner()).weighing is None

@@ -4,12 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from small_view import bundle
+
 from loadmanager.core.averages import Average, BundleAverages
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Listing
 from loadmanager.core.filters import Limits
-from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
+from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BundleStats
 from loadmanager.core.load_tracker import view_of
 from loadmanager.core.planner import Plan
@@ -20,11 +22,6 @@ CPU_PER_MSG = 2e-3
 
 CPU_PER_BYTE = 2e-7
 KBIT_PER_BYTE = 8e-3
-
-
-def name(number: int, namespace: str = "t/n") -> BundleId:
-    """Return the name of some bundle."""
-    return bundle_id(Namespace(namespace), number * 16, number * 16 + 16)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +68,7 @@ def view(
     """Return the cluster at ``now_s``, every report a second old."""
     of = {**dict.fromkeys((k for one in brokers.values() for k in one.bundles), PLAIN)}
     of |= {k: one for k, one in (traffic or {}).items() if k in of}
-    names = {k: name(k, (namespaces or {}).get(k, "t/n")) for k in of}
+    names = {k: bundle(k, (namespaces or {}).get(k, "t/n")) for k in of}
     averages = {
         names[k]: BundleAverages(
             Average(10, 10, one.rates(one.msgs)),
@@ -134,7 +131,7 @@ def open_limits(seen: ClusterView, **changed: Any) -> Limits:
 def after(plan: Plan, brokers: Mapping[str, Broker]) -> dict[str, Broker]:
     """Return the brokers with the bundles of a plan's moves where they are to be."""
     held = {key: list(one.bundles) for key, one in brokers.items()}
-    numbers = {name(k): k for one in brokers.values() for k in one.bundles}
+    numbers = {bundle(k): k for one in brokers.values() for k in one.bundles}
     for move in plan.moves:
         assert move.source is not None
         held[move.source].remove(numbers[move.bundle])

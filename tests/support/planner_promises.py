@@ -1,7 +1,6 @@
 """What holds for every plan, whatever the cluster: each promise as a function that checks it.
 
-A promise takes the function that makes views (``make_view`` of ``tests/core``), a
-cluster and a shedder that hypothesis drew, and a source of further choices.
+A promise takes a cluster and a shedder that hypothesis drew, and a source of further choices.
 """
 
 from collections import Counter
@@ -11,9 +10,10 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
+from small_view import bundle, make_view
 
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id, range_of
+from loadmanager.core.ids import BrokerId, BundleId, range_of
 from loadmanager.core.placement import (
     LeastLongTermMessageRate,
     LeastResourceUsageWithWeight,
@@ -36,7 +36,6 @@ from loadmanager.core.shedding import (
 )
 from loadmanager.core.traffic_share import TrafficShare
 
-MakeView = Callable[..., ClusterView]
 WEIGHTS = ResourceWeights()
 NOW_S = 100.0
 LIMIT = 800.0
@@ -55,7 +54,7 @@ class Drawn:
 
 
 Cluster = Mapping[str, Drawn]
-Promise = Callable[[MakeView, Cluster, Shedder, st.DataObject], None]
+Promise = Callable[[Cluster, Shedder, st.DataObject], None]
 
 # Whole numbers are drawn faster than others, and odd amounts come from what is computed with them.
 _sizes = st.lists(st.integers(0, 1000), min_size=1, max_size=6)
@@ -92,9 +91,7 @@ _placements: st.SearchStrategy[Placement] = st.sampled_from(
 _modes = st.sampled_from(tuple(Mode))
 
 
-def seen(
-    make_view: MakeView, cluster: Cluster, changed: Mapping[str, Any] | None = None, **given: Any
-) -> ClusterView:
+def seen(cluster: Cluster, changed: Mapping[str, Any] | None = None, **given: Any) -> ClusterView:
     """Return the view of a drawn cluster; ``changed`` is the same for all brokers."""
     brokers = {name: (one.cpu, one.bundles) for name, one in cluster.items()}
     fields = {
@@ -121,30 +118,23 @@ def decide(
     return planner.round(view, memory or RoundMemory(), np.random.default_rng(7), unowned=unowned)
 
 
-def _anything(make_view: MakeView, cluster: Cluster, data: st.DataObject) -> ClusterView:
+def _anything(cluster: Cluster, data: st.DataObject) -> ClusterView:
     """Return a view in which some brokers drain and some bundles are under way."""
     draining = data.draw(st.sets(st.sampled_from(sorted(cluster))), label="draining")
     changed = {name: {"draining": True} for name in draining}
-    return seen(make_view, cluster, changed, in_flight=_under_way(cluster, data))
+    return seen(cluster, changed, in_flight=_under_way(cluster, data))
 
 
 def _under_way(cluster: Cluster, data: st.DataObject) -> dict[BundleId, BrokerId]:
     numbers = [number for one in cluster.values() for number in one.bundles]
     chosen = data.draw(st.sets(st.sampled_from(numbers), max_size=3), label="under way")
     targets = st.sampled_from(list(map(BrokerId, sorted(cluster))))
-    return {_named(number): data.draw(targets) for number in sorted(chosen)}
+    return {bundle(number): data.draw(targets) for number in sorted(chosen)}
 
 
-def _named(number: int) -> BundleId:
-    """Return the name that ``make_view`` gives a bundle."""
-    return bundle_id(Namespace("t/n"), number * 16, number * 16 + 16)
-
-
-def moves_each_bundle_at_most_once(
-    make_view: MakeView, cluster: Cluster, shedder: Shedder, data: st.DataObject
-) -> None:
+def moves_each_bundle_at_most_once(cluster: Cluster, shedder: Shedder, data: st.DataObject) -> None:
     """No bundle moves twice, to where it is, from who has it not, or while it is under way."""
-    view = _anything(make_view, cluster, data)
+    view = _anything(cluster, data)
     unowned = tuple(BundleId(f"t/lost/0x0000000{n}_0x0000000{n + 1}") for n in range(3))
     plan = decide(view, shedder, unowned=unowned, mode=data.draw(_modes))
     assert len({move.bundle for move in plan.moves}) == len(plan.moves)
@@ -156,11 +146,11 @@ def moves_each_bundle_at_most_once(
 
 
 def never_raises_the_projected_maximum(
-    make_view: MakeView, cluster: Cluster, shedder: Shedder, data: st.DataObject
+    cluster: Cluster, shedder: Shedder, data: st.DataObject
 ) -> None:
     """In safe mode no move leaves the fullest broker of the projection fuller."""
     margin = data.draw(st.sampled_from((0.0, 0.02, 0.2)), label="margin")
-    view = seen(make_view, cluster)
+    view = seen(cluster)
     plan = decide(view, shedder, margin=margin)
     peak = float(loads(view, WEIGHTS).max())
     for move in plan.moves:
@@ -175,7 +165,7 @@ def never_raises_the_projected_maximum(
 
 
 def moves_nothing_in_a_balanced_cluster(
-    make_view: MakeView, cluster: Cluster, shedder: Shedder, data: st.DataObject
+    cluster: Cluster, shedder: Shedder, data: st.DataObject
 ) -> None:
     """In safe mode nothing moves where brokers are less than the margin apart."""
     margin = 0.05
@@ -184,18 +174,16 @@ def moves_nothing_in_a_balanced_cluster(
         name: Drawn((0.4 + margin * data.draw(parts)) * one.size, one.size, one.bundles)
         for name, one in cluster.items()
     }
-    assert decide(seen(make_view, balanced), shedder, margin=margin).moves == ()
+    assert decide(seen(balanced), shedder, margin=margin).moves == ()
 
 
-def keeps_its_budgets(
-    make_view: MakeView, cluster: Cluster, shedder: Shedder, data: st.DataObject
-) -> None:
+def keeps_its_budgets(cluster: Cluster, shedder: Shedder, data: st.DataObject) -> None:
     """In safe mode no round moves more, at a broker or in all, than it may."""
     few = st.integers(0, 4)
     in_round, in_hour, at_broker, before = (data.draw(few) for _ in range(4))
     most_bytes = data.draw(st.sampled_from((0.0, 500.0, 1e9)), label="bytes/s")
     under_way = _under_way(cluster, data)
-    view = seen(make_view, cluster, in_flight=under_way)
+    view = seen(cluster, in_flight=under_way)
     moved_at_s = {BundleId(f"t/x/{n}"): NOW_S - 60.0 for n in range(before)}
     plan = decide(
         view,
@@ -218,11 +206,9 @@ def keeps_its_budgets(
     assert all(already[name] + count <= at_broker for name, count in parties.items())
 
 
-def decides_the_same_on_the_same(
-    make_view: MakeView, cluster: Cluster, shedder: Shedder, data: st.DataObject
-) -> None:
+def decides_the_same_on_the_same(cluster: Cluster, shedder: Shedder, data: st.DataObject) -> None:
     """The same view, memory and seed give the same plan, in any mode, with any placement."""
-    view = _anything(make_view, cluster, data)
+    view = _anything(cluster, data)
     settings = PlannerSettings(mode=data.draw(_modes))
     planner = Planner(shedder=shedder, placement=data.draw(_placements), settings=settings)
     lost = (BundleId("t/lost/0x00000000_0x00000001"),)
@@ -233,7 +219,7 @@ def decides_the_same_on_the_same(
 
 
 def comes_to_rest_under_steady_traffic(
-    make_view: MakeView, cluster: Cluster, shedder: Shedder, data: st.DataObject
+    cluster: Cluster, shedder: Shedder, data: st.DataObject
 ) -> None:
     """In safe mode moves come to an end, even if no bundle has to rest after one."""
     del data
@@ -243,7 +229,7 @@ def comes_to_rest_under_steady_traffic(
         used = {name: sum(on.values()) / 4000 for name, on in held.items()}
         drawn = {name: Drawn(used[name], 1.0, on) for name, on in held.items()}
         reported = {name: {"seen_s": 0.0 if now_s == NOW_S else now_s - 50} for name in held}
-        view = replace(seen(make_view, drawn, reported), now_s=now_s)
+        view = replace(seen(drawn, reported), now_s=now_s)
         plan = decide(view, shedder, memory, cool_down_s=0.0, settle_s=0.0)
         memory, now_s = plan.memory, now_s + 100.0
         calm = 0 if plan.moves else calm + 1
