@@ -1,13 +1,19 @@
 """Which absent brokers are waited for."""
 
+from dataclasses import replace
+
 from loadmanager.core.absences import AbsenceRules, Absences
 from loadmanager.core.ids import BrokerId
 
 A, B, C, D = (BrokerId(f"{name}:1") for name in "abcd")
 RULES = AbsenceRules(return_wait_s=10.0, max_lost_fraction=0.4, session_s=30.0)
-JUST_CONNECTED = AbsenceRules(
-    return_wait_s=10.0, max_lost_fraction=0.4, session_s=30.0, connected_s=104.0
-)
+JUST_CONNECTED = replace(RULES, connected_s=104.0)
+
+
+def missed(*gone: BrokerId) -> Absences:
+    absences = Absences()
+    absences.observe(100.0, set(gone), [one for one in (B, C, D) if one not in gone], RULES)
+    return absences
 
 
 def test_one_broker_that_vanished_is_not_waited_for() -> None:
@@ -17,23 +23,20 @@ def test_one_broker_that_vanished_is_not_waited_for() -> None:
 
 
 def test_many_that_vanished_together_are_waited_for_from_when_each_was_missed() -> None:
-    absences = Absences()
-    absences.observe(100.0, {A}, [B, C, D], RULES)
+    absences = missed(A)
     assert absences.observe(103.0, {A, B}, [C, D], RULES) == {A: 7.0, B: 10.0}
     assert absences.observe(104.0, {A, B}, [C, D], RULES) == {}
     assert absences.awaited_until_s == {A: 110.0, B: 113.0}
 
 
 def test_a_wait_is_not_cut_short_when_others_return() -> None:
-    absences = Absences()
-    absences.observe(100.0, {A, B}, [C, D], RULES)
+    absences = missed(A, B)
     absences.observe(101.0, {A}, [B, C, D], RULES)
     assert absences.awaited_until_s == {A: 110.0}
 
 
 def test_a_broker_missed_longer_ago_than_a_session_does_not_count_with_another() -> None:
-    absences = Absences()
-    absences.observe(100.0, {A}, [B, C, D], RULES)
+    absences = missed(A)
     absences.observe(110.0, set(), [B, C, D], RULES)
     absences.observe(131.0, set(), [B, C, D], RULES)
     assert absences.observe(131.0, {B}, [C, D], RULES) == {}

@@ -1,6 +1,7 @@
 """One bundle task: each event in each state, and what a task says of itself."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,20 +17,21 @@ from loadmanager.core.bundle_task import (
 )
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.plan import Cause
-from loadmanager.core.rates import Rates
 
 A = BundleId("t/n/0x00000000_0x80000000")
 B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")
-MOVE = BundleTask(
+TASK = BundleTask(
+    number=3,
+    epoch=7,
     kind=TaskKind.MOVE,
     bundles=(A,),
     source=B1,
     target=B2,
     cause=Cause.OVERLOADED,
     asked_by=AskedBy.BALANCING,
-    influence=Rates(1.0, 2.0, 3.0, 4.0),
+    proposed_at_s=10.0,
 )
-TASK = replace(MOVE, number=3, epoch=7, proposed_at_s=10.0)
+RELEASED = TaskEvent.SOURCE_RELEASED
 
 
 def after(task: BundleTask, *events: TaskEvent) -> BundleTask:
@@ -71,27 +73,9 @@ def test_nothing_happens_to_a_task_that_has_ended_and_each_other_one_can_end() -
     assert {event for _, event in TRANSITIONS} == set(TaskEvent)
 
 
-def test_a_task_is_what_was_proposed() -> None:
-    assert (TASK.number, TASK.epoch, TASK.state, TASK.attempts) == (3, 7, TaskState.PROPOSED, 0)
-    assert (TASK.bundle, TASK.source, TASK.target) == (A, B1, B2)
-    assert (TASK.cause, TASK.asked_by, TASK.asked_by.word) == (
-        Cause.OVERLOADED,
-        AskedBy.BALANCING,
-        "balancing",
-    )
-    assert TASK.influence == Rates(1.0, 2.0, 3.0, 4.0)
-    assert (TASK.proposed_at_s, TASK.ordered_at_s, TASK.ended_at_s) == (10.0, None, None)
-
-
 def test_a_move_notes_when_it_came_where_and_how_often_it_was_ordered() -> None:
-    done = after(
-        TASK,
-        TaskEvent.ORDER_WRITTEN,
-        TaskEvent.REPEATED,
-        TaskEvent.SOURCE_RELEASED,
-        TaskEvent.REPEATED,
-        TaskEvent.DONE,
-    )
+    repeated = TaskEvent.REPEATED
+    done = after(TASK, TaskEvent.ORDER_WRITTEN, repeated, RELEASED, repeated, TaskEvent.DONE)
     assert (done.ordered_at_s, done.released_at_s, done.ended_at_s) == (11.0, 13.0, 15.0)
     assert (done.attempts, done.attempted_at_s) == (3, 14.0)
     assert done.pause_s == 2.0
@@ -110,24 +94,21 @@ def test_the_reason_that_was_given_first_stays_until_there_is_another() -> None:
     )
 
 
-def test_a_bundle_without_an_owner_waits_since_its_order() -> None:
-    placing = replace(TASK, kind=TaskKind.PLACE, source=None)
-    assert after(placing, TaskEvent.ORDER_WRITTEN, TaskEvent.DONE).pause_s == 1.0
-
-
 @pytest.mark.parametrize(
-    "events",
+    ("events", "changes", "pause_s"),
     [
-        (TaskEvent.ORDER_WRITTEN, TaskEvent.SOURCE_RELEASED),
-        (TaskEvent.ORDER_WRITTEN, TaskEvent.SOURCE_RELEASED, TaskEvent.GAVE_UP),
-        (TaskEvent.ORDER_WRITTEN, TaskEvent.DONE),
+        pytest.param((RELEASED,), {}, None, id="under way"),
+        pytest.param((RELEASED, TaskEvent.GAVE_UP), {}, None, id="failed"),
+        pytest.param((TaskEvent.DONE,), {}, None, id="the source was not seen to release it"),
+        pytest.param(
+            (TaskEvent.DONE,), {"kind": TaskKind.PLACE, "source": None}, 1.0, id="no owner before"
+        ),
     ],
-    ids=["under way", "failed", "the source was not seen to release it"],
 )
 def test_how_long_a_bundle_had_no_owner_is_known_of_complete_moves_alone(
-    events: tuple[TaskEvent, ...],
+    events: tuple[TaskEvent, ...], changes: dict[str, Any], pause_s: float | None
 ) -> None:
-    assert after(TASK, *events).pause_s is None
+    assert after(replace(TASK, **changes), TaskEvent.ORDER_WRITTEN, *events).pause_s == pause_s
 
 
 @pytest.mark.parametrize(

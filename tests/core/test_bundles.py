@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName
-from loadmanager.core.hashing import FULL_RANGE_END
-from loadmanager.core.ids import Namespace, range_of
+from loadmanager.core.hashing import FULL_RANGE_END, HASH_FUNCTIONS, crc32, murmur3, position
+from loadmanager.core.ids import Namespace, parse_topic, range_of
 
 NAMESPACE = Namespace("t/n")
 bounds = st.sets(st.integers(1, FULL_RANGE_END - 1), max_size=20).map(
@@ -43,14 +43,6 @@ def test_even_bundles_are_of_one_width_and_the_last_takes_the_rest(count: int) -
     assert widths[-1] >= 2**32 // count - 1
 
 
-def test_nine_bundles_are_cut_as_pulsar_cuts_them() -> None:
-    assert Boundaries.even(NAMESPACE, 9).bundles[6] == "t/n/0xaaaaaaa8_0xc71c71c4"
-
-
-def test_the_topic_of_the_article_lies_in_the_first_of_two_bundles() -> None:
-    assert Boundaries.even(NAMESPACE, 2).at(0x0000000F) == "t/n/0x00000000_0x80000000"
-
-
 @pytest.mark.parametrize("count", [0, -1, 2**32])
 def test_a_count_that_cannot_be_is_refused(count: int) -> None:
     with pytest.raises(InvalidName, match="bundle count"):
@@ -71,3 +63,23 @@ def test_a_count_that_cannot_be_is_refused(count: int) -> None:
 def test_bounds_that_do_not_tile_the_circle_are_refused(cuts: tuple[int, ...]) -> None:
     with pytest.raises(InvalidName, match="growing bounds"):
         Boundaries(NAMESPACE, cuts)
+
+
+def test_crc32_is_that_of_pulsar() -> None:
+    assert crc32("123456789") == 0xCBF43926
+
+
+def test_murmur3_is_the_x86_one_with_seed_zero() -> None:
+    assert murmur3("") == 0
+    assert murmur3("hello") == 0x248BFA47
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
+def test_every_hash_lies_on_the_circle(text: str) -> None:
+    assert all(0 <= hash_of(text) <= FULL_RANGE_END for hash_of in HASH_FUNCTIONS.values())
+
+
+def test_the_domain_is_part_of_what_is_hashed() -> None:
+    one, other = parse_topic("persistent://t/n/x"), parse_topic("non-persistent://t/n/x")
+    assert position(one, "crc32") != position(other, "crc32")
+    assert position(one, "crc32") == crc32("persistent://t/n/x")

@@ -30,9 +30,7 @@ B3 = BrokerId("b3:8080")
 OWN = BundleId("pulsar/b1:8080/0x00000000_0xffffffff")
 
 
-def near(value: float) -> Any:
-    """Return what equals ``value`` but for the last digits: usage is computed in 32 bits."""
-    return pytest.approx(value)
+near: Any = pytest.approx  # Usage is computed in 32 bits.
 
 
 def known(
@@ -129,28 +127,50 @@ def test_candidates_come_best_first_and_refused_ones_last() -> None:
     ]
 
 
-def test_what_the_last_round_said_of_it_of_its_broker_and_of_all_holds_it() -> None:
-    refusals = (
-        Refusal("", Reason.MEMBERSHIP_CHANGING, "changed 3 s ago"),
-        Refusal(B1, Reason.HITS_PENDING, "1 low hits"),
-        Refusal(HIGH, Reason.NO_CANDIDATE),
-        Refusal(LOW, Reason.ROUND_BUDGET),
-    )
-    assert explain_bundle(known(None, *refusals), HIGH, ()).grounds == (
-        Refusal(HIGH, Reason.NO_CANDIDATE),
-        Refusal(B1, Reason.HITS_PENDING, "1 low hits"),
-        Refusal("", Reason.MEMBERSHIP_CHANGING, "changed 3 s ago"),
-    )
+CHANGING = Refusal("", Reason.MEMBERSHIP_CHANGING, "changed 3 s ago")
+PENDING, NOBODY = Refusal(B1, Reason.HITS_PENDING, "1 low hits"), Refusal(HIGH, Reason.NO_CANDIDATE)
+MOVED = RoundMemory(moved_at_s={HIGH: 900.0, LOW: -900.0})
+EXCLUDED = PlannerSettings(excluded_namespaces=frozenset({Namespace("t/ns")}))
+OWNED = Snapshot(reports={B1: report(B1, 0.9, {OWN: 1.0, LOW: 1.0})})
 
 
-def test_a_bundle_that_moved_lately_rests_and_says_for_how_long() -> None:
-    memory = RoundMemory(moved_at_s={HIGH: 900.0, LOW: -900.0})
-    assert explain_bundle(known(memory=memory), HIGH, ()).grounds == (
-        Refusal(HIGH, Reason.RECENTLY_MOVED, "moved 100 s ago, rests 1700 s more"),
-    )
-    assert explain_bundle(known(memory=memory), LOW, ()).grounds == (
-        Refusal(LOW, Reason.NOT_OFFERED),
-    )
+@pytest.mark.parametrize(
+    ("at_hand", "bundle", "grounds"),
+    [
+        pytest.param(
+            known(None, CHANGING, PENDING, NOBODY, Refusal(LOW, Reason.ROUND_BUDGET)),
+            HIGH,
+            (NOBODY, PENDING, CHANGING),
+            id="of it, of its broker and of all",
+        ),
+        pytest.param(
+            known(memory=MOVED),
+            HIGH,
+            (Refusal(HIGH, Reason.RECENTLY_MOVED, "moved 100 s ago, rests 1700 s more"),),
+            id="it moved lately",
+        ),
+        pytest.param(
+            known(memory=MOVED), LOW, (Refusal(LOW, Reason.NOT_OFFERED),), id="it moved long ago"
+        ),
+        pytest.param(
+            known(OWNED, settings=EXCLUDED),
+            OWN,
+            (Refusal(OWN, Reason.NAMESPACE_EXCLUDED, "it is a broker's own bundle"),),
+            id="a broker's own",
+        ),
+        pytest.param(
+            known(OWNED, settings=EXCLUDED),
+            LOW,
+            (Refusal(LOW, Reason.NAMESPACE_EXCLUDED, "t/ns"),),
+            id="its namespace is excluded",
+        ),
+        pytest.param(known(rounds=False), HIGH, (), id="before the first round"),
+    ],
+)
+def test_what_holds_a_bundle(
+    at_hand: Known, bundle: BundleId, grounds: tuple[Refusal, ...]
+) -> None:
+    assert explain_bundle(at_hand, bundle, ()).grounds == grounds
 
 
 def test_a_bundle_under_way_says_where_to() -> None:
@@ -162,18 +182,6 @@ def test_a_bundle_under_way_says_where_to() -> None:
     assert got.grounds == (Refusal(LOW, Reason.IN_FLIGHT, "to b2:8080"),)
 
 
-def test_bundles_that_never_move_say_so() -> None:
-    snapshot = Snapshot(reports={B1: report(B1, 0.9, {OWN: 1.0, LOW: 1.0})})
-    excluded = PlannerSettings(excluded_namespaces=frozenset({Namespace("t/ns")}))
-    at_hand = known(snapshot, settings=excluded)
-    assert explain_bundle(at_hand, OWN, ()).grounds == (
-        Refusal(OWN, Reason.NAMESPACE_EXCLUDED, "it is a broker's own bundle"),
-    )
-    assert explain_bundle(at_hand, LOW, ()).grounds == (
-        Refusal(LOW, Reason.NAMESPACE_EXCLUDED, "t/ns"),
-    )
-
-
 def test_a_bundle_nobody_measured_or_reports_says_so() -> None:
     unmeasured = Snapshot(reports={B1: report(B1, 0.9, {LOW: 1.0})}, averages={})
     for snapshot in (unmeasured, Snapshot(reports={B1: report(B1, 0.9, {})})):
@@ -181,11 +189,6 @@ def test_a_bundle_nobody_measured_or_reports_says_so() -> None:
         assert got.grounds == (Refusal(LOW, Reason.LOAD_UNKNOWN, "no sample of its traffic yet"),)
     assert (got.owner, got.score) == (None, None)
     assert got.candidates[0].refused is None
-
-
-def test_before_the_first_round_only_what_is_known_without_it_is_told() -> None:
-    assert explain_bundle(known(rounds=False), HIGH, ()).grounds == ()
-    assert explain_broker(known(rounds=False), B1, ()).grounds == ()
 
 
 def test_a_broker_is_told_with_its_load_and_what_was_said_of_it() -> None:
@@ -200,19 +203,26 @@ def test_a_broker_is_told_with_its_load_and_what_was_said_of_it() -> None:
     assert got.candidates == ()
 
 
-def test_a_draining_or_silent_broker_says_so_first() -> None:
-    snapshot = Snapshot(
-        reports={B1: report(B1, 0.9, {}), B2: replace(report(B2, 0.1, {}), draining=True)},
-        age_s={B1: 400.0},
-    )
-    assert explain_broker(known(snapshot), B1, ()).grounds == (
-        Refusal(B1, Reason.REPORT_STALE, "400 s old"),
-    )
-    assert explain_broker(known(snapshot), B2, ()).grounds == (Refusal(B2, Reason.DRAINING),)
+SILENT = Snapshot(
+    reports={B1: report(B1, 0.9, {}), B2: replace(report(B2, 0.1, {}), draining=True)},
+    age_s={B1: 400.0},
+)
 
 
-def test_a_broker_the_strategy_said_nothing_of_was_not_offered() -> None:
-    assert explain_broker(known(), B1, ()).grounds == (Refusal(B1, Reason.NOT_OFFERED),)
+@pytest.mark.parametrize(
+    ("at_hand", "broker", "grounds"),
+    [
+        (known(SILENT), B1, (Refusal(B1, Reason.REPORT_STALE, "400 s old"),)),
+        (known(SILENT), B2, (Refusal(B2, Reason.DRAINING),)),
+        (known(), B1, (Refusal(B1, Reason.NOT_OFFERED),)),
+        (known(rounds=False), B1, ()),
+    ],
+    ids=["silent", "draining", "nothing was said of it", "before the first round"],
+)
+def test_what_holds_a_broker(
+    at_hand: Known, broker: BrokerId, grounds: tuple[Refusal, ...]
+) -> None:
+    assert explain_broker(at_hand, broker, ()).grounds == grounds
 
 
 def test_a_broker_without_a_report_is_unknown() -> None:

@@ -137,21 +137,11 @@ def missing(
 
 def test_what_is_in_flight_without_a_task_is_a_placement_or_a_move() -> None:
     placed, moved = missing(LiveTasks(7), {A: None, B: B1})
-    assert (placed.kind, placed.bundles, placed.source, placed.target, placed.cause) == (
-        TaskKind.PLACE,
-        (A,),
-        None,
-        B2,
-        Cause.UNOWNED,
-    )
-    assert (moved.kind, moved.bundles, moved.source, moved.target, moved.cause) == (
-        TaskKind.MOVE,
-        (B,),
-        B1,
-        B2,
-        Cause.INHERITED,
-    )
-    assert placed.asked_by is moved.asked_by is AskedBy.RECONCILIATION
+    found = [(o.kind, o.bundles, o.source, o.target, o.cause, o.asked_by) for o in (placed, moved)]
+    assert found == [
+        (TaskKind.PLACE, (A,), None, B2, Cause.UNOWNED, AskedBy.RECONCILIATION),
+        (TaskKind.MOVE, (B,), B1, B2, Cause.INHERITED, AskedBy.RECONCILIATION),
+    ]
 
 
 def test_merges_halves_of_merges_and_splits_without_a_task_are_found() -> None:

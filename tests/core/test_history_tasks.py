@@ -21,6 +21,7 @@ from loadmanager.core.plan import Cause
 X = BundleId("t/n/0x00000000_0x80000000")
 B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")
 NOON_MS = 1_795_262_400_000
+CUT = SplitOrder("range_equally_divide")
 WRITTEN, RELEASED, DONE = TaskEvent.ORDER_WRITTEN, TaskEvent.SOURCE_RELEASED, TaskEvent.DONE
 
 Events = Mapping[float, TaskEvent]
@@ -53,43 +54,19 @@ def hand_overs(one: BundleTask, now_s: float) -> list[Mapping[str, Any]]:
 
 def test_each_state_of_a_task_is_a_line() -> None:
     one = task({0.25: WRITTEN, 0.5: TaskEvent.REPEATED, 1.0: RELEASED})
-    assert lines(one, 1.0) == [
-        (
-            "task",
-            {
-                "epoch": 7,
-                "task": 4,
-                "action": "move",
-                "bundles": [X],
-                "source": B1,
-                "target": B2,
-                "cause": "overloaded",
-                "asked_by": "balancing",
-                "state": "released",
-                "age_s": 1.0,
-                "attempts": 2,
-                "note": "",
-            },
-        )
-    ]
+    of_task = {"epoch": 7, "task": 4, "action": "move", "bundles": [X], "source": B1, "target": B2}
+    why = {"cause": "overloaded", "asked_by": "balancing", "note": ""}
+    state = {"state": "released", "age_s": 1.0, "attempts": 2}
+    assert lines(one, 1.0) == [("task", of_task | why | state)]
 
 
 def test_clients_wait_from_the_source_s_end_until_the_target_serves() -> None:
     one = task({0.25: WRITTEN, 1.0: RELEASED, 1.75: DONE})
-    assert hand_overs(one, 2.0) == [
-        {
-            "epoch": 7,
-            "bundle": X,
-            "source": B1,
-            "target": B2,
-            "outcome": "finished",
-            "ordered_at_ms": NOON_MS + 250,
-            "released_at_ms": NOON_MS + 1000,
-            "acquired_at_ms": NOON_MS + 1750,
-            "took_s": 1.5,
-            "pause_s": 0.75,
-        }
-    ]
+    of_move = {"epoch": 7, "bundle": X, "source": B1, "target": B2, "outcome": "finished"}
+    times = {"ordered_at_ms": 250, "released_at_ms": 1000, "acquired_at_ms": 1750}
+    waits = {"took_s": 1.5, "pause_s": 0.75}
+    at_ms = {name: NOON_MS + after_ms for name, after_ms in times.items()}
+    assert hand_overs(one, 2.0) == [of_move | at_ms | waits]
 
 
 def test_the_clients_of_a_bundle_without_an_owner_wait_since_its_order() -> None:
@@ -128,23 +105,18 @@ def test_an_order_that_did_not_bring_the_bundle_there_says_what_became_of_it(
 @pytest.mark.parametrize(
     ("events", "changes"),
     [
-        ({1.0: WRITTEN}, {}),
-        ({1.0: TaskEvent.REPLY_LOST, 2.0: TaskEvent.TERM_ENDED}, {}),
-        ({1.0: TaskEvent.ORDER_REFUSED}, {}),
-        ({1.0: WRITTEN, 2.0: DONE}, {"source": B2}),
-        ({1.0: WRITTEN, 2.0: DONE}, {"asked_by": AskedBy.RECONCILIATION}),
-        (
-            {1.0: WRITTEN, 2.0: DONE},
-            {"kind": TaskKind.SPLIT, "splits": {X: SplitOrder("range_equally_divide")}},
+        pytest.param({1.0: WRITTEN}, {}, id="not ended"),
+        pytest.param(
+            {1.0: TaskEvent.REPLY_LOST, 2.0: TaskEvent.TERM_ENDED}, {}, id="perhaps not ordered"
         ),
-    ],
-    ids=[
-        "not ended",
-        "not known whether it was ordered",
-        "never ordered",
-        "there already",
-        "another leader's order",
-        "a split",
+        pytest.param({1.0: TaskEvent.ORDER_REFUSED}, {}, id="never ordered"),
+        pytest.param({1.0: WRITTEN, 2.0: DONE}, {"source": B2}, id="there already"),
+        pytest.param(
+            {1.0: WRITTEN, 2.0: DONE}, {"asked_by": AskedBy.RECONCILIATION}, id="another leader's"
+        ),
+        pytest.param(
+            {1.0: WRITTEN, 2.0: DONE}, {"kind": TaskKind.SPLIT, "splits": {X: CUT}}, id="a split"
+        ),
     ],
 )
 def test_only_orders_of_this_term_that_move_a_bundle_and_ended_are_hand_overs(

@@ -1,5 +1,6 @@
 """Who leads, from the election node alone."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,30 +10,20 @@ from loadmanager.core.leadership import Candidate, Incumbent, Standing, judge, s
 ME = Candidate(BrokerId("b1:8080"), "run-2", session_id=22)
 
 
-def test_nobody_in_office_calls_for_a_campaign() -> None:
-    assert judge(ME, None, connected=True) is Standing.CAMPAIGN
-
-
-def test_our_own_node_of_this_session_means_to_lead() -> None:
-    assert judge(ME, Incumbent(ME.broker, "run-2", 22), connected=True) is Standing.LEAD
-
-
-def test_another_brokers_node_means_to_follow() -> None:
-    other = Incumbent(BrokerId("b2:8080"), "run-9", 31)
-    assert judge(ME, other, connected=True) is Standing.FOLLOW
-
-
-def test_the_node_of_an_earlier_life_is_cleared_not_believed() -> None:
-    assert judge(ME, Incumbent(ME.broker, "run-1", 21), connected=True) is Standing.CLEAR
-
-
-def test_a_node_of_this_session_that_we_did_not_write_is_cleared() -> None:
-    assert judge(ME, Incumbent(ME.broker, "run-1", 22), connected=True) is Standing.CLEAR
-
-
-def test_a_node_that_cannot_be_read_is_cleared_by_its_own_session_alone() -> None:
-    assert judge(ME, Incumbent(None, "", 22), connected=True) is Standing.CLEAR
-    assert judge(ME, Incumbent(None, "", 31), connected=True) is Standing.FOLLOW
+@pytest.mark.parametrize(
+    ("incumbent", "standing"),
+    [
+        pytest.param(None, Standing.CAMPAIGN, id="nobody in office"),
+        pytest.param(Incumbent(ME.broker, "run-2", 22), Standing.LEAD, id="our own"),
+        pytest.param(Incumbent(BrokerId("b2:8080"), "run-9", 31), Standing.FOLLOW, id="another's"),
+        pytest.param(Incumbent(ME.broker, "run-1", 21), Standing.CLEAR, id="of an earlier life"),
+        pytest.param(Incumbent(ME.broker, "run-1", 22), Standing.CLEAR, id="not written by us"),
+        pytest.param(Incumbent(None, "", 22), Standing.CLEAR, id="unreadable, of this session"),
+        pytest.param(Incumbent(None, "", 31), Standing.FOLLOW, id="unreadable, of another session"),
+    ],
+)
+def test_the_node_says_who_leads(incumbent: Incumbent | None, standing: Standing) -> None:
+    assert judge(ME, incumbent, connected=True) is standing
 
 
 brokers = st.sampled_from([ME.broker, BrokerId("b2:8080")])

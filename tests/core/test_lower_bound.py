@@ -74,41 +74,35 @@ def test_with_two_like_brokers_the_best_is_at_most_a_third_above_the_bound(
     assert best_of_all(case) <= lower_bound(*case) * 4 / 3 + 1e-9
 
 
-def test_it_is_tight_for_fifty_equal_bundles_on_25_brokers() -> None:
-    assert lower_bound(*alike([2.1] * 50, brokers=25, capacity=8.0)) == pytest.approx(0.525)
-
-
-def test_one_bundle_more_than_fits_evenly_makes_three_lie_together() -> None:
-    bound = lower_bound(*alike([2.1] * 51, brokers=25, capacity=8.0))
-    assert bound == pytest.approx(3 * 2.1 / 8)
-
-
-def test_the_heaviest_bundle_lies_on_the_broker_that_is_best_for_it() -> None:
-    # Behind background of 0.5 of 1 the small broker would reach 1.1, the large one has
-    # 0.2 of 2 besides: (0.2 + 0.6) / 2.
-    case = Case(
-        np.array([[[0.6]]]), np.array([[0.5], [0.2]]), np.array([[1.0], [2.0]]), np.array([0, 0])
-    )
-    assert lower_bound(*case) == pytest.approx(0.5)  # the small broker's background alone
-    without = Case(case.cost, np.array([[0.0], [0.2]]), case.capacity, case.class_of)
-    assert lower_bound(*without) == pytest.approx(0.4)
-
-
-def test_all_resources_of_a_single_bundle_count_on_the_same_broker() -> None:
+LARGEST = np.array([[[0.6]]])
+SIZES, ALIKE = np.array([[1.0], [2.0]]), np.array([0, 0])
+CROSSED = np.array([[1.0, 4.0], [4.0, 1.0]])
+SMALL = np.full((100, 1), 0.009)
+TWICE = np.stack([SMALL, 2 * SMALL])
+BOUNDS: dict[str, tuple[Case, float]] = {
+    "fifty equal bundles on 25 brokers": (alike([2.1] * 50, 25, 8.0), 0.525),
+    "one more than fits evenly: three lie together": (alike([2.1] * 51, 25, 8.0), 3 * 2.1 / 8),
+    # The small broker's background alone: with the bundle the large one has (0.2 + 0.6) / 2.
+    "background": (Case(LARGEST, np.array([[0.5], [0.2]]), SIZES, ALIKE), 0.5),
+    "the broker that is best": (Case(LARGEST, np.array([[0.0], [0.2]]), SIZES, ALIKE), 0.4),
     # The first broker is small in one resource, the second in the other.
-    case = Case(
-        np.array([[[1.0, 1.0]]]),
-        np.zeros((2, 2)),
-        np.array([[1.0, 4.0], [4.0, 1.0]]),
-        np.array([0, 0]),
-    )
-    assert lower_bound(*case) == pytest.approx(1.0)
-
-
-def test_brokers_of_different_size_are_filled_in_proportion() -> None:
+    "two resources": (Case(np.array([[[1.0, 1.0]]]), np.zeros((2, 2)), CROSSED, ALIKE), 1.0),
     # 20 cores of small bundles on 8, 8 and 16: 0.625 each.
-    case = alike([0.02] * 1000, brokers=3)._replace(capacity=np.array([[8.0], [8.0], [16.0]]))
-    assert lower_bound(*case) == pytest.approx(0.625)
+    "brokers of different size": (
+        alike([0.02] * 1000, 3)._replace(capacity=np.array([[8.0], [8.0], [16.0]])),
+        0.625,
+    ),
+    # Everything costs twice as much on the second broker: together they do as 1.5 would.
+    "a slower class": (Case(TWICE, np.zeros((2, 1)), np.ones((2, 1)), np.array([0, 1])), 0.6),
+    "no bundles": (alike([], 2)._replace(background=np.array([[0.1], [0.4]])), 0.4),
+    "bundles that cost nothing": (alike([0.0, 0.0, 0.0, 1.0], 2), 1.0),
+    "bundles that fit more often than can be counted": (alike([*[1e-310] * 3, 1.0], 2), 1.0),
+}
+
+
+@pytest.mark.parametrize(("case", "bound"), BOUNDS.values(), ids=BOUNDS)
+def test_the_bound_of(case: Case, bound: float) -> None:
+    assert lower_bound(*case) == pytest.approx(bound)
 
 
 def test_counting_knows_that_small_brokers_have_no_room_for_large_bundles() -> None:
@@ -119,34 +113,12 @@ def test_counting_knows_that_small_brokers_have_no_room_for_large_bundles() -> N
     assert lower_bound(*case) == pytest.approx(1 / 0.9, rel=1e-6)
 
 
-def test_a_slower_class_counts_as_a_smaller_broker() -> None:
-    # Everything costs twice as much on the second broker: together they do as 1.5 would.
-    sizes = np.full((100, 1), 0.009)
-    case = Case(np.stack([sizes, 2 * sizes]), np.zeros((2, 1)), np.ones((2, 1)), np.array([0, 1]))
-    assert lower_bound(*case) == pytest.approx(0.9 / 1.5)
-
-
 def test_only_those_that_are_present_count() -> None:
     case = alike([1.0] * 4, brokers=4)
     present = np.array([True, False, True, False])
     assert lower_bound(*case) == pytest.approx(1.0)
     assert lower_bound(*case, present) == pytest.approx(2.0)
     assert np.isnan(lower_bound(*case, np.zeros(4, dtype=bool)))
-
-
-def test_without_bundles_the_background_remains() -> None:
-    case = alike([], brokers=2)._replace(background=np.array([[0.1], [0.4]]))
-    assert lower_bound(*case) == pytest.approx(0.4)
-
-
-def test_bundles_that_cost_nothing_change_nothing() -> None:
-    case = alike([0.0, 0.0, 0.0, 1.0], brokers=2)
-    assert lower_bound(*case) == pytest.approx(1.0)
-
-
-def test_bundles_that_cost_next_to_nothing_fit_more_often_than_can_be_counted() -> None:
-    case = alike([1e-310, 1e-310, 1e-310, 1.0], brokers=2)
-    assert lower_bound(*case) == pytest.approx(1.0)
 
 
 @given(cases())

@@ -57,13 +57,10 @@ def test_only_neighbours_of_one_namespace_are_merged(
         neighbours(FOUR, one, other)
 
 
-def test_a_single_bundle_has_no_neighbour() -> None:
+def test_a_single_bundle_and_one_that_was_merged_or_cut_since_have_no_neighbour() -> None:
     single = Boundaries.even(NAMESPACE, 1)
     with pytest.raises(CannotMerge, match="has a single bundle"):
         neighbours(single, single.bundles[0], single.bundles[0])
-
-
-def test_an_order_that_is_late_does_not_merge_what_was_merged_or_cut_since() -> None:
     with pytest.raises(CannotMerge, match="no bundle of"):
         merge(merge(FOUR, BOTH), BOTH)
 
@@ -76,17 +73,18 @@ def test_the_order_is_kept_as_two_split_orders_of_a_kind_that_nobody_can_ask_for
     assert {order.algorithm for order in read.splits.values()}.isdisjoint(SPLIT_ALGORITHMS)
 
 
-@pytest.mark.parametrize("alone", BOTH.halves)
-def test_an_order_for_one_half_is_none(alone: BundleId) -> None:
-    assert merges_in({alone: BOTH.orders()[alone]}) == ()
-
-
-def test_halves_that_leave_a_gap_are_no_merge() -> None:
-    upper = bundle_id(NAMESPACE, 0x50000000, 0x80000000)
-    orders = {
-        FIRST: SplitOrder("merge_with_next", (0x80000000,)),
-        upper: SplitOrder("merge_with_former", (0,)),
-    }
+@pytest.mark.parametrize(
+    "orders",
+    [
+        *({alone: BOTH.orders()[alone]} for alone in BOTH.halves),
+        {
+            FIRST: SplitOrder("merge_with_next", (0x80000000,)),
+            bundle_id(NAMESPACE, 0x50000000, 0x80000000): SplitOrder("merge_with_former", (0,)),
+        },
+    ],
+    ids=["for the lower half", "for the upper half", "with a gap between"],
+)
+def test_an_order_that_is_no_merge(orders: dict[BundleId, SplitOrder]) -> None:
     assert merges_in(orders) == ()
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
 from loadmanager.core.orders import (
+    OrderChanges,
     Orders,
     OwnedList,
     SplitOrder,
@@ -193,3 +194,49 @@ def test_orders_cause_requests_of_others_only_where_these_are_few(
     changed: int, brokers: int, expected: int
 ) -> None:
     assert expected_requests(changed, brokers, read_at_once=16) == expected
+
+
+A, B, C, D = (BundleId(f"t/n/0x{n}0000000_0x{n + 1}0000000") for n in range(4))
+ONE, OTHER = BrokerId("b1:8080"), BrokerId("b2:8080")
+CUT = SplitOrder("range_equally_divide")
+
+
+@pytest.mark.parametrize(
+    ("changes", "any_change"),
+    [
+        (OrderChanges(), False),
+        (OrderChanges({A: ONE}), True),
+        (OrderChanges(splits={A: None}), True),
+        (OrderChanges(gone=[A]), True),
+    ],
+)
+def test_changes_say_whether_they_change_anything(changes: OrderChanges, any_change: bool) -> None:
+    assert bool(changes) is any_change
+
+
+def test_what_is_gone_has_neither_a_broker_nor_a_split() -> None:
+    changes = OrderChanges({B: OTHER}, {A: None, C: CUT}, gone=[D])
+    assert changes.apply({A: ONE, B: ONE, C: ONE, D: ONE}, {A: CUT, D: CUT}) == (
+        {A: ONE, B: OTHER, C: ONE},
+        {C: CUT},
+    )
+
+
+def test_a_split_of_a_bundle_without_a_broker_is_not_ordered() -> None:
+    assert OrderChanges(splits={A: CUT}).apply({B: ONE}, {}) == ({B: ONE}, {})
+
+
+def test_of_a_full_broker_half_is_left_and_of_the_others_all() -> None:
+    changes = OrderChanges(
+        {A: ONE, B: ONE, C: ONE, D: OTHER}, {A: CUT, D: CUT, C: CUT}, gone=[BundleId("t/n/gone")]
+    )
+    less = changes.less({ONE}, {C: OTHER, BundleId("t/n/gone"): ONE})
+    assert less == OrderChanges({A: ONE, D: OTHER}, {D: CUT}, frozenset())
+    assert less.less({ONE}, {}).assigned == {D: OTHER}
+
+
+def test_nothing_is_split_or_taken_back_in_orders_that_are_full() -> None:
+    changes = OrderChanges(splits={A: CUT, B: CUT, C: CUT}, gone=[A, B])
+    assert changes.less({ONE}, {A: ONE, B: OTHER}) == OrderChanges(
+        {}, {B: CUT, C: CUT}, frozenset({B})
+    )

@@ -161,37 +161,23 @@ def test_every_phase_can_be_left_towards_free_and_towards_owned() -> None:
     assert all(reaches(world, Phase.FREE) and reaches(world, Phase.OWNED) for world in worlds)
 
 
-def test_an_assigned_bundle_is_loaded_only_after_its_lock_was_taken() -> None:
-    world = World().after(Event.ASSIGNED)
-    assert (world.phase, world.lock_request, world.commands) == (
-        Phase.ACQUIRING,
-        Effect.TAKE_LOCK,
-        (),
-    )
-    world = replace(world, lock_request=None, lock=True).after(Event.LOCK_TAKEN)
-    assert (world.phase, world.commands) == (Phase.OWNED, (Effect.LOAD_ON_BROKER,))
-
-
-def test_a_recalled_bundle_keeps_its_lock_until_the_broker_stopped() -> None:
-    phase, effects = step(BUNDLE, Phase.OWNED, Event.RECALLED)
-    assert (phase, effects) == (Phase.RELEASING, (Effect.UNLOAD_FROM_BROKER,))
-    phase, effects = step(BUNDLE, phase, Event.BROKER_UNLOADED)
-    assert (phase, effects) == (Phase.DROPPING, (Effect.DROP_LOCK,))
-
-
-def test_a_lost_session_stops_the_broker_before_any_order_counts() -> None:
-    phase, effects = step(BUNDLE, Phase.OWNED, Event.SESSION_LOST)
-    assert (phase, effects) == (Phase.HALTING, (Effect.UNLOAD_FROM_BROKER,))
-    assert step(BUNDLE, phase, Event.ASSIGNED) == (Phase.HALTING, ())
-
-
-def test_a_bundle_that_was_split_is_stopped_and_its_parts_are_served() -> None:
-    assert step(BUNDLE, Phase.OWNED, Event.SPLIT_AWAY) == (
-        Phase.HALTING,
-        (Effect.UNLOAD_FROM_BROKER,),
-    )
-    part = BundleId("t/ns/0x00000000_0x80000000")
-    assert step(part, Phase.FREE, Event.SPLIT_OFF) == (Phase.OWNED, (Effect.LOAD_ON_BROKER,))
+@pytest.mark.parametrize(
+    ("phase", "event", "then", "effect"),
+    [
+        (Phase.FREE, Event.ASSIGNED, Phase.ACQUIRING, Effect.TAKE_LOCK),
+        (Phase.ACQUIRING, Event.LOCK_TAKEN, Phase.OWNED, Effect.LOAD_ON_BROKER),
+        (Phase.OWNED, Event.RECALLED, Phase.RELEASING, Effect.UNLOAD_FROM_BROKER),
+        (Phase.RELEASING, Event.BROKER_UNLOADED, Phase.DROPPING, Effect.DROP_LOCK),
+        (Phase.OWNED, Event.SESSION_LOST, Phase.HALTING, Effect.UNLOAD_FROM_BROKER),
+        (Phase.HALTING, Event.ASSIGNED, Phase.HALTING, None),
+        (Phase.OWNED, Event.SPLIT_AWAY, Phase.HALTING, Effect.UNLOAD_FROM_BROKER),
+        (Phase.FREE, Event.SPLIT_OFF, Phase.OWNED, Effect.LOAD_ON_BROKER),
+    ],
+)
+def test_a_bundle_is_loaded_with_its_lock_and_keeps_it_until_the_broker_stopped(
+    phase: Phase, event: Event, then: Phase, effect: Effect | None
+) -> None:
+    assert step(BUNDLE, phase, event) == (then, () if effect is None else (effect,))
 
 
 def test_an_impossible_event_names_bundle_phase_and_event() -> None:

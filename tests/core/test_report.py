@@ -28,15 +28,9 @@ def carrying(msgs: float, size: float) -> LoadReport:
     return replace(REPORT, bundles={BUNDLE: BundleStats(msgs_in_per_s=msgs, bytes_in_per_s=size)})
 
 
-def test_the_first_report_is_due_at_once() -> None:
+def test_a_first_report_a_forced_one_and_a_drain_are_told_at_once() -> None:
     assert due(RULES, None, REPORT, 0.0, 0.0) is Due.FIRST
-
-
-def test_a_forced_report_does_not_wait() -> None:
     assert due(RULES, LAST, REPORT, 100.0, 0.0, forced=True) is Due.FORCED
-
-
-def test_draining_is_told_at_once() -> None:
     assert due(RULES, LAST, replace(REPORT, draining=True), 100.1, 0.0) is Due.REGISTRATION
 
 

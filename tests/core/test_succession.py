@@ -23,68 +23,51 @@ def _agent(instance: str, host: str = "h1", take_overs: int = 0, ago_ms: int = 1
 ME = _agent("me", ago_ms=0)
 
 
-def _verdict(own_epoch: int | None, *rivals: tuple[AgentRecord, int]) -> Verdict:
-    return judge(ME, own_epoch, [Rival(record, epoch) for record, epoch in rivals])[0]
+BEFORE, OTHER = Rival(_agent("before"), 5), Rival(_agent("other", host="h2"), 3)
 
 
-def test_who_finds_nobody_takes_the_broker() -> None:
-    assert _verdict(None) is Verdict.TAKE_OVER
-    assert _verdict(7) is Verdict.TAKE_OVER
-
-
-def test_a_restarted_sidecar_takes_over_from_the_run_before_it_on_its_host() -> None:
-    assert _verdict(None, (_agent("before"), 9)) is Verdict.TAKE_OVER
-
-
-def test_who_has_registered_before_ends_for_a_later_one_and_not_for_an_earlier() -> None:
-    assert _verdict(7, (_agent("later"), 9)) is Verdict.END
-    assert _verdict(9, (_agent("earlier"), 7)) is Verdict.TAKE_OVER
-
-
-def test_nobody_takes_over_from_a_living_sidecar_of_another_host() -> None:
-    assert _verdict(None, (_agent("other", host="h2"), 3)) is Verdict.STAND_BY
-
-
-def test_one_living_sidecar_of_another_host_is_enough_to_wait() -> None:
-    rivals = (_agent("other", host="h2"), 3), (_agent("before"), 5)
-    assert _verdict(None, *rivals) is Verdict.STAND_BY
-
-
-@pytest.mark.parametrize("unknown", [AgentRecord(), _agent("older", host="")])
-def test_a_host_that_nobody_knows_is_no_other_host(unknown: AgentRecord) -> None:
-    assert _verdict(None, (unknown, 3)) is Verdict.TAKE_OVER
+@pytest.mark.parametrize(
+    ("own_epoch", "rivals", "verdict"),
+    [
+        pytest.param(None, [], Verdict.TAKE_OVER, id="nobody there"),
+        pytest.param(7, [], Verdict.TAKE_OVER, id="registered, nobody there"),
+        pytest.param(None, [BEFORE], Verdict.TAKE_OVER, id="the run before on its host"),
+        pytest.param(7, [Rival(_agent("later"), 9)], Verdict.END, id="a later one"),
+        pytest.param(9, [Rival(_agent("earlier"), 7)], Verdict.TAKE_OVER, id="an earlier one"),
+        pytest.param(None, [OTHER], Verdict.STAND_BY, id="a living one of another host"),
+        pytest.param(None, [OTHER, BEFORE], Verdict.STAND_BY, id="another host's among others"),
+        pytest.param(None, [Rival(AgentRecord(), 3)], Verdict.TAKE_OVER, id="an empty mark"),
+        pytest.param(
+            None, [Rival(_agent("older", host=""), 3)], Verdict.TAKE_OVER, id="host unknown"
+        ),
+    ],
+)
+def test_one_of_two_agents_of_a_broker_goes_on(
+    own_epoch: int | None, rivals: list[Rival], verdict: Verdict
+) -> None:
+    assert judge(ME, own_epoch, rivals)[0] is verdict
 
 
 def test_take_overs_that_follow_one_another_closely_come_to_an_end() -> None:
-    before = [_agent("a", take_overs=count) for count in range(MOST_TAKE_OVERS + 1)]
-    verdicts = [_verdict(None, (one, 3)) for one in before]
+    before = [Rival(_agent("a", take_overs=n), 3) for n in range(MOST_TAKE_OVERS + 1)]
+    verdicts = [judge(ME, None, [one])[0] for one in before]
     assert verdicts == [Verdict.TAKE_OVER] * MOST_TAKE_OVERS + [Verdict.STAND_BY]
 
 
 def test_take_overs_long_after_one_another_are_restarts() -> None:
-    old = _agent("a", take_overs=MOST_TAKE_OVERS, ago_ms=SOON_MS)
-    assert _verdict(None, (old, 3)) is Verdict.TAKE_OVER
-    assert take_overs(ME, [Rival(old, 3)]) == 0
+    old = Rival(_agent("a", take_overs=MOST_TAKE_OVERS, ago_ms=SOON_MS), 3)
+    assert judge(ME, None, [old])[0] is Verdict.TAKE_OVER
+    assert take_overs(ME, [old]) == 0
 
 
 def test_the_verdict_names_who_decided_it() -> None:
-    other = Rival(_agent("other", host="h2"), 3)
-    assert judge(ME, None, [Rival(_agent("before"), 5), other]) == (Verdict.STAND_BY, other)
+    assert judge(ME, None, [BEFORE, OTHER]) == (Verdict.STAND_BY, OTHER)
 
 
-def test_a_mark_is_read_back_as_it_was_written() -> None:
+def test_a_mark_is_read_back_as_it_was_written_and_says_where_its_sidecar_is() -> None:
     assert decode_agent("/mark", encode_agent(ME)) == ME
-
-
-def test_an_empty_mark_is_of_an_older_version() -> None:
+    assert str(ME) == "the sidecar http://h1:7750 on host h1, process 7, instance me"
     assert decode_agent("/mark", b"") == AgentRecord()
     assert str(AgentRecord()) == "a sidecar of an older version"
-
-
-def test_a_spoilt_mark_is_named() -> None:
     with pytest.raises(MalformedContent, match="/mark"):
         decode_agent("/mark", b'{"processId":"many"}')
-
-
-def test_a_mark_says_where_to_find_its_sidecar() -> None:
-    assert str(ME) == "the sidecar http://h1:7750 on host h1, process 7, instance me"

@@ -29,24 +29,33 @@ def test_mean_and_variance_are_those_of_the_samples() -> None:
     last = after(sample(cpu) for cpu in (100.0, 200.0, 150.0)).last()
     assert last.cpu == ResourceUsage(150.0, 400.0, mean=150.0, variance=2500.0)
     assert last.memory == ResourceUsage(3.0, 9.0, mean=3.0, variance=0.0)
-    assert last.bandwidth_in is None
-    assert last.window_s == 5.0
+    assert (last.bandwidth_in, last.window_s) == (None, 5.0)
 
 
-def test_figures_have_six_digits_as_rates_have() -> None:
-    last = after(sample(cpu) for cpu in (1.0, 2.0, 5.0)).last()
-    assert last.cpu == ResourceUsage(5.0, 400.0, mean=2.66667, variance=4.33333)
-
-
-def test_a_single_sample_has_neither() -> None:
-    first = after([sample(None)])
-    assert first.last().cpu is None
-    assert first.after(sample(7.0), {A}).last().cpu == ResourceUsage(7.0, 400.0)
-
-
-def test_only_the_last_samples_count() -> None:
-    kept = after(sample(cpu) for cpu in [900.0, *[100.0] * MOST_SAMPLES])
-    assert kept.last().cpu == ResourceUsage(100.0, 400.0, mean=100.0, variance=0.0)
+@pytest.mark.parametrize(
+    ("samples", "cpu"),
+    [
+        pytest.param(
+            [sample(1.0), sample(2.0), sample(5.0)],
+            ResourceUsage(5.0, 400.0, mean=2.66667, variance=4.33333),
+            id="six digits, as rates have",
+        ),
+        pytest.param([sample(None)], None, id="no rate"),
+        pytest.param([sample(None), sample(7.0)], ResourceUsage(7.0, 400.0), id="a single one"),
+        pytest.param(
+            [sample(900.0), *[sample(100.0)] * MOST_SAMPLES],
+            ResourceUsage(100.0, 400.0, mean=100.0, variance=0.0),
+            id="only the last count",
+        ),
+        pytest.param(
+            [sample(100.0), sample(100.0), sample(300.0, 800.0), sample(302.0, 800.0)],
+            ResourceUsage(302.0, 800.0, mean=301.0, variance=2.0),
+            id="those of another limit do not count",
+        ),
+    ],
+)
+def test_usage_after(samples: list[HostUsage], cpu: ResourceUsage | None) -> None:
+    assert after(samples).last().cpu == cpu
 
 
 @pytest.mark.parametrize("bundles", [{A, B}, set()])
@@ -55,8 +64,3 @@ def test_samples_begin_anew_when_a_bundle_comes_or_goes(bundles: set[BundleId]) 
     assert moved.last().cpu == ResourceUsage(300.0, 400.0)
     again = moved.after(sample(310.0), bundles).last()
     assert again.cpu == ResourceUsage(310.0, 400.0, mean=305.0, variance=50.0)
-
-
-def test_samples_with_another_limit_do_not_count() -> None:
-    grown = after([sample(100.0), sample(100.0), sample(300.0, 800.0), sample(302.0, 800.0)])
-    assert grown.last().cpu == ResourceUsage(302.0, 800.0, mean=301.0, variance=2.0)

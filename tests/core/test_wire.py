@@ -122,29 +122,14 @@ def decode_report(where: str, data: bytes) -> LoadReport:
     return report_from(parse_fields(where, data))
 
 
-@given(reports)
-def test_a_report_survives_the_wire(report: LoadReport) -> None:
-    assert decode_report("/r", encode_report(report)) == report
-
-
-@given(reports)
-def test_a_registration_survives_the_wire(report: LoadReport) -> None:
+@given(st.data())
+def test_what_is_written_is_read_back(data: st.DataObject) -> None:
+    report, lock, leader = data.draw(reports), data.draw(locks), data.draw(leaders)
     registration = registration_of(report)
+    assert decode_report("/r", encode_report(report)) == report
     assert decode_registration("/r", encode_registration(report)) == registration
-
-
-@given(reports)
-def test_loads_survive_the_wire(report: LoadReport) -> None:
-    assert decode_loads("/l", encode_loads(report), registration_of(report)) == report
-
-
-@given(locks)
-def test_a_lock_survives_the_wire(lock: LockRecord) -> None:
+    assert decode_loads("/l", encode_loads(report), registration) == report
     assert decode_lock("/l", encode_lock(lock)) == lock
-
-
-@given(leaders)
-def test_a_leader_survives_the_wire(leader: LeaderRecord) -> None:
     assert decode_leader("/e", encode_leader(leader)) == leader
 
 

@@ -15,20 +15,14 @@ def test_paths_are_those_pulsar_uses() -> None:
     assert znodes.draining(broker) == "/loadbalance/draining/b1:8080"
     assert znodes.lock(bundle) == "/namespace/t/ns/0x00000000_0x80000000"
     assert znodes.local_policies(Namespace("t/ns")) == "/admin/local-policies/t/ns"
+    assert znodes.lock(bundle) == f"{znodes.lock_folder(bundle)}/0x00000000_0x80000000"
+    assert znodes.policies(Namespace("t/ns")) == "/admin/policies/t/ns"
+    assert znodes.partitioned_topics(Namespace("t/ns")) == "/admin/partitioned-topics/t/ns"
+    assert znodes.agent(broker, 0x1F) == f"{znodes.agents(broker)}/1f"
+    assert znodes.agents(broker) == f"{znodes.AGENTS}/b1:8080"
     clusters = "/admin/clusters/standalone"
     assert znodes.isolation_policies("standalone") == f"{clusters}/namespaceIsolationPolicies"
     assert znodes.failure_domains("standalone") == f"{clusters}/failureDomain"
-
-
-def test_the_mark_of_an_agent_is_named_for_its_session() -> None:
-    broker = BrokerId("b1:8080")
-    assert znodes.agent(broker, 0x1F) == f"{znodes.agents(broker)}/1f"
-    assert znodes.agents(broker) == f"{znodes.AGENTS}/b1:8080"
-
-
-def test_the_locks_of_a_namespace_share_a_folder() -> None:
-    bundle = BundleId("t/ns/0x00000000_0x80000000")
-    assert znodes.lock(bundle) == f"{znodes.lock_folder(bundle)}/0x00000000_0x80000000"
 
 
 def test_a_topic_with_a_slash_is_one_node() -> None:
