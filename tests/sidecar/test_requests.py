@@ -82,7 +82,7 @@ def test_loads_that_change_are_read_by_the_leader_and_two_others() -> None:
         async with counted_cluster(5) as (cluster, service):
             await asyncio.sleep(60.0)
             service.forget()
-            for step in range(20):
+            for step in range(10):
                 for host in cluster.hosts:
                     host.cpu_fraction = 0.1 + 0.4 * (step % 2)
                 await asyncio.sleep(30.0)

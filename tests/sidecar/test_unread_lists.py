@@ -249,7 +249,7 @@ def test_a_lookup_of_a_bundle_that_stays_reads_the_list_of_its_owner_alone() -> 
 
 def test_lookups_of_what_nobody_owns_yet_read_the_lists_of_planned_owners_alone() -> None:
     async def tell(cluster: Cluster, service: CountingService, _boundaries: Boundaries) -> None:
-        boundaries = await cluster.make_namespace(64, Namespace("acme/cold"))
+        boundaries = await cluster.make_namespace(40, Namespace("acme/cold"))
         service.forget()
         others = by_role(cluster)["other"]
         asked = {bundle: others[n % len(others)] for n, bundle in enumerate(boundaries.bundles)}
@@ -260,7 +260,7 @@ def test_lookups_of_what_nobody_owns_yet_read_the_lists_of_planned_owners_alone(
         # It reads two changes of the list that it waits for; before, it read each change of all.
         assert service.asked_by(others)[LISTS] <= MOST_LISTS_A_LOOKUP * len(owners)
 
-    _told(tell, sidecars=16)
+    _told(tell, sidecars=10)
 
 
 def test_a_leader_that_is_notified_late_makes_no_lookup_name_a_broker_that_let_go() -> None:
