@@ -141,7 +141,7 @@ def free_ports(count: int, first: int | None = None) -> tuple[int, ...]:
         if taken:
             raise DemoFailed(f"--port-base {first}: port {taken[0]} is in use; {count} are needed")
         return tuple(ports)
-    start = os.getpid() * 16 % len(PORTS_BELOW_EPHEMERAL)
+    start = os.getpid() * 128 % len(PORTS_BELOW_EPHEMERAL)
     order = [*PORTS_BELOW_EPHEMERAL[start:], *PORTS_BELOW_EPHEMERAL[:start]]
     free = tuple(islice((port for port in order if _is_free(port)), count))
     if len(free) < count:

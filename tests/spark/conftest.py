@@ -5,6 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+pytest.importorskip("pyarrow", reason="needs pyarrow: make test-tools")
+
 from live_history import write_live_history
 from small_history import REPLAYED, write_history
 
