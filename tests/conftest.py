@@ -21,12 +21,12 @@ SUITES_BY_COST = (
     "processes",
     "helm",
     "admin_client",
-    "pulsar",
-    "docker",
-    "spark",
-    "simulated",
-    "faults",
     "browser",
+    "simulated",
+    "docker",
+    "faults",
+    "spark",
+    "pulsar",
     "bench",
 )
 """Markers, cheapest first; a test without one is cheaper than all of them."""
@@ -34,8 +34,8 @@ SUITES_BY_COST = (
 _NOTHING_MAY_BE_SKIPPED = os.environ.get("LOADMANAGER_REQUIRE_ALL") == "1"
 
 
-OF_ONE_WORKER = ("spark", "docker", "pulsar", "helm")
-"""Suites that share a server for a whole run; of the others, each file is one worker's."""
+OF_ONE_WORKER = ("spark", "docker", "pulsar", "helm", "faults")
+"""Suites that share a server or take much of the processor; of the rest, each file is one worker's."""
 
 TOOLS = frozenset(
     ("duckdb", "pandas", "playwright", "plotly", "pyarrow", "schemathesis", "scipy", "sphinx")
