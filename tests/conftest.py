@@ -35,7 +35,7 @@ _NOTHING_MAY_BE_SKIPPED = os.environ.get("LOADMANAGER_REQUIRE_ALL") == "1"
 
 
 OF_ONE_WORKER = ("spark", "docker", "pulsar", "helm", "faults")
-"""Suites that share a server or take much of the processor; of the rest, each file is one worker's."""
+"""Suites with a server of their own; of the rest, each file is one worker's."""
 
 TOOLS = frozenset(
     ("duckdb", "pandas", "playwright", "plotly", "pyarrow", "schemathesis", "scipy", "sphinx")
