@@ -54,7 +54,7 @@ def _cost(item: pytest.Item) -> int:
     return 0 if suite == "quick" else SUITES_BY_COST.index(suite) + 1
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the cheap tests first: a simple mistake shows within seconds.
 
