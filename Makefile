@@ -23,7 +23,7 @@ demo: $(DEMO) ## Watch a cluster of brokers being balanced, for a minute and a h
 # Suites to leave out: make test WITHOUT="docker faults". Several workers share two cores well: the slow suites wait.
 WITHOUT ?=
 WORKERS ?= 4
-PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -raR
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -raR
 EXCEPT = $(patsubst %, and not %,$(WITHOUT))
 test: $(TEST) ## Run the tests, within 10 minutes; what needs an absent tool is skipped, and says how to get it
 	@$(PYTEST) -m "not (thorough or bench or admin_client or helm)$(EXCEPT)"

@@ -7,6 +7,8 @@ from collections.abc import Container, Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeper
 from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_java
@@ -34,8 +36,8 @@ SUITES_BY_COST = (
 _NOTHING_MAY_BE_SKIPPED = os.environ.get("LOADMANAGER_REQUIRE_ALL") == "1"
 
 
-OF_ONE_WORKER = ("spark", "docker", "pulsar", "helm", "faults")
-"""Suites with a server of their own; of the rest, each file is one worker's."""
+OF_ONE_WORKER = ("docker", "faults", "helm", "real_pulsar", "spark")
+"""Folders whose tests share a server; of the others, each file is one worker's."""
 
 TOOLS = frozenset(
     ("duckdb", "pandas", "playwright", "plotly", "pyarrow", "schemathesis", "scipy", "sphinx")
@@ -54,17 +56,28 @@ def _cost(item: pytest.Item) -> int:
     return 0 if suite == "quick" else SUITES_BY_COST.index(suite) + 1
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the cheap tests first: a simple mistake shows within seconds.
 
     Several workers begin with the dear ones, most of which wait, and fill up with the cheap ones.
     """
     items.sort(key=_cost, reverse="PYTEST_XDIST_WORKER" in os.environ)
-    for item in items:
-        suite = _suite(item.keywords)
-        group = suite if suite in OF_ONE_WORKER else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
+
+
+class ByServer(LoadFileScheduling):  # type: ignore[misc] - xdist has no types
+    """Gives a worker whole files, or a whole folder whose tests share a server."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        folder = file.split("/")[1] if file.count("/") > 1 else ""
+        return folder if folder in OF_ONE_WORKER else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByServer:
+    """Name the scheduler of several workers."""
+    return ByServer(config, log)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
