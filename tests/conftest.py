@@ -65,7 +65,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_cost, reverse="PYTEST_XDIST_WORKER" in os.environ)
 
 
-class ByServer(LoadFileScheduling):  # type: ignore[misc] - xdist has no types
+class ByServer(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
     """Gives a worker whole files, or a whole folder whose tests share a server."""
 
     def _split_scope(self, nodeid: str) -> str:
