@@ -91,8 +91,7 @@ def planner(mode: Mode, **parts: Any) -> Planner:
 
 
 def planned(mode: Mode, shedder: Shedder, view: ClusterView) -> Plan:
-    made = planner(mode, shedder=shedder)
-    return made.round(view, RoundMemory(), np.random.default_rng(1))
+    return planner(mode, shedder=shedder).round(view, RoundMemory(), np.random.default_rng(1))
 
 
 def routes(moves: Sequence[Move]) -> list[tuple[BundleId, BrokerId | None, BrokerId]]:

@@ -66,7 +66,6 @@ def instant(
 
 
 def live(wanted: BundleTask) -> LiveTasks:
-    """Return tasks of which one was ordered."""
     tasks = LiveTasks(7)
     tasks.advance(tasks.admit(wanted, 1.0), TaskEvent.ORDER_WRITTEN, 1.0)
     return tasks

@@ -94,46 +94,23 @@ def test_sums_over_all_bundles_of_a_cluster_stay_within_the_bounds_of_sums() -> 
     assert math.isfinite((bounds.USAGE.most / bounds.LIMIT.least) ** 4)
 
 
-STATS = {
-    "msgRateIn": 1.0,
-    "msgRateOut": 1.0,
-    "msgThroughputIn": 1.0,
-    "msgThroughputOut": 1.0,
-    "topics": 1,
-    "producerCount": 1,
-    "consumerCount": 1,
-    "cacheSize": 1,
-}
+RATES = ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut")
+COUNTS = ("topics", "producerCount", "consumerCount", "cacheSize")
+RESOURCES = ("cpu", "memory", "directMemory", "bandwidthIn", "bandwidthOut")
 REPORT: dict[str, Any] = {
     "brokerId": "b1:8080",
     "lastUpdate": 1,
     "startTimestamp": 1,
-    **{
-        name: {"usage": 1.0, "limit": 100.0}
-        for name in ("cpu", "memory", "directMemory", "bandwidthIn", "bandwidthOut")
-    },
-    "lastStats": {BUNDLE: STATS},
+    **{key: {"usage": 1.0, "limit": 100.0} for key in RESOURCES},
+    "lastStats": {BUNDLE: dict.fromkeys(RATES, 1.0) | dict.fromkeys(COUNTS, 1)},
 }
+BY_BROKER = {key: {"b1:8080": 1} for key in ("usage", "highHits", "lowHits", "shedAtS")}
 MEMORY: dict[str, Any] = {
-    "shedder": {
-        "usage": {"b1:8080": 1.0},
-        "highHits": {"b1:8080": 1},
-        "lowHits": {"b1:8080": 1},
-        "roundsOver": 1,
-        "turn": 1,
-        "shedAtS": {"b1:8080": 1.0},
-    },
+    "shedder": {**BY_BROKER, "roundsOver": 1, "turn": 1},
     "movedAtS": {BUNDLE: 1.0},
     "startedAtMs": {"b1:8080": 1},
 }
-AVERAGE = {
-    "maxSamples": 10,
-    "numSamples": 1,
-    "msgRateIn": 1.0,
-    "msgRateOut": 1.0,
-    "msgThroughputIn": 1.0,
-    "msgThroughputOut": 1.0,
-}
+AVERAGE = {"maxSamples": 10, "numSamples": 1, **dict.fromkeys(RATES, 1.0)}
 SNAPSHOT: dict[str, Any] = {
     "version": 1,
     "takenAtMs": 1,
@@ -163,27 +140,16 @@ LOADS: dict[str, Any] = {
     "lastUpdate": 1,
     "cpu": {"usage": 1.0, "limit": 2.0},
     "bundles": {"t/n": ["0x00000000_0x80000000"]},
-    "msgRateIn": [1.0],
-    "msgRateOut": [1.0],
-    "msgThroughputIn": [1.0],
-    "msgThroughputOut": [1.0],
-    "topics": [1],
-    "producerCount": [1],
-    "consumerCount": [1],
-    "cacheSize": [1],
+    **{key: [1.0] for key in RATES},
+    **{key: [1] for key in COUNTS},
 }
 HISTORY: dict[str, Any] = {
-    "schema": 1,
     "kind": "lost_reports",
     "cluster": "c",
     "writer": "w:1",
     "instance": "i",
-    "seq": 1,
-    "at_ms": 1,
-    "records": 1,
     "why": "w",
-    "first_at_ms": 1,
-    "last_at_ms": 1,
+    **dict.fromkeys(("schema", "seq", "at_ms", "records", "first_at_ms", "last_at_ms"), 1),
 }
 
 DOCUMENTS: dict[str, tuple[Any, Callable[[bytes], object]]] = {
@@ -231,7 +197,6 @@ DOCUMENTS: dict[str, tuple[Any, Callable[[bytes], object]]] = {
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Return the place of every number in a document."""
     if isinstance(value, dict):
         return [found for key, one in value.items() for found in places(one, (*path, key))]
     if isinstance(value, list):
@@ -240,7 +205,6 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 def having(document: Any, path: tuple[Any, ...], value: Any) -> bytes:
-    """Return the document with another number at one place."""
     changed = json.loads(json.dumps(document))
     inner = changed
     for key in path[:-1]:

@@ -28,7 +28,6 @@ NAMED = {"A": A, "B": B, "C": C, "D": D}
 
 
 def task(state: TaskState = TaskState.ORDERED, **changes: Any) -> BundleTask:
-    """Return a task that moves A from b1 to b2."""
     usual: dict[str, Any] = {
         "number": 1,
         "epoch": 7,

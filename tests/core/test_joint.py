@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from joint_cluster import Broker, Traffic, after, open_limits, view
+from joint_cluster import Broker, Traffic, after, decided, open_limits, view
 from small_view import bundle
 
 from loadmanager.core.cluster import ClusterView
@@ -27,7 +27,6 @@ SETTINGS = PlannerSettings(settle_s=0.0, moves_per_round=1000)
 
 
 def planner(**given: object) -> Planner:
-    """Return a planner with the joint strategy."""
     settings = replace(SETTINGS, **given)  # type: ignore[arg-type]  # settings by name
     return Planner(shedder=JointShedder(), placement=JointPlacement(), settings=settings)
 
@@ -46,7 +45,6 @@ def rounds(
 
 
 def once(seen: ClusterView, shedder: JointShedder | None = None, **limits: object) -> Shed:
-    """Return one decision on a view, with nothing remembered."""
     return (shedder or JointShedder()).decide(seen, Memory(), open_limits(seen, **limits))
 
 
@@ -69,7 +67,6 @@ def reasons(shed: Shed) -> dict[str, Reason]:
 
 
 def crowded(**given: Any) -> dict[str, Broker]:
-    """Return three brokers; the first has all thirty bundles."""
     return {**split(range(30), (), ()), "a:1": Broker(bundles=range(30), **given)}
 
 
@@ -131,14 +128,16 @@ def test_nothing_moves_where_nothing_has_traffic() -> None:
 def busy_now_and_then(busy: Callable[[int], float], minutes: int) -> int:
     """Return how many bundles move where another process uses so much of one broker."""
     calm = split(range(10), range(10, 20), range(20, 30))
-    memory, shedder, found = Memory(), JointShedder(move_price=MovePrice.EVEN), 0
-    traffic = alike(30, 6000)
-    for number in range(1, minutes + 1):
-        brokers = {**calm, "a:1": replace(calm["a:1"], background=busy(number))}
-        seen = view(brokers, traffic, now_s=60.0 * number)
-        shed = shedder.decide(seen, memory, open_limits(seen))
-        memory, found = shed.memory, found + len(shed.offers)
-    return found
+    views = (
+        view(
+            {**calm, "a:1": replace(calm["a:1"], background=busy(number))},
+            alike(30, 6000),
+            now_s=60.0 * number,
+        )
+        for number in range(1, minutes + 1)
+    )
+    price = JointShedder(move_price=MovePrice.EVEN)
+    return sum(len(shed.offers) for shed in decided(views, price))
 
 
 def test_another_process_counts_once_it_lasted_and_at_once_where_it_is_urgent() -> None:

@@ -1,13 +1,14 @@
 """The parts of the joint strategy: what it learns, how it places, what it hands on."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from joint_cluster import CPU_PER_MSG, Broker, Traffic, open_limits, view
+from joint_cluster import CPU_PER_MSG, Broker, Traffic, decided, learned, view
 from small_view import bundle
 
 from loadmanager.core.cluster import ClusterView
@@ -34,49 +35,47 @@ from loadmanager.core.shedding import JointShedder, Shed
 from loadmanager.core.traffic_share import TrafficShare
 
 
-def learned(brokers: dict[str, Broker], minutes: int = 20) -> JointState:
+def after_minutes(brokers: dict[str, Broker], minutes: int = 20) -> JointState:
     """Return what is learned while the traffic of the bundles varies."""
-    state, rng = None, np.random.default_rng(2)
-    numbers = sorted(k for one in brokers.values() for k in one.bundles)
-    for minute in range(1, minutes + 1):
-        traffic = {
+    rng, numbers = np.random.default_rng(2), sorted(k for b in brokers.values() for k in b.bundles)
+
+    def traffic() -> dict[int, Traffic]:
+        return {
             k: Traffic(msgs=rng.uniform(500, 9000), size=float(rng.choice([10, 4000])))
             for k in numbers
         }
-        state = learned_from(view(brokers, traffic, now_s=60.0 * minute), state)
-    assert state is not None
-    return state
+
+    return learned(view(brokers, traffic(), now_s=60.0 * m) for m in range(1, minutes + 1))
 
 
 def four(**given: Broker) -> dict[str, Broker]:
-    """Return four brokers with five bundles each."""
     keys = ("a:1", "b:1", "c:1", "d:1")
     every = {key: Broker(bundles=range(5 * k, 5 * k + 5)) for k, key in enumerate(keys)}
     return {**every, **{f"{key}:1": one for key, one in given.items()}}
 
 
 def test_what_messages_and_bytes_cost_is_learned() -> None:
-    costs = learned(four()).learned.unit_costs
+    costs = after_minutes(four()).learned.unit_costs
     assert costs[CPU, :2].sum() == pytest.approx(2 * CPU_PER_MSG, rel=0.1)
     assert costs[BANDWIDTH_IN, 2] == pytest.approx(8e-3, rel=0.05)
     assert (costs >= 0).all()
 
 
 def test_costs_that_nothing_speaks_for_are_zero() -> None:
-    sums = learned(four()).learned.sums
+    sums = after_minutes(four()).learned.sums
     assert not solved(replace(sums, moment=np.full_like(sums.moment, -1e9))).any()
 
 
 def test_a_slow_broker_and_a_busy_one_are_told_apart() -> None:
-    state = learned(four(a=Broker(bundles=range(5), speed=1.5)), minutes=60)
+    state = after_minutes(four(a=Broker(bundles=range(5), speed=1.5)), minutes=60)
     speed = state.learned.brokers.speed[:, CPU]
     assert speed[0] / speed[1:].mean() == pytest.approx(1.5, rel=0.12)
-    busy = learned(four(a=Broker(bundles=range(5), background=0.4)), minutes=30)
+    busy = after_minutes(four(a=Broker(bundles=range(5), background=0.4)), minutes=30)
     assert busy.learned.brokers.background[0, CPU] == pytest.approx(0.4, abs=0.08)
 
 
 def test_a_full_broker_does_not_teach_that_traffic_is_cheap() -> None:
-    usual = learned(four())
+    usual = after_minutes(four())
     traffic = {k: Traffic(msgs=60_000) for k in range(5)}
     seen = view(four(), traffic, now_s=60.0 * 21)
     full = learned_from(seen, usual)
@@ -88,15 +87,12 @@ def test_a_full_broker_does_not_teach_that_traffic_is_cheap() -> None:
 def test_a_broker_that_was_never_seen_but_full_is_full_of_its_traffic() -> None:
     brokers = {"a:1": Broker(bundles=range(40), background=0.1)}
     traffic = dict.fromkeys(range(40), Traffic(msgs=5500.0))
-    state = None
-    for minute in range(1, 11):
-        state = learned_from(view(brokers, traffic, now_s=60.0 * minute), state)
-    assert state is not None
+    state = learned(view(brokers, traffic, now_s=60.0 * minute) for minute in range(1, 11))
     assert state.learned.brokers.background[0, CPU] < 0.4
 
 
 def test_what_costs_are_supposed_to_be_does_not_follow_the_supposed_background() -> None:
-    state = learned(four(a=Broker(bundles=range(5), background=0.4)), minutes=3)
+    state = after_minutes(four(a=Broker(bundles=range(5), background=0.4)), minutes=3)
     usage = view(four(a=Broker(bundles=range(5), background=0.4))).brokers.usage[:, CPU]
     assert (state.learned.brokers.background[:, CPU] < usage).all()
 
@@ -148,7 +144,7 @@ def test_a_report_teaches_once() -> None:
 
 
 def test_brokers_that_restart_or_join_are_unknown_and_the_others_stay() -> None:
-    state = learned(four(a=Broker(bundles=range(5), background=0.4)))
+    state = after_minutes(four(a=Broker(bundles=range(5), background=0.4)))
     kept = state.learned.brokers
     reborn = view(four(a=Broker(bundles=range(5), changed={"started_at_ms": 7})))
     found = kept.of(reborn.brokers)
@@ -159,29 +155,27 @@ def test_brokers_that_restart_or_join_are_unknown_and_the_others_stay() -> None:
 
 
 def rows_kept(seen: ClusterView, first: ClusterView) -> ClusterView:
-    """Return a view whose bundles stand in the rows of another."""
     return replace(seen, bundles=replace(seen.bundles, names=first.bundles.names))
 
 
-def bursts(minutes: int, chance: float) -> tuple[Memory, list[Shed]]:
-    """Return what became of minutes in which other bundles have three times their traffic."""
-    shedder, memory, rng, found = JointShedder(), Memory(), np.random.default_rng(3), []
-    keys = ("a:1", "b:1", "c:1")
-    brokers = {key: Broker(bundles=range(k * 8, k * 8 + 8)) for k, key in enumerate(keys)}
+def rounds(
+    brokers: dict[str, Broker], traffic: Callable[[int], dict[int, Traffic]], minutes: int
+) -> list[Shed]:
     first = view(brokers)
-    for minute in range(1, minutes + 1):
-        traffic = {
-            k: Traffic(msgs=12_000.0 if rng.random() < chance else 4000.0, long_msgs=5200.0)
-            for k in range(24)
-        }
-        seen = rows_kept(view(brokers, traffic, now_s=60.0 * minute), first)
-        found.append(shedder.decide(seen, memory, open_limits(seen)))
-        memory = found[-1].memory
-    return memory, found
+    views = (view(brokers, traffic(m), now_s=60.0 * m) for m in range(1, minutes + 1))
+    return decided(rows_kept(one, first) for one in views)
 
 
 def test_a_burst_moves_nothing_once_bursts_were_seen_to_pass() -> None:
-    memory, found = bursts(80, 0.15)
+    rng = np.random.default_rng(3)
+
+    def traffic(_minute: int) -> dict[int, Traffic]:
+        msgs = (12_000.0 if rng.random() < 0.15 else 4000.0 for _ in range(24))
+        return {k: Traffic(msgs=one, long_msgs=5200.0) for k, one in enumerate(msgs)}
+
+    brokers = {f"{key}:1": Broker(bundles=range(k * 8, k * 8 + 8)) for k, key in enumerate("abc")}
+    found = rounds(brokers, traffic, 80)
+    memory = found[-1].memory
     assert memory.joint is not None
     assert memory.joint.persistence.lasting < 0.2
     assert any(shed.offers for shed in found[:10])
@@ -189,19 +183,15 @@ def test_a_burst_moves_nothing_once_bursts_were_seen_to_pass() -> None:
 
 
 def test_what_stays_is_weighed_by_what_it_is_now() -> None:
-    shedder, memory = JointShedder(), Memory()
     brokers = {"a:1": Broker(bundles=range(4)), "b:1": Broker(bundles=range(4, 8))}
     grown = {k: Traffic(msgs=12_000.0 if k < 2 else 4000.0, long_msgs=5200.0) for k in range(8)}
-    first = view(brokers)
-    for minute in range(1, 80):
-        seen = rows_kept(view(brokers, grown, now_s=60.0 * minute), first)
-        memory = shedder.watch(seen, memory)
+    memory = rounds(brokers, lambda _minute: grown, 79)[-1].memory
     assert memory.joint is not None
     assert memory.joint.persistence.lasting > 0.95
 
 
 def test_snapshots_of_other_rows_are_not_compared() -> None:
-    state = learned(four(), minutes=30)  # Each view numbers its bundles anew.
+    state = after_minutes(four(), minutes=30)  # Each view numbers its bundles anew.
     assert not state.persistence.looked_at.any()
     assert len(state.persistence.snapshots) == 1
 
@@ -240,7 +230,7 @@ def test_a_swap_takes_nothing_off_a_broker_that_may_stand_low() -> None:
 
 def test_costs_are_of_the_broker_that_serves() -> None:
     brokers = four(a=Broker(bundles=range(5), speed=1.5))
-    costs = JointCosts(learned(brokers, minutes=40).learned)
+    costs = JointCosts(after_minutes(brokers, minutes=40).learned)
     seen = view(brokers, dict.fromkeys(range(20), Traffic(msgs=5000)))
     here = costs.usage(seen, bundle(1), BrokerId("a:1"))
     there = costs.elsewhere(seen, bundle(1), BrokerId("a:1"), here, np.array([1, 2]))
@@ -303,7 +293,7 @@ def test_many_placements_at_once_are_spread() -> None:
 
 
 def test_what_was_learned_survives_being_written() -> None:
-    state = learned(four(a=Broker(bundles=range(5), speed=1.5)))
+    state = after_minutes(four(a=Broker(bundles=range(5), speed=1.5)))
     found = decode_joint("/m", encode_joint(state), 5.0)
     assert found.learned.at_s == 5.0
     assert found.learned.unit_costs == pytest.approx(state.learned.unit_costs, rel=1e-5, abs=1e-12)
@@ -321,7 +311,7 @@ def test_what_was_learned_survives_being_written() -> None:
 
 
 def test_how_much_of_changes_lasts_survives_being_written() -> None:
-    state = replace(learned(four()), persistence=changes(100, stay_for=30))
+    state = replace(after_minutes(four()), persistence=changes(100, stay_for=30))
     found = decode_joint("/m", encode_joint(state), 0.0).persistence
     assert found.lasted == pytest.approx(state.persistence.lasted)
     assert found.looked_at == pytest.approx(state.persistence.looked_at)
@@ -332,7 +322,7 @@ def test_how_much_of_changes_lasts_survives_being_written() -> None:
 
 def test_a_broker_with_impossible_usage_leaves_what_is_known_of_the_others_readable() -> None:
     odd = Broker(bundles=range(5), changed={"usage": (1e15,) * 5, "limit": (0.001,) * 5})
-    state = learned(four(a=odd), minutes=3)
+    state = after_minutes(four(a=odd), minutes=3)
     assert state.learned.brokers.names[0] == "a:1"
     found = decode_joint("/m", encode_joint(state), 5.0).learned.brokers.names
     assert found == state.learned.brokers.names[1:]
@@ -348,7 +338,7 @@ def test_no_cluster_makes_it_too_large() -> None:
         speed=1 + rng.random(unknown.speed.shape),
         covariance=rng.random(unknown.covariance.shape),
     )
-    state = learned(four())
+    state = after_minutes(four())
     large = replace(
         state,
         learned=replace(state.learned, brokers=figures),
@@ -386,7 +376,7 @@ def test_no_cluster_makes_it_too_large() -> None:
     ],
 )
 def test_what_cannot_have_been_written_is_refused(field: str, value: object) -> None:
-    found = json.loads(encode_joint(learned(four(), minutes=1)))
+    found = json.loads(encode_joint(after_minutes(four(), minutes=1)))
     found[field] = value
     with pytest.raises(MalformedContent, match="/m"):
         decode_joint("/m", json.dumps(found).encode(), 0.0)
@@ -438,16 +428,13 @@ def test_of_a_new_change_counts_as_much_as_such_changes_were_seen_to_last() -> N
 
 def burst_of(msgs: float, minutes: int) -> int:
     """Return how many bundles move by minutes after those of one broker grew to so much."""
-    shedder, memory, found = JointShedder(), Memory(), 0
     brokers = {"a:1": Broker(bundles=range(12)), "b:1": Broker(bundles=range(12, 24))}
-    first = view(brokers)
-    for minute in range(1, 5 + minutes):
+
+    def traffic(minute: int) -> dict[int, Traffic]:
         now = msgs if minute >= 5 else 4000.0
-        traffic = {k: Traffic(msgs=now if k < 12 else 4000.0, long_msgs=4000.0) for k in range(24)}
-        seen = rows_kept(view(brokers, traffic, now_s=60.0 * minute), first)
-        shed = shedder.decide(seen, memory, open_limits(seen))
-        memory, found = shed.memory, found + len(shed.offers)
-    return found
+        return {k: Traffic(msgs=now if k < 12 else 4000.0, long_msgs=4000.0) for k in range(24)}
+
+    return sum(len(shed.offers) for shed in rounds(brokers, traffic, 4 + minutes))
 
 
 def test_traffic_that_just_grew_moves_nothing_before_it_lasted_unless_the_broker_is_full() -> None:

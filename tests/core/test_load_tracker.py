@@ -69,7 +69,8 @@ def test_averages_are_those_of_each_bundle_sampled_by_itself(
                 slowly[bundle] = before.add(newest[bundle])
             tracker.sample()
     assert tracker.averages() == slowly
-    assert tracker.brokers == listed.keys()
+    assert tracker.brokers == tracker.loads.keys() == listed.keys()
+    assert all(tracker.loads[broker].totals == load.totals for broker, load in listed.items())
     view = tracker.view(0.0)
     for broker, load in listed.items():
         assert set(view.bundles_of(broker)) == load.bundles.keys()
@@ -171,23 +172,14 @@ def test_the_heaviest_bundles_are_picked_unless_given() -> None:
     assert tops == {A: (TopBundle(bundle(2), 2e6), TopBundle(bundle(3), 3e6)), B: given}
 
 
-def test_columns_are_taken_like_the_statistics_they_are_of() -> None:
-    stats = {bundle(n): BundleStats(msgs_out_per_s=n, bytes_in_per_s=n * 1e6) for n in (3, 1, 2)}
-    stats[bundle(0)] = BundleStats(topics=3)
-    by_name, in_columns = LoadTracker(), LoadTracker()
-    by_name.put(BrokerLoad(broker=A, listing=Listing.of(stats)))
-    in_columns.put(BrokerLoad(broker=A, listing=Listing.of(stats)))
-    for tracker in (by_name, in_columns):
-        tracker.sample()
-    assert in_columns.averages() == by_name.averages()
-    views = [
-        tracker.view(0.0, in_flight={bundle(1): A, bundle(7): A})
-        for tracker in (by_name, in_columns)
-    ]
-    for view in views:
-        assert view.moved == {bundle(7): A}
-        assert view.bundles_of(A) == (*sorted(stats), bundle(7))
-        assert view.top_bundles == {A: tuple(TopBundle(bundle(n), n * 1e6) for n in (1, 2, 3))}
+def test_bundles_of_a_broker_come_in_order_and_with_those_under_way() -> None:
+    stats = {bundle(n): BundleStats(bytes_in_per_s=n * 1e6) for n in (3, 1, 2)}
+    tracker = LoadTracker()
+    tracker.put(BrokerLoad(broker=A, listing=Listing.of(stats)))
+    view = tracker.view(0.0, in_flight={bundle(1): A, bundle(7): A})
+    assert view.moved == {bundle(7): A}
+    assert view.bundles_of(A) == (*sorted(stats), bundle(7))
+    assert view.top_bundles == {A: tuple(TopBundle(bundle(n), n * 1e6) for n in (1, 2, 3))}
 
 
 def test_an_empty_cluster_has_a_view() -> None:
@@ -245,16 +237,3 @@ def test_supposed_rates_stand_for_a_bundle_without_a_sample() -> None:
     view = tracker.view(0.0)
     assert (view.long_rates(bundle(1)), view.long_msgs_per_s(bundle(1))) == (None, 6.0)
     assert not view.selectable.any()
-
-
-def test_the_last_load_of_each_broker_is_kept_until_it_leaves() -> None:
-    tracker = LoadTracker()
-    tracker.report(report(A, {1: 10.0}), 1.0)
-    tracker.report(report(B, {2: 20.0}), 2.0)
-    tracker.report(report(A, {1: 30.0}), 3.0)
-    assert {name: load.totals.msgs_in_per_s for name, load in tracker.loads.items()} == {
-        A: 30.0,
-        B: 20.0,
-    }
-    tracker.forget(A, 4.0)
-    assert list(tracker.loads) == [B]

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from loadmanager.core.ids import BundleId, Namespace
@@ -18,23 +20,23 @@ def spent(limits: MoveLimits, begins_s: list[float], namespace: str = "t/n") -> 
     return budget
 
 
-def test_no_more_than_so_many_moves_begin_within_any_minute() -> None:
-    budget = spent(MoveLimits(per_minute=2), [0.0, 30.0])
-    assert budget.exhausted(bundle(9), 59.9) == "2 moves a minute"
-    assert budget.exhausted(bundle(9), 60.0) == ""
-
-
-def test_no_more_than_so_many_moves_begin_within_any_hour() -> None:
-    budget = spent(MoveLimits(per_hour=2), [0.0, 1800.0])
-    assert budget.exhausted(bundle(9), 3599.0) == "2 moves an hour"
-    assert budget.exhausted(bundle(9), 3600.0) == ""
-
-
-def test_no_more_than_so_many_moves_of_one_namespace_begin_within_any_minute() -> None:
-    budget = spent(MoveLimits(per_namespace=2), [0.0, 1.0], "a/b")
-    assert budget.exhausted(bundle(9, "a/b"), 2.0) == "2 moves a minute of a/b"
-    assert budget.exhausted(bundle(9, "a/c"), 2.0) == ""
-    assert budget.exhausted(bundle(9, "a/b"), 60.5) == ""
+@pytest.mark.parametrize(
+    ("limits", "begins_s", "one", "at_s", "said"),
+    [
+        ({"per_minute": 2}, [0.0, 30.0], "a/b", 59.9, "2 moves a minute"),
+        ({"per_minute": 2}, [0.0, 30.0], "a/b", 60.0, ""),
+        ({"per_hour": 2}, [0.0, 1800.0], "a/b", 3599.0, "2 moves an hour"),
+        ({"per_hour": 2}, [0.0, 1800.0], "a/b", 3600.0, ""),
+        ({"per_namespace": 2}, [0.0, 1.0], "a/b", 2.0, "2 moves a minute of a/b"),
+        ({"per_namespace": 2}, [0.0, 1.0], "a/c", 2.0, ""),
+        ({"per_namespace": 2}, [0.0, 1.0], "a/b", 60.5, ""),
+    ],
+)
+def test_no_more_than_so_many_moves_begin_within(
+    limits: dict[str, Any], begins_s: list[float], one: str, at_s: float, said: str
+) -> None:
+    budget = spent(MoveLimits(**limits), begins_s, "a/b")
+    assert budget.exhausted(bundle(9, one), at_s) == said
 
 
 def test_a_decision_needs_a_sample_begun_after_the_last_move() -> None:

@@ -55,16 +55,8 @@ def loaded(bundles: list[BundleId]) -> LoadReport:
 
     def stats() -> BundleStats:
         rates = rng.lognormal(5, 3, 4).tolist()
-        return BundleStats(
-            msgs_in_per_s=rates[0],
-            msgs_out_per_s=rates[1],
-            bytes_in_per_s=rates[2],
-            bytes_out_per_s=rates[3],
-            topics=int(rng.integers(300)),
-            producers=int(rng.integers(300)),
-            consumers=int(rng.integers(300)),
-            cache_size_bytes=int(rng.integers(10**8)),
-        ).rounded()
+        counts = (int(rng.integers(most)) for most in (300, 300, 300, 10**8))
+        return BundleStats(*rates, *counts).rounded()
 
     return LoadReport(
         broker=REGISTRATION.broker,
@@ -102,7 +94,6 @@ def _document(**changes: Any) -> bytes:
 
 
 def zlib_or_plain(data: bytes) -> bytes:
-    """Return the text that may be compressed."""
     return data if data.startswith(b"{") else zlib.decompress(data)
 
 

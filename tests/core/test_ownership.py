@@ -37,7 +37,6 @@ class World:
     inherited: bool = False
 
     def silent(self) -> "World":
-        """Return the world in which the broker serves nothing."""
         return replace(self, serving=False, inherited=False)
 
     def after(self, event: Event) -> "World":
@@ -54,7 +53,6 @@ class World:
 
 
 def futures(world: World) -> list[World]:
-    """Return every world that can come next."""
     found = [world.after(Event.ASSIGNED), world.after(Event.RECALLED)]
     # The lock of what is inherited is an earlier session's, and outlives ours or not.
     found.append(replace(world, lock=False, lock_request=None).after(Event.SESSION_LOST))
@@ -86,7 +84,6 @@ def futures(world: World) -> list[World]:
 
 
 def command_outcomes(world: World, command: Effect) -> list[World]:
-    """Return the worlds after a command was carried out, or failed."""
     if command is Effect.LOAD_ON_BROKER:
         if world.phase is Phase.OWNED:
             assert world.lock, "a bundle is loaded without its lock"

@@ -32,13 +32,10 @@ LATER_S = 1000.0
 
 @dataclass(frozen=True)
 class Offering:
-    """A shedder that offers what the test says."""
-
     offers: tuple[Offer, ...] = ()
     memory: Memory = field(default_factory=Memory)
 
     def shed(self, view: ClusterView, memory: Memory) -> Shed:
-        """Return the given offers."""
         del view, memory
         return Shed(self.offers, (), self.memory)
 
@@ -48,6 +45,10 @@ def offering(*pairs: tuple[BundleId, str], target: str | None = None) -> Offerin
     return Offering(
         tuple(Offer(one, BrokerId(source), Cause.OVERLOADED, to) for one, source in pairs)
     )
+
+
+def hot_offers(count: int, target: str | None = None) -> Offering:
+    return offering(*((bundle(number), "a:1") for number in range(count)), target=target)
 
 
 def decide(
@@ -71,7 +72,6 @@ def reasons(plan: Plan) -> dict[str, Reason]:
 
 
 def both(**changed: Any) -> dict[str, dict[str, Any]]:
-    """Return the same change for each broker of the hot cluster."""
     return {name: changed for name in HOT}  # noqa: C420 - the values are never written to
 
 
@@ -90,13 +90,16 @@ def test_a_bundle_goes_from_the_full_to_the_empty_broker(hot: ClusterView) -> No
 def test_each_move_is_weighed_on_the_view_the_last_one_left(hot: ClusterView) -> None:
     # Each bundle is worth 0.1. After four moves both brokers stand at 0.5, where the next
     # move would make a worse place of the other.
-    plan = decide(hot, offering(*((bundle(number), "a:1") for number in range(9))))
+    plan = decide(hot, hot_offers(9))
     assert len(plan.moves) == 4
     assert Counter(reasons(plan).values()) == {Reason.NO_IMPROVEMENT: 5}
+    # Message rates decide where limits are unknown.
+    view = make_view(HOT, both(limit=(0.0,) * 5), now_s=100.0)
+    assert len(decide(view, hot_offers(9)).moves) == 4
 
 
 def test_parity_carries_out_what_safety_refuses(hot: ClusterView) -> None:
-    offers = offering(*((bundle(number), "a:1") for number in range(9)), target="b:1")
+    offers = hot_offers(9, target="b:1")
     assert len(decide(hot, offers, mode=Mode.PARITY, moves_per_round=1).moves) == 9
 
 
@@ -126,7 +129,6 @@ class Declining:
     def rank(
         self, view: ClusterView, candidates: Indices, bundle: BundleId, memory: Memory
     ) -> Ranking:
-        """Return none of them."""
         del view, bundle
         return Ranking(candidates[:0], memory)
 
@@ -158,7 +160,7 @@ def test_a_planned_destination_is_kept_if_it_helps() -> None:
 def test_budgets_stop_the_rest(
     hot: ClusterView, settings: dict[str, Any], moves: int, reason: Reason
 ) -> None:
-    offers = offering(*((bundle(number), "a:1") for number in range(4)))
+    offers = hot_offers(4)
     plan = decide(hot, offers, **settings)
     assert len(plan.moves) == moves
     assert {*reasons(plan).values()} == {reason}
@@ -351,13 +353,6 @@ def test_a_restarted_broker_is_judged_by_its_new_life() -> None:
 def test_moves_that_a_clock_set_back_shows_in_the_future_are_forgotten(hot: ClusterView) -> None:
     memory = RoundMemory(moved_at_s={bundle(1): LATER_S + 5000, bundle(2): LATER_S - 9000})
     assert memory.following(hot, 60.0).moved_at_s == {}
-
-
-def test_message_rates_decide_where_limits_are_unknown() -> None:
-    unknown = both(limit=(0.0,) * 5)
-    view = make_view(HOT, unknown, now_s=100.0)
-    plan = decide(view, offering(*((bundle(number), "a:1") for number in range(9))))
-    assert len(plan.moves) == 4
 
 
 def test_the_memory_of_a_round_survives_as_json(hot: ClusterView) -> None:

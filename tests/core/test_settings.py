@@ -12,19 +12,8 @@ from loadmanager.core.shedding import SHEDDERS, ThresholdShedder, UniformLoadShe
 from loadmanager.core.splitting.finder import SplitRules
 from loadmanager.core.splitting.positions import SplitLimits
 
-KINDS = sorted(
-    {
-        *SHEDDERS.values(),
-        *PLACEMENTS.values(),
-        Filters,
-        PlannerSettings,
-        ReportRules,
-        ResourceWeights,
-        SplitLimits,
-        SplitRules,
-    },
-    key=lambda kind: kind.__name__,
-)
+RULES = {Filters, PlannerSettings, ReportRules, ResourceWeights, SplitLimits, SplitRules}
+KINDS = sorted({*SHEDDERS.values(), *PLACEMENTS.values(), *RULES}, key=lambda kind: kind.__name__)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -63,11 +52,8 @@ def test_the_error_names_strategy_field_value_and_range() -> None:
 
 def test_pulsars_percentages_become_fractions_exactly() -> None:
     for percent in range(101):
-        placed = from_pulsar(
-            LeastLongTermMessageRate,
-            {"loadBalancerBrokerOverloadedThresholdPercentage": percent},
-        )
-        assert placed.overloaded == percent / 100.0
+        keys = {"loadBalancerBrokerOverloadedThresholdPercentage": percent}
+        assert from_pulsar(LeastLongTermMessageRate, keys).overloaded == percent / 100.0
 
 
 def test_megabytes_become_bytes() -> None:
@@ -75,25 +61,16 @@ def test_megabytes_become_bytes() -> None:
     assert from_pulsar(ThresholdShedder, keys).min_bytes_per_s == 10 * 1024 * 1024
 
 
+RIGHT, WRONG = "loadBalancerBandwidthInResourceWeight", "loadBalancerBandwithInResourceWeight"
+
+
 @pytest.mark.parametrize(
     ("keys", "weight"),
     [
-        ({"loadBalancerBandwithInResourceWeight": 0.5}, 0.5),
-        (
-            {
-                "loadBalancerBandwithInResourceWeight": 0.5,
-                "loadBalancerBandwidthInResourceWeight": 1.0,
-            },
-            0.5,
-        ),
-        (
-            {
-                "loadBalancerBandwithInResourceWeight": 0.5,
-                "loadBalancerBandwidthInResourceWeight": 0.7,
-            },
-            0.7,
-        ),
-        ({"loadBalancerBandwidthInResourceWeight": 1.0}, 1.0),
+        ({WRONG: 0.5}, 0.5),
+        ({WRONG: 0.5, RIGHT: 1.0}, 0.5),
+        ({WRONG: 0.5, RIGHT: 0.7}, 0.7),
+        ({RIGHT: 1.0}, 1.0),
     ],
 )
 def test_the_misspelt_weight_counts_while_the_right_one_has_its_default(

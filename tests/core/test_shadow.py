@@ -44,7 +44,6 @@ def stand(view: ClusterView) -> Optimality:
 def lived(
     view: ClusterView, planner: Planner, rounds: int, shadow: Shadow | None = None, **given: Any
 ) -> Shadow:
-    """Return a shadow after so many rounds on the same reports."""
     shadow = shadow or Shadow()
     for number in range(rounds):
         seen = at(view, 60.0 * (number + 1))

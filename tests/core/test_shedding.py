@@ -1,13 +1,17 @@
 """What a strategy says where it sheds nothing; `test_vectors` has what it sheds."""
 
+import math
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from small_view import bundle, heaviest, make_view
 
-from loadmanager.core.cluster import ClusterView
+from loadmanager.core.cluster import ClusterView, TransferLimits
 from loadmanager.core.fields import Fields
-from loadmanager.core.ids import BrokerId
+from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.core.memory import Memory
 from loadmanager.core.plan import Reason
 from loadmanager.core.shedding import (
@@ -20,6 +24,7 @@ from loadmanager.core.shedding import (
     TransferShedder,
     UniformLoadShedder,
 )
+from loadmanager.core.shedding.offload import divided
 
 MIB = 1024.0 * 1024.0
 EVERY = sorted({*SHEDDERS.values()}, key=lambda kind: kind.__name__)
@@ -158,6 +163,45 @@ def test_transfer_says_why_a_round_moves_nothing(
 ) -> None:
     shed = TransferShedder(hits=0).shed(view, memory)
     assert (shed.offers, shed.refusals[0].reason) == ((), reason)
+
+
+SPACE = Namespace("t/n")
+
+
+@pytest.mark.parametrize(
+    ("limits", "offers"),
+    [
+        ({}, 2),
+        ({"owners": {}}, 0),
+        ({"owners": {bundle(number): "a:1" for number in range(4)}}, 2),
+        ({"restricted": frozenset({SPACE})}, 0),
+        ({"allowed": {SPACE: frozenset({"a:1"})}}, 0),
+    ],
+)
+def test_transfer_moves_only_what_may_move(limits: dict[str, Any], offers: int) -> None:
+    view = heaviest({"a:1": (0.9, [10.0, 20.0, 30.0, 30.0]), "b:1": (0.1, [1.0])})
+    given = {"available": frozenset(view.brokers.names), "allowed": {}, **limits}
+    limited = replace(view, limits=TransferLimits(**given))
+    assert len(TransferShedder(hits=0).shed(limited, Memory()).offers) == offers
+    excluding = TransferShedder(hits=0, excluded_namespaces=frozenset({SPACE}))
+    assert excluding.shed(view, Memory()).offers == ()
+    resting = replace(view, recently_moved=frozenset(map(bundle, range(4))))
+    assert TransferShedder(hits=0).shed(resting, Memory()).offers == ()
+
+
+def test_transfer_does_not_swap_where_it_may_not() -> None:
+    view = heaviest({"a:1": (0.9, [60.0, 80.0]), "b:1": (0.3, [0.0, 10.0, 20.0, 30.0])})
+    rules = TransferShedder(hits=0, target_std=0.1, transfer=False)
+    assert rules.shed(view, Memory()).offers == ()
+    swapping = replace(rules, transfer=True)
+    assert bundle(100) not in {offer.bundle for offer in swapping.shed(view, Memory()).offers}
+    bare = replace(view, top_bundles={BrokerId("a:1"): view.top_bundles[BrokerId("a:1")]})
+    assert swapping.shed(bare, Memory()).offers == ()
+
+
+def test_division_by_nothing_is_what_floating_point_says() -> None:
+    assert (divided(1.0, 2.0), divided(-1.0, 0.0)) == (0.5, -math.inf)
+    assert math.isnan(divided(0.0, 0.0))
 
 
 clusters = st.dictionaries(

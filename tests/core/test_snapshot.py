@@ -1,4 +1,5 @@
 import json
+import math
 import re
 from typing import Any
 
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from snapshot_samples import B1, B2, HIGH, LOW, NS, report, whole_snapshot
 
 from loadmanager.core.errors import MalformedContent
-from loadmanager.core.ids import BundleId
+from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.snapshot.decoding import decode_snapshot
 from loadmanager.core.snapshot.document import Snapshot, view_of_snapshot
@@ -39,6 +40,10 @@ def broker_with(**changes: Any) -> dict[str, Any]:
     brokers: dict[str, Any] = json.loads(document())["brokers"]
     brokers[B1] |= changes
     return brokers
+
+
+def first(**changes: Any) -> bytes:
+    return document(owners=None, brokers=broker_with(**changes))
 
 
 def test_a_snapshot_comes_back_as_it_was() -> None:
@@ -77,6 +82,10 @@ def test_nothing_but_brokers_is_required() -> None:
     assert decode_snapshot(WHERE, only).reports.keys() == {B1, B2}
 
 
+BELOW, CPU = {"usage": -1.0, "limit": 800.0}, 'brokers["b1:8080"].cpu.usage'
+UNKNOWN = "; expected a broker with a load report in brokers"
+
+
 FAULTS: list[tuple[bytes, str]] = [
     (b"{", "Expecting property name enclosed in double quotes: line 1 column 2"),
     (b"[]", "[]; expected a JSON object"),
@@ -91,29 +100,20 @@ FAULTS: list[tuple[bytes, str]] = [
     (document(brokers={"b1": {}}), 'brokers["b1"]; expected host:port'),
     (document(brokers={B1: 3}), 'brokers["b1:8080"] = 3; expected an object'),
     (
-        document(brokers=broker_with(brokerId=B2)),
+        first(brokerId=B2),
         'brokers["b1:8080"] is the report of b2:8080; expected that of b1:8080, as its name says',
     ),
+    (first(cpu=BELOW), f"{CPU} = -1.0; expected a finite number from 0 to 1e+15"),
     (
-        document(brokers=broker_with(cpu={"usage": -1.0, "limit": 800.0})),
-        'brokers["b1:8080"].cpu.usage = -1.0; expected a finite number from 0 to 1e+15',
+        first(cpu={**BELOW, "usage": math.nan}),
+        f"{CPU} = nan; expected a finite number from 0 to",
     ),
     (
-        document(brokers=broker_with(cpu={"usage": float("nan"), "limit": 800.0})),
-        'brokers["b1:8080"].cpu.usage = nan; expected a finite number from 0 to 1e+15',
-    ),
-    (
-        document(brokers=broker_with(lastStats={LOW: {"msgRateIn": "3"}})),
+        first(lastStats={LOW: {"msgRateIn": "3"}}),
         f"brokers[\"b1:8080\"].lastStats.{LOW}.msgRateIn = '3'; expected a finite number",
     ),
-    (
-        document(ageSeconds={"b1:8080": -2}),
-        'ageSeconds["b1:8080"] = -2; expected seconds from 0 to',
-    ),
-    (
-        document(ageSeconds={"b9:8080": 2}),
-        'ageSeconds["b9:8080"]; expected a broker with a load report in brokers',
-    ),
+    (document(ageSeconds={B1: -2}), 'ageSeconds["b1:8080"] = -2; expected seconds from 0 to'),
+    (document(ageSeconds={"b9:8080": 2}), f'ageSeconds["b9:8080"]{UNKNOWN}'),
     (
         document(bundles={LOW: {"shortTermData": {"msgRateIn": float("inf")}}}),
         f'bundles["{LOW}"].shortTermData.msgRateIn = inf; expected a finite number',
@@ -128,10 +128,7 @@ FAULTS: list[tuple[bytes, str]] = [
         "'0x80000000']; expected growing bounds from 0x00000000 to 0xffffffff, without a gap",
     ),
     (document(boundaries={NS: ["0", "1"]}), "expected bounds written 0x and eight hexadecimal"),
-    (
-        document(owners={LOW: "b9:8080"}),
-        f'owners["{LOW}"] = b9:8080; expected a broker with a load report in brokers',
-    ),
+    (document(owners={LOW: "b9:8080"}), f'owners["{LOW}"] = b9:8080{UNKNOWN}'),
     (
         document(owners={LOW: "b9"}),
         f"owners[\"{LOW}\"] = 'b9'; expected the owning broker, host:port",
@@ -149,11 +146,11 @@ FAULTS: list[tuple[bytes, str]] = [
         f"= b2:8080; expected a range that does not overlap {LOW} of b1:8080",
     ),
     (
-        document(owners=None, brokers=broker_with(bundles=[LOW, HIGH])),
+        first(bundles=[LOW, HIGH]),
         f'brokers["b2:8080"].bundles holds {HIGH}; expected a bundle that b1:8080 does not list',
     ),
     (
-        document(owners=None, brokers=broker_with(bundles=["t/ns/0x00000000_0xc0000000"])),
+        first(bundles=["t/ns/0x00000000_0xc0000000"]),
         f"holds t/ns/0x00000000_0xc0000000; expected a range that does not overlap {LOW}",
     ),
     (
@@ -168,7 +165,10 @@ FAULTS: list[tuple[bytes, str]] = [
         document(constraints={"antiAffinityGroups": {NS: 3}}),
         'constraints.antiAffinityGroups["t/ns"] = 3; expected text',
     ),
-    (document(constraints={"staying": ["x"]}), "staying[0] = 'x'; expected tenant/namespace/0x"),
+    (
+        document(constraints={"staying": ["x"]}),
+        "staying[0] = 'x'; expected tenant/namespace/0x",
+    ),
     (document(unowned=["x"]), "unowned[0] = 'x'; expected tenant/namespace/0xLLLLLLLL"),
     (document(unowned=[LOW]), f"{LOW} is in unowned and in owners"),
     (
@@ -190,10 +190,7 @@ FAULTS: list[tuple[bytes, str]] = [
         "settings.placement.strategy = 'x'; expected one of AvgShedder, LeastLongTermMessageRate",
     ),
     (document(settings={"planner": 3}), "settings.planner = 3; expected an object"),
-    (
-        document(runningLoad={"b9:8080": {"load": 0.1}}),
-        'runningLoad["b9:8080"]; expected a broker with a load report in brokers',
-    ),
+    (document(runningLoad={"b9:8080": {"load": 0.1}}), f'runningLoad["b9:8080"]{UNKNOWN}'),
 ]
 
 
@@ -205,7 +202,7 @@ def test_each_fault_is_told_with_its_place_and_what_was_expected(data: bytes, me
 
 
 def test_lenient_leaves_out_what_cannot_be_read_and_says_so() -> None:
-    brokers = broker_with(cpu={"usage": -1.0, "limit": 800.0})
+    brokers = broker_with(cpu=BELOW)
     data = document(brokers=brokers, owners={LOW: B1, HIGH: B2}, bundles={"x": {}}, inflight={})
     got = decode_snapshot(WHERE, data, lenient=True)
     assert got.reports.keys() == {B2}
@@ -218,22 +215,24 @@ def test_lenient_leaves_out_what_cannot_be_read_and_says_so() -> None:
     ]
 
 
-def test_lenient_gives_a_bundle_of_two_reports_to_the_later_one() -> None:
-    brokers = broker_with(bundles=[LOW, HIGH], lastUpdate=2000)
-    got = decode_snapshot(WHERE, document(owners=None, brokers=brokers), lenient=True)
-    assert {broker: set(one.bundles) for broker, one in got.reports.items()} == {
-        B1: {LOW, HIGH},
-        B2: set(),
-    }
-
-
-def test_lenient_takes_an_overlapping_range_out_of_its_report() -> None:
-    brokers = broker_with(bundles=[LOW, "t/ns/0x40000000_0xc0000000"])
-    got = decode_snapshot(WHERE, document(owners=None, brokers=brokers), lenient=True)
-    assert {broker: set(one.bundles) for broker, one in got.reports.items()} == {
-        B1: {LOW},
-        B2: {HIGH},
-    }
+@pytest.mark.parametrize(
+    ("changes", "listed"),
+    [
+        pytest.param(
+            {"bundles": [LOW, HIGH], "lastUpdate": 2000},
+            {B1: {LOW, HIGH}, B2: set()},
+            id="a bundle of two reports to the later one",
+        ),
+        pytest.param(
+            {"bundles": [LOW, "t/ns/0x40000000_0xc0000000"]},
+            {B1: {LOW}, B2: {HIGH}},
+            id="an overlapping range to nobody",
+        ),
+    ],
+)
+def test_lenient_gives(changes: dict[str, Any], listed: dict[BrokerId, set[BundleId]]) -> None:
+    got = decode_snapshot(WHERE, first(**changes), lenient=True)
+    assert {broker: set(one.bundles) for broker, one in got.reports.items()} == listed
 
 
 def test_lenient_does_without_a_memory_that_cannot_be_read() -> None:

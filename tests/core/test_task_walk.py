@@ -83,7 +83,6 @@ def test_what_must_hold_of_tasks_holds_in_every_state_that_is_reached(walk: Walk
 
 
 def futures(world: World, walk: Walk) -> Iterator[World]:
-    """Yield every world that can come next, after checking what must hold of it."""
     leader = Leader(world, walk.happened)
     leader.end_term()
     yield checked(leader)
@@ -111,7 +110,6 @@ def obey(leader: Leader, bundle: BundleId) -> None:
 
 
 def written(world: World, walk: Walk) -> Iterator[World]:
-    """Yield what can come of the proposals of deciders."""
     trial = Leader(world, walk.happened)
     # Batches that come to the same tasks are one.
     effects = {
@@ -146,7 +144,6 @@ def effect(leader: Leader, batch: Batch) -> tuple[object, frozenset[Live]]:
 
 
 def between(broker: str, tasks: Sequence[BundleTask]) -> int:
-    """Return how many tasks take a bundle to or from a broker."""
     return sum(broker in task.parties for task in tasks)
 
 

@@ -18,7 +18,6 @@ def sample(cpu: float | None, limit: float = 400.0) -> HostUsage:
 
 
 def after(samples: Iterable[HostUsage]) -> UsageSamples:
-    """Return the samples of a broker that has one bundle."""
     found = UsageSamples()
     for one in samples:
         found = found.after(one, {A})

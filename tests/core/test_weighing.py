@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from joint_cluster import CPU_PER_BYTE, CPU_PER_MSG, Broker, Traffic, open_limits, view
+from joint_cluster import CPU_PER_BYTE, CPU_PER_MSG, Broker, Traffic, learned, open_limits, view
 from small_view import bundle
 
 from loadmanager.core.cluster import ClusterView
@@ -36,7 +36,6 @@ PLANNER = Planner(shedder=JointShedder(), placement=JointPlacement())
 
 
 def traffic(minute: int) -> dict[int, Traffic]:
-    """Return traffic that varies enough to learn from."""
     rng = np.random.default_rng(minute)
     return {
         k: Traffic(msgs=rng.uniform(4000, 6000), size=float(rng.choice([100, 2000])))
@@ -45,17 +44,11 @@ def traffic(minute: int) -> dict[int, Traffic]:
 
 
 def seen(minute: int = 20, **given: Any) -> ClusterView:
-    """Return the cluster after so many minutes."""
     return view(BROKERS, traffic(minute), now_s=60.0 * minute, **given)
 
 
 def after(minutes: int, brokers: Mapping[str, Broker] = BROKERS) -> JointState:
-    """Return what is learned within so many minutes."""
-    state = None
-    for minute in range(1, minutes + 1):
-        state = learned_from(view(brokers, traffic(minute), now_s=60.0 * minute), state)
-    assert state is not None
-    return state
+    return learned(view(brokers, traffic(m), now_s=60.0 * m) for m in range(1, minutes + 1))
 
 
 LEARNED = after(20)
@@ -84,21 +77,18 @@ def unlearned(
     now: Mapping[int, Traffic] | None = None,
     subject: str = BUNDLE,
 ) -> Explanation:
-    """Return what is said where nothing was learned."""
     at = view(brokers, now, now_s=1200.0)
     known = Known(view=at, planner=PLANNER, memory=RoundMemory(), refusals={})
     return told_of(known, subject)
 
 
 def weighing(subject: str = BUNDLE, **given: Any) -> Weighing:
-    """Return how it is weighed."""
     found = explained(subject, **given).weighing
     assert found is not None
     return found
 
 
 def weighed(state: JointState) -> Weighing:
-    """Return how the bundle is weighed by a state."""
     at = seen()
     limits = open_limits(at)
     weigher = Weigher(view=at, state=state, weights=ResourceWeights(), limits=limits, price=0.5)
@@ -108,7 +98,6 @@ def weighed(state: JointState) -> Weighing:
 
 
 def cost(found: Weighing, resource: str = "cpu") -> BundleCost:
-    """Return the cost of one resource."""
     return next(one for one in found.costs if one.resource == resource)
 
 

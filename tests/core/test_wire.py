@@ -46,33 +46,14 @@ texts = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=20)
 brokers = st.integers(1, 65535).map(lambda port: BrokerId(f"broker-{port}.example:{port}"))
 numbers = st.floats(0, 1e12, allow_subnormal=False)
 counts = st.integers(0, 2**40)
-urls = st.builds(
-    BrokerUrls,
-    http_url=texts.filter(bool),
-    http_url_tls=texts,
-    broker_url=texts,
-    broker_url_tls=texts,
-)
+urls = st.builds(BrokerUrls, texts.filter(bool), texts, texts, texts)
 listeners = st.dictionaries(texts, urls, max_size=3)
 bundles = st.integers(0, 2**27).map(lambda at: bundle_id(NAMESPACE, at * 16, at * 16 + 16))
-usages = st.none() | st.builds(
-    ResourceUsage,
-    numbers,
-    st.floats(0.001, 1e12),
-    mean=st.none() | numbers,
-    variance=st.none() | numbers,
-)
-stats = st.builds(
-    BundleStats,
-    msgs_in_per_s=numbers,
-    msgs_out_per_s=numbers,
-    bytes_in_per_s=numbers,
-    bytes_out_per_s=numbers,
-    topics=counts,
-    producers=counts,
-    consumers=counts,
-    cache_size_bytes=counts,
-)
+few = st.frozensets(bundles, max_size=2)
+maybe = st.none() | numbers
+limits = st.floats(0.001, 1e12)
+usages = st.none() | st.builds(ResourceUsage, numbers, limits, mean=maybe, variance=maybe)
+stats = st.builds(BundleStats, *[numbers] * 4, *[counts] * 4)
 reports = st.builds(
     LoadReport,
     broker=brokers,
@@ -81,36 +62,20 @@ reports = st.builds(
     reported_at_ms=counts,
     started_at_ms=counts,
     version=texts,
-    cpu=usages,
-    memory=usages,
-    direct_memory=usages,
-    bandwidth_in=usages,
-    bandwidth_out=usages,
+    **dict.fromkeys(("cpu", "memory", "direct_memory", "bandwidth_in", "bandwidth_out"), usages),
+    **dict.fromkeys(("persistent_topics", "non_persistent_topics", "draining"), st.booleans()),
     bundles=st.dictionaries(bundles, stats, max_size=4),
-    gains=st.frozensets(bundles, max_size=2),
-    losses=st.frozensets(bundles, max_size=2),
-    persistent_topics=st.booleans(),
-    non_persistent_topics=st.booleans(),
-    draining=st.booleans(),
+    gains=few,
+    losses=few,
     broker_class=texts,
     protocols=st.dictionaries(texts, texts, max_size=2),
     advertised_listeners=listeners,
 )
 locks = st.builds(
-    LockRecord,
-    urls=urls,
-    broker=brokers,
-    epoch=counts,
-    disabled=st.booleans(),
-    listeners=listeners,
+    LockRecord, urls=urls, broker=brokers, epoch=counts, disabled=st.booleans(), listeners=listeners
 )
 leaders = st.builds(
-    LeaderRecord,
-    broker=brokers,
-    service_url=texts,
-    sidecar_url=texts,
-    instance=texts,
-    epoch=counts,
+    LeaderRecord, broker=brokers, service_url=texts, sidecar_url=texts, instance=texts, epoch=counts
 )
 
 
@@ -263,6 +228,9 @@ def test_a_truncated_report_is_refused(report: LoadReport, part: float) -> None:
         decode_report("/r", data[: int(part * len(data))])
 
 
+CPU = {"usage": 1, "limit": 100}
+
+
 def _report(**changed: Any) -> bytes:
     return json.dumps({"brokerId": "a:1", "webServiceUrl": "http://a:1", **changed}).encode()
 
@@ -274,18 +242,9 @@ def _report(**changed: Any) -> bytes:
         ({"brokerId": 7}, "/r: brokerId = 7; expected text"),
         ({"loadReportType": "Other"}, "/r: loadReportType = 'Other'; expected LocalBrokerData"),
         ({"cpu": 5}, "/r: cpu = 5; expected an object"),
-        (
-            {"cpu": {"usage": -1, "limit": 100}},
-            "cpu.usage = -1; expected a finite number",
-        ),
-        (
-            {"cpu": {"usage": 1, "limit": 100, "variance": -1}},
-            "cpu.variance = -1; expected a finite number",
-        ),
-        (
-            {"cpu": {"usage": 1, "limit": 100, "mean": "x"}},
-            "cpu.mean = 'x'; expected a finite number",
-        ),
+        ({"cpu": {"usage": -1, "limit": 100}}, "cpu.usage = -1; expected a finite number"),
+        ({"cpu": {**CPU, "variance": -1}}, "cpu.variance = -1; expected a finite number"),
+        ({"cpu": {**CPU, "mean": "x"}}, "cpu.mean = 'x'; expected a finite number"),
         ({"cpu": {"usage": 1, "limit": "x"}}, "cpu.limit = 'x'; expected a finite number"),
         ({"lastUpdate": -1}, "lastUpdate = -1; expected milliseconds since 1970"),
         ({"lastUpdate": 2.5}, "lastUpdate = 2.5; expected milliseconds since 1970"),

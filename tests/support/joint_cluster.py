@@ -1,6 +1,6 @@
 """A small cluster whose brokers cost what they cost: for the tests of the joint strategy."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,10 +12,14 @@ from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Listing
 from loadmanager.core.filters import Limits
 from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.joint.deciding import learned_from
+from loadmanager.core.joint.state import JointState
 from loadmanager.core.load import BundleStats
 from loadmanager.core.load_tracker import view_of
+from loadmanager.core.memory import Memory
 from loadmanager.core.planner import Plan
 from loadmanager.core.rates import Rates
+from loadmanager.core.shedding import JointShedder, Shed
 
 CPU_PER_MSG = 2e-3
 """Percent of a core for a message per second: 20 microseconds."""
@@ -50,7 +54,6 @@ class Traffic:
     topics: int = 1
 
     def rates(self, msgs: float) -> Rates:
-        """Return the rates with so many messages."""
         return Rates(msgs, msgs, msgs * self.size, msgs * self.size)
 
 
@@ -121,7 +124,6 @@ def _load(
 
 
 def open_limits(seen: ClusterView, **changed: Any) -> Limits:
-    """Return limits that restrict nothing."""
     brokers = seen.age_s < 1e9
     movable = seen.bundles.known.copy()
     movable[:] = True
@@ -137,3 +139,20 @@ def after(plan: Plan, brokers: Mapping[str, Broker]) -> dict[str, Broker]:
         held[move.source].remove(numbers[move.bundle])
         held[move.target].append(numbers[move.bundle])
     return {key: replace(one, bundles=held[key]) for key, one in brokers.items()}
+
+
+def learned(views: Iterable[ClusterView]) -> JointState:
+    state = None
+    for one in views:
+        state = learned_from(one, state)
+    assert state is not None
+    return state
+
+
+def decided(views: Iterable[ClusterView], shedder: JointShedder | None = None) -> list[Shed]:
+    """Return the decision of each round, with what the former ones left in memory."""
+    found: list[Shed] = []
+    for one in views:
+        memory = found[-1].memory if found else Memory()
+        found.append((shedder or JointShedder()).decide(one, memory, open_limits(one)))
+    return found

@@ -113,7 +113,6 @@ def decide(
     unowned: tuple[BundleId, ...] = (),
     **settings: Any,
 ) -> Plan:
-    """Return the plan of one round, with the default placement."""
     planner = Planner(shedder=shedder, settings=PlannerSettings(**settings))
     return planner.round(view, memory or RoundMemory(), np.random.default_rng(7), unowned=unowned)
 

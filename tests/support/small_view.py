@@ -15,7 +15,6 @@ from loadmanager.core.rates import Rates
 
 
 def bundle(number: int, namespace: str = "t/n") -> BundleId:
-    """Return the name of some bundle."""
     return bundle_id(Namespace(namespace), number * 16, number * 16 + 16)
 
 

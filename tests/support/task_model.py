@@ -42,8 +42,6 @@ Batch = tuple[tuple[BundleTask, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """What matters of a live task."""
-
     kind: TaskKind
     bundles: tuple[BundleId, ...]
     source: BrokerId | None
@@ -89,7 +87,6 @@ class Leader:
                 self.tasks.advance(task, TaskEvent.SOURCE_RELEASED, 0.0)
 
     def world(self) -> World:
-        """Return the world as it is now."""
         return World(
             tuple((self.assigned.get(b), _cut(self.cuts.get(b))) for b in BUNDLES),
             tuple(self.owners.values()),
@@ -100,13 +97,11 @@ class Leader:
     # --- what the controller does ----------------------------------------------------------
 
     def advance(self, task: BundleTask, event: TaskEvent) -> BundleTask:
-        """Change a live task."""
         (after,) = self.tasks.advance(task, event, 1.0)
         self.happened.add((task.state, event))
         return after
 
     def arbitration(self) -> Arbitration:
-        """Return the arbitration of this instant."""
         return Arbitration(
             tasks=self.tasks,
             assigned=self.assigned,
@@ -135,7 +130,6 @@ class Leader:
         assert after.state.ended is (self.tasks.of(after.bundle) is not after)
 
     def read(self) -> None:
-        """Read the standing orders after a lost reply."""
         self.lost = False
         for task in self.tasks:
             if task.state is TaskState.UNCONFIRMED:
@@ -157,12 +151,10 @@ class Leader:
             del self.cuts[bundle]
 
     def stands(self, task: BundleTask) -> bool:
-        """Say whether the order of a task stands."""
         there = all(self.assigned.get(bundle) == task.target for bundle in task.bundles)
         return there and all(self.cuts.get(b) == order for b, order in task.splits.items())
 
     def observe(self) -> None:
-        """Compare the tasks with orders and owners."""
         for task in self.tasks:
             if not task.relocates or task.state is TaskState.UNCONFIRMED:
                 continue
@@ -201,7 +193,6 @@ class Leader:
 
 
 def abstract(task: BundleTask) -> Live:
-    """Return what matters of a task."""
     return Live(
         task.kind,
         task.bundles,
