@@ -19,7 +19,6 @@ BOUNDARIES = Boundaries.even(Namespace("bench/skew"), 8)
 
 
 def topics_in_bundles() -> dict[str, str]:
-    """Return a topic for each bundle."""
     found: dict[str, str] = {}
     number = 0
     while len(found) < len(BOUNDARIES.bundles):
@@ -55,7 +54,6 @@ def pulsar() -> Iterator[FakePulsar]:
 
 @pytest.fixture(params=["file", "node"])
 async def state(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[State]:
-    """Yield both forms of a state, empty."""
     if request.param == "file":
         yield state_file(tmp_path, "research")
         return

@@ -26,7 +26,6 @@ RESUME = f"{BALANCING}/resume"
 
 
 def ask(port: int, path: str, method: str = "GET", **headers: str) -> tuple[int, str]:
-    """Return the status and the text of an answer."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
     connection.request(
         method, path, headers={one.replace("_", "-"): headers[one] for one in headers}
@@ -38,7 +37,6 @@ def ask(port: int, path: str, method: str = "GET", **headers: str) -> tuple[int,
 
 
 def overview(port: int, mode: str, by: str = "") -> dict[str, Any]:
-    """Return the first overview of this mode, set by someone whose name begins so."""
     until_s = time.monotonic() + LIMIT_S
     while True:
         kind, told = event(port)

@@ -53,7 +53,6 @@ def events(output: str) -> list[str]:
 def balancing(
     pulsar: FakePulsar, state_dir: Path, *more: str
 ) -> AbstractContextManager[AttachProcess]:
-    """Run the command as a process."""
     return attached(*options(pulsar, state_dir, "--balance", *more)[1:])
 
 
@@ -209,7 +208,6 @@ def test_limits_bound_what_moves(
 
 
 def closed_now() -> str:
-    """Return a window of half an hour, twelve hours from now."""
     hour = (time.localtime().tm_hour + 12) % 24
     return f"{hour:02}:00-{hour:02}:30"
 

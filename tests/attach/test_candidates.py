@@ -29,7 +29,6 @@ LIMIT_S = 90.0
 
 @pytest.fixture
 def config(zookeeper_address: str, tmp_path: Path) -> Path:
-    """Return a configuration with a chroot that no other test uses."""
     file = tmp_path / "attach.toml"
     file.write_text(
         f'[zookeeper]\nhosts = "{zookeeper_address}"\n'
@@ -40,22 +39,17 @@ def config(zookeeper_address: str, tmp_path: Path) -> Path:
 
 @dataclass
 class Process:
-    """One candidate and what it told so far."""
-
     popen: subprocess.Popen[str]
     told: list[str] = field(default_factory=list)
 
     def says(self, text: str) -> bool:
-        """Return whether a line has a text."""
         return any(text in line for line in self.told)
 
     @property
     def events(self) -> list[str]:
-        """What it told that is neither a window nor a task."""
         return [line["event"] for line in map(json.loads, self.told) if "event" in line]
 
     def tasks(self, state: str) -> list[dict[str, Any]]:
-        """Return the tasks that came into a state."""
         found = (line["task"] for line in map(json.loads, self.told) if "task" in line)
         return [one for one in found if one["state"] == state]
 

@@ -24,8 +24,6 @@ LONGEST_S = 0.6
 
 @dataclass
 class World:
-    """One who watches, and the session of another candidate."""
-
     watching: Candidate
     other: MemoryCoordination
     service: MemoryService
@@ -55,7 +53,6 @@ def watcher(coordination: MemoryCoordination) -> Candidate:
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
-    """Yield a watcher beside another candidate that is listed."""
     service = MemoryService()
     mine, other = MemoryCoordination(service), MemoryCoordination(service)
     for one in (mine, other):

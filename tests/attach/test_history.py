@@ -118,7 +118,6 @@ def test_history_is_of_rounds_alone(pulsar: FakePulsar, tmp_path: Path) -> None:
 
 
 def decided_again(lines: list[Mapping[str, Any]]) -> tuple[list[Any], list[Any]]:
-    """Return the moves of the first base round as recorded, and as decided again from history."""
     told = next(one for one in lines if one["kind"] == "round" and one["base"])
     bundles = [one for one in lines if one["kind"] == "bundles" and one["round"] == told["round"]]
     reports = {

@@ -28,24 +28,19 @@ OFF = dict.fromkeys(SWITCHES, "false")
 
 @dataclass
 class Told:
-    """A log that keeps everything."""
-
     held: list[str] = field(default_factory=list)
     tasks: list[BundleTask] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
     after_round: Callable[[], None] = lambda: None
 
     def round(self, _seen: Observation, held: str) -> None:
-        """Keep why nothing moves."""
         self.held.append(held)
         self.after_round()
 
     def task(self, task: BundleTask, _why: str) -> None:
-        """Keep a task."""
         self.tasks.append(task)
 
     def event(self, what: str) -> None:
-        """Keep anything else."""
         self.events.append(what)
 
 
@@ -134,10 +129,7 @@ async def test_nothing_is_ordered_where_the_budget_cannot_be_kept(
 
 
 class SuspendedBeforeOrders(SharedState):
-    """A state whose session is suspended once the budget of a round is kept."""
-
     async def keep(self, part: Part, text: str) -> None:
-        """Keep it, then lose the connection."""
         await super().keep(part, text)
         if part is Part.MOVES:
             assert isinstance(self.coordination, MemoryCoordination)

@@ -291,7 +291,6 @@ async def test_without_claims_bundles_of_different_brokers_move_at_once(
 
 
 def between(pulsar: FakePulsar, sources: tuple[int, int], targets: tuple[int, int]) -> list[Move]:
-    """Return moves of two bundles between brokers by their places."""
     found = [move(pulsar, number) for number in range(2)]
     for one, source in zip(found, sources, strict=True):
         pulsar.hand_over(one.bundle, pulsar.brokers[source])
@@ -303,7 +302,6 @@ def between(pulsar: FakePulsar, sources: tuple[int, int], targets: tuple[int, in
 
 
 def arrived(pulsar: FakePulsar, wanted: list[Move], request: web.Request) -> web.Response:
-    """Let the bundle that is unloaded be at its target."""
     target = next(one.target for one in wanted if one.bundle == moved(request))
     pulsar.hand_over(moved(request), next(one for one in pulsar.brokers if one.name == target))
     return web.Response(status=204)

@@ -46,36 +46,29 @@ def pulsar() -> Iterator[FakePulsar]:
 
 @dataclass
 class Told:
-    """A log that keeps tasks and events."""
-
     tasks: list[tuple[BundleTask, str]] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
     rounds: int = 0
     after_first: Callable[[], None] = lambda: None
 
     def round(self, _seen: Observation, _held: str) -> None:
-        """Do what is to happen after the first round."""
         self.rounds += 1
         if self.rounds == 1:
             self.after_first()
 
     def task(self, task: BundleTask, why: str) -> None:
-        """Keep a task."""
         self.tasks.append((task, why))
 
     def event(self, what: str) -> None:
-        """Keep an event."""
         self.events.append(what)
 
     @property
     def ended(self) -> dict[BundleId, TaskState]:
-        """How tasks ended."""
         return {task.bundle: task.state for task, _ in self.tasks if task.state.ended}
 
 
 @pytest.fixture
 async def balancer(pulsar: FakePulsar, tmp_path: Path) -> AsyncIterator[Balancer]:
-    """Yield what balances it, and places."""
     admin = PulsarAdmin(Access(), known={one.name for one in pulsar.brokers})
     yield Balancer(
         admin=admin,
@@ -101,12 +94,10 @@ async def balanced(balancer: Balancer, after_first: Callable[[], None], rounds: 
 
 
 def created(pulsar: FakePulsar, count: int = 7, namespace: Namespace = NEW) -> Callable[[], None]:
-    """Return what makes a namespace of which no broker serves anything."""
     return lambda: pulsar.unloaded.extend(Boundaries.even(namespace, count).bundles)
 
 
 def owners(pulsar: FakePulsar, namespace: Namespace = NEW) -> Counter[int]:
-    """Return how many bundles of a namespace each broker serves, by its place."""
     return Counter(
         place
         for place, broker in enumerate(pulsar.brokers)

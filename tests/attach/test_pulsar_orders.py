@@ -31,14 +31,11 @@ from loadmanager.leader.task_controller import TaskController
 
 @dataclass
 class Right(Mandate):
-    """A mandate that is as a test says."""
-
     epoch: int = 7
     why: str = ""
     deposed: bool = False
 
     def lapsed(self) -> str:
-        """Return what the test says."""
         return self.why
 
     async def confirm(self) -> str:
@@ -48,7 +45,6 @@ class Right(Mandate):
         return self.why
 
     async def hands_over(self) -> bool:
-        """Return that nobody goes on."""
         return False
 
 
@@ -66,15 +62,12 @@ class Term:
 
     @property
     def brokers(self) -> list[BrokerId]:
-        """The names of the brokers."""
         return [parse_broker(one.name) for one in self.pulsar.brokers]
 
     def bundle(self, number: int = 0) -> BundleId:
-        """Return a bundle of the first broker."""
         return parse_bundle(self.pulsar.brokers[0].owned[number])
 
     def look(self) -> None:
-        """See where every bundle is."""
         topics = list(self.pulsar.brokers[0].topics)
         samples = {
             parse_broker(one.name): BrokerSample(
@@ -109,18 +102,15 @@ class Term:
         return (await self.tasks.dispatch([proposal])).refused.get(bundle, "")
 
     def states(self, bundle: BundleId) -> list[str]:
-        """Return the states that the tasks of a bundle came into."""
         return [one.state.value for one in self.told if one.bundle == bundle]
 
     @property
     def last(self) -> BundleTask:
-        """The task that changed last."""
         return self.told[-1]
 
 
 @pytest.fixture
 async def term(pulsar: FakePulsar) -> AsyncIterator[Term]:
-    """Yield a term whose controller has seen where all bundles are."""
     admin = PulsarAdmin(
         Access(timeout_s=2.0, change_timeout_s=2.0), known={one.name for one in pulsar.brokers}
     )

@@ -288,7 +288,6 @@ async def test_a_broker_that_does_not_answer_is_taken_out_until_it_does(
 
 
 def topic_beside(topic: str, bundle: str) -> str:
-    """Return another topic of a bundle."""
     return next(
         name for n in range(1000) if lies_in(name := f"{topic}-{n}", bundle) and name != topic
     )

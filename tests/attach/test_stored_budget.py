@@ -24,7 +24,6 @@ def stored(state: State, *, at_s: float, per_hour: int = 2) -> StoredBudget:
 
 
 async def resumed(state: State, *, at_s: float) -> str:
-    """Return what keeps the next controller from a move."""
     following = stored(state, at_s=at_s)
     await following.resume()
     return following.budget.exhausted(BUNDLE, at_s - 5000.0)

@@ -44,7 +44,6 @@ def load_report(cpu_fraction: float) -> dict[str, object]:
 
 @pytest.fixture
 def busy(pulsar: FakePulsar) -> FakePulsar:
-    """Let the first broker be busy, by traffic and by the report of its host."""
     for broker, fraction in zip(pulsar.brokers, (0.9, 0.1, 0.1), strict=True):
         broker.load_report = load_report(fraction)
     grows = pulsar.brokers[0].grows

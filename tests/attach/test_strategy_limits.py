@@ -49,7 +49,6 @@ def strategy(name: str, *, acts: bool = True, placement: str | None = None) -> S
 def samples(
     *, began_s: float = 0.0, non_persistent: bool = False, internal: str = ""
 ) -> dict[BrokerId, BrokerSample]:
-    """Return a window in which the first broker serves two busy namespaces alone."""
     one = BundleTraffic(
         msgs_in_per_s=2e3,
         msgs_out_per_s=4e3,
@@ -160,11 +159,9 @@ class Watched:
         self.decides.loads.monotonic_s = lambda: self.now_s
 
     def look(self) -> Observation:
-        """Look at a window that ends now."""
         return look(self.decides, samples(began_s=self.now_s - 10.0), at=self.at)
 
     def carry_out(self, seen: Observation) -> None:
-        """Order the first move of a look, and let it end."""
         (one, *_) = seen.proposals
         task = BundleTask(
             kind=TaskKind.MOVE,

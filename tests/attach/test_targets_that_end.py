@@ -48,7 +48,6 @@ class Transfer:
     stuck: bool = False
 
     def __post_init__(self) -> None:
-        """Let the source answer orders of this bundle so."""
         self.source, self.target, self.third = self.pulsar.brokers
         path = f"/admin/v2/namespaces/{self.move.bundle}/unload"
         self.source.instead[path] = self.unload
@@ -74,7 +73,6 @@ class Transfer:
         return refused(500, "Failed to close topics")
 
     def land(self) -> None:
-        """Let the broker have the bundle that Pulsar gives it to."""
         self.stuck = self.lands is None
         self.pulsar.hand_over(self.move.bundle, self.lands or self.source)
 
@@ -119,7 +117,6 @@ def mover(
 
 
 def freed(transfer: Transfer, outcome: Outcome) -> None:
-    """Check that the source was told to release the bundle, after which it is served."""
     assert transfer.destinations[-1] == ""
     assert not transfer.stuck
     assert (outcome.state, outcome.owner) == ("landed_elsewhere", transfer.third.name)

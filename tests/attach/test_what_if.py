@@ -188,13 +188,11 @@ def isolated(snapshot: Path, *, primary: list[str], secondary: list[str]) -> Non
 
 
 def by_broker(outlook: dict[str, Any]) -> dict[str, bool]:
-    """Return which brokers have traffic after the moves."""
     return {one["broker"]: one["evenedMsgsPerS"] > 0 for one in outlook["brokers"]}
 
 
 @pytest.fixture
 def first_host(snapshot: Path, pulsar: FakePulsar) -> int:
-    """Return the place of the broker that has all traffic."""
     names = [one["broker"] for one in json.loads(snapshot.read_text(encoding="utf-8"))["brokers"]]
     return names.index(pulsar.brokers[0].name)
 

@@ -21,7 +21,6 @@ def run(*arguments: str) -> Result:
 
 @pytest.fixture(name="directory")
 def directory_fixture(tmp_path: Path) -> Path:
-    """A directory with one file of three lines."""
     lost = lost_record("rounds", NOON_MS, records=7, why="unfit", first_at_ms=1, last_at_ms=1)
     records = [term_record(NOON_MS, 3, "began"), lost, term_record(NOON_MS, 3, "ended")]
     with recorded(tmp_path, ORIGIN) as history:

@@ -45,13 +45,10 @@ Serve = Callable[..., str]
 
 @dataclass
 class Planned:
-    """A preview with a canned plan."""
-
     moves: tuple[Move, ...] = (Move(BUNDLE, BrokerId("b2:8080"), B1, Cause.OVERLOADED),)
     optimality: Optimality | None = ASSESSMENT.optimality
 
     async def plan(self, _wish: PlanOverrides) -> Preview:
-        """Return the canned plan."""
         found = self.optimality
         return Preview(
             plan=Plan(moves=self.moves, refusals=(), memory=RoundMemory()),
@@ -69,7 +66,6 @@ class NoLookup(LookupService):
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Return a function that serves a leader's answers in a thread and returns its URL."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

@@ -12,8 +12,6 @@ from loadmanager.cli import main
 
 
 class Asked:
-    """A server that answers every question with a leader, and remembers the questions."""
-
     def __init__(self) -> None:
         self.tokens: list[str] = []
         asked = self
@@ -35,7 +33,6 @@ class Asked:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def close(self) -> None:
-        """Answer no more."""
         self._server.shutdown()
         self._server.server_close()
 

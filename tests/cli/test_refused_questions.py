@@ -14,8 +14,6 @@ from loadmanager.cli import main
 
 
 class Server:
-    """Answers every question with one status, and remembers the tokens."""
-
     def __init__(
         self, status: int, location: str = "", context: ssl.SSLContext | None = None
     ) -> None:
@@ -46,7 +44,6 @@ class Server:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def close(self) -> None:
-        """Answer no more."""
         self._server.shutdown()
         self._server.server_close()
 

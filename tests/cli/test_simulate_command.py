@@ -256,10 +256,7 @@ def test_without_plotly_a_page_is_refused_before_anything_is_simulated(
 
 
 class Terminal(io.StringIO):
-    """Somebody is looking."""
-
     def isatty(self) -> bool:
-        """Say so."""
         return True
 
 

@@ -22,7 +22,6 @@ RUN = "avg+avg-safe-seed-7"
 
 @pytest.fixture
 def scenario(tmp_path: Path) -> Path:
-    """Return the file of a small scenario."""
     return written(tmp_path / "two.toml")
 
 
@@ -42,7 +41,6 @@ def files_in(folder: Path) -> dict[Path, bytes]:
 
 
 def refused(done: Result, folder: Path) -> None:
-    """Check that it ended at once, and says where what is, and what to do."""
     assert done.exit_code == 2, done.output
     assert not done.stdout
     assert f"{folder} holds the history of another run" in done.stderr

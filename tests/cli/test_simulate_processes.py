@@ -50,7 +50,6 @@ def long_run(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def group(leader: int) -> list[int]:
-    """Return the processes of a group that live and have begun Python."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():

@@ -31,7 +31,6 @@ B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")
 
 
 def unloaded(source: BrokerId | None, target: BrokerId | None) -> UnloadedBundle:
-    """Return the result of an unload of the bundle."""
     return UnloadedBundle(bundle=BUNDLE, source=source, target=target, took_s=0.0123)
 
 
@@ -59,7 +58,6 @@ class Application(DrainRequests):
     async def unload(
         self, namespace: Namespace, range_text: str | None, destination: BrokerId | None
     ) -> Sequence[UnloadedBundle]:
-        """See `UnloadRequests`."""
         if self.elsewhere:
             raise LeaderElsewhere(self.elsewhere)
         self._refuse()
@@ -70,16 +68,13 @@ class Application(DrainRequests):
         return [self.went.model_copy(update={"bundle": bundle})]
 
     async def mark(self, broker: BrokerId, *, by: str, reason: str) -> None:
-        """See `DrainRequests`."""
         self._refuse()
         self.marks[broker] = DrainMark(since_ms=1, by=by, reason=reason)
 
     async def unmark(self, broker: BrokerId) -> None:
-        """See `DrainRequests`."""
         self.marks.pop(broker, None)
 
     async def status(self, broker: BrokerId) -> DrainState:
-        """See `DrainRequests`."""
         if broker in self.marks:
             self.left = max(self.left - 2, self.stuck_at)
         if self.unknown:
@@ -111,12 +106,10 @@ class Others(Resource, tag="others"):
         Reply(200, "Boundaries.", dict[str, Any]),
     )
     async def bundles(self) -> dict[str, Any]:
-        """Return the boundaries of two bundles."""
         return {"boundaries": ["0x00000000", "0x40000000", "0xffffffff"]}
 
     @operation("GET", "/admin/v2/loadmanager/balancing", Reply(200, "The mode.", dict[str, Any]))
     async def balancing(self) -> dict[str, Any]:
-        """Return the mode."""
         return {"mode": self._application.mode.value}
 
 

@@ -111,11 +111,8 @@ def test_the_picture_is_no_higher_than_the_terminal(height: int) -> None:
 
 
 class Lookups(LookupService):
-    """An application that nobody looks anything up in, which knows the leader."""
-
     @property
     def leader(self) -> LeaderInfo | None:
-        """The leader."""
         return LeaderInfo(
             broker=BrokerId("b1:8080"),
             service_url="http://b1:8080",
@@ -179,19 +176,16 @@ class Terminal:
                 self.shown += os.read(self.fd, 65536)
 
     def ended(self) -> int:
-        """Return how the process ended, once what it had to say is read."""
         code = self.process.wait(30)
         while select.select([self.fd], [], [], 0.2)[0]:
             self.shown += os.read(self.fd, 65536)
         return code
 
     def is_given_back(self) -> bool:
-        """Say whether modes, screen and cursor are as they were."""
         left = self.shown.rfind(LEAVE_SCREEN) > 0 and self.shown.rfind(SHOW_CURSOR) > 0
         return left and termios.tcgetattr(self._inner) == self.modes
 
     def close(self) -> None:
-        """End it in any case."""
         self.process.kill()
         self.process.wait(30)
         os.close(self.fd)

@@ -16,7 +16,6 @@ from loadmanager.core.shedding import SHEDDERS
 
 
 def numbers_of(section: type[Section], path: str = "") -> Iterator[tuple[str, list[Any]]]:
-    """Yield the numbers of a section with what is known of each."""
     for name, field in section.model_fields.items():
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, Section):

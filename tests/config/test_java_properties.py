@@ -53,7 +53,6 @@ def test_an_escape_of_no_character_is_an_error_with_its_line(text: str, message:
 
 @pytest.fixture(scope="module")
 def java() -> Iterator[Any]:
-    """Yield a running Java."""
     try:
         program = find_java()
     except EmbeddedZooKeeperError as error:

@@ -26,7 +26,6 @@ ID = {"LOADMANAGER_BROKER__ID": "b:8080"}
 
 
 def made(shedder: str, placement: str | None = None, **budgets: Any) -> Planner:
-    """Return the planner of a configuration that names these strategies."""
     chosen = PlacementSettings() if placement is None else PlacementSettings(strategy=placement)
     shedding = SheddingSettings(strategy=shedder)
     return planner_of(shedding, chosen, PlannerSettings(**budgets), LeaderSettings())

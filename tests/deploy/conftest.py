@@ -7,5 +7,4 @@ import pytest
 
 @pytest.fixture(scope="session")
 def project() -> Path:
-    """Return the project's top folder."""
     return Path(__file__).parents[2]

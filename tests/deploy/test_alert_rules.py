@@ -58,7 +58,6 @@ def test_every_alert_has_an_outage_in_which_it_is_to_fire(
 
 
 def told(label: str) -> str:
-    """Return how an annotation begins that takes an external label of Prometheus."""
     name = f"$externalLabels.loadmanager_{label}"
     return f"{{{{ with {name} }}}}{{{{ . }}}}{{{{ else }}}}"
 

@@ -21,7 +21,6 @@ DEFAULT = re.compile(r"\$\{\w+:-([^}]*)\}")
 
 @pytest.fixture(scope="module")
 def services(project: Path) -> dict[str, Any]:
-    """Return the services as they are when no variable is set."""
     text = (project / "docker-compose.yml").read_text(encoding="utf-8")
     found: dict[str, Any] = yaml.safe_load(DEFAULT.sub(r"\1", text))["services"]
     return found
@@ -29,7 +28,6 @@ def services(project: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def configs(project: Path, services: dict[str, Any]) -> list[Config]:
-    """Return what each sidecar starts with."""
     file = project / "deploy" / "compose" / "loadmanager.toml"
     environments = (services[f"sidecar-{node}"]["environment"] for node in NODES)
     return [load_config(file, {k: str(v) for k, v in each.items()}) for each in environments]

@@ -25,7 +25,6 @@ def resources(project: Path) -> list[Resource]:
 
 @pytest.fixture(scope="module")
 def pods(resources: list[Resource]) -> Resource:
-    """Return what the StatefulSet makes pods from."""
     (stateful_set,) = (r for r in resources if r["kind"] == "StatefulSet")
     template: Resource = stateful_set["spec"]["template"]
     return template
@@ -90,7 +89,6 @@ def value_in_a_pod(variable: Resource, pods: Resource) -> str:
 
 @pytest.fixture
 def config(resources: list[Resource], pods: Resource, tmp_path: Path) -> Config:
-    """Return the settings that the sidecar of the first pod starts with."""
     (shared,) = (r["data"]["loadmanager.toml"] for r in resources if r["kind"] == "ConfigMap")
     assert tomllib.loads(shared)
     file = tmp_path / "loadmanager.toml"

@@ -36,7 +36,6 @@ def pinned(lock: str) -> dict[str, list[Requirement]]:
 
 @pytest.fixture(params=["sidecar", "pipeline"])
 def lock(request: pytest.FixtureRequest, project: Path) -> tuple[str, str]:
-    """Return the name and the text of a lock file."""
     name = str(request.param)
     return name, (project / "deploy" / "locks" / f"{name}.txt").read_text(encoding="utf-8")
 

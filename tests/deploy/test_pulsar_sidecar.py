@@ -30,7 +30,6 @@ def sidecar(patch: Resource) -> Resource:
 
 @pytest.fixture(scope="module")
 def patched(patch: Resource) -> Resource:
-    """Return the StatefulSet as the chart makes it, merged as Kubernetes does."""
     broker = {
         "name": "pulsar-broker",
         "image": "apachepulsar/pulsar-all:4.0.7",
@@ -66,7 +65,6 @@ def test_the_patched_brokers_are_valid_with_no_unknown_field(
 
 @pytest.fixture
 def config(sidecar: Resource) -> Config:
-    """Return the settings of the first pod, by limits that its broker might have."""
     given = {"metadata.name": "pulsar-broker-0", "limits.cpu": "4", "limits.memory": "8192"}
     environment: dict[str, str] = {}
     for one in sidecar["env"]:

@@ -36,7 +36,6 @@ def test_known(): assert False
 
 @pytest.fixture
 def suite(project: Path, tmp_path: Path) -> Path:
-    """Return a folder with a few tests under this project's rules."""
     shutil.copy(project / "tests" / "conftest.py", tmp_path)
     shutil.copy(project / "pyproject.toml", tmp_path)
     (tmp_path / "test_sample.py").write_text(SAMPLE, encoding="utf-8")

@@ -18,14 +18,12 @@ MACHINE_PATH = re.compile(r"(?<![\w.~}-])/(work|home|root|Users|farm)/")
 
 
 def places(text: str, pattern: re.Pattern[str]) -> Iterator[tuple[int, str]]:
-    """Yield line number and text of each match."""
     for number, line in enumerate(text.splitlines(), 1):
         if found := pattern.search(line):
             yield number, found.group()
 
 
 def traces(project: Path, pattern: re.Pattern[str]) -> list[str]:
-    """Return where the pattern stands in a file that git keeps."""
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=project, capture_output=True, text=True, check=False
     )

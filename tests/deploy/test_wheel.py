@@ -58,7 +58,6 @@ def pip(*arguments: str | Path) -> str:
 
 @pytest.fixture(scope="module")
 def programs(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the program folder of a fresh environment with the wheel and what it depends on."""
     folder = tmp_path_factory.mktemp("wheel")
     pip("wheel", "--quiet", "--no-deps", "--wheel-dir", folder, project)
     (wheel,) = folder.glob("loadmanager-*.whl")
@@ -131,7 +130,6 @@ def test_a_job_without_its_extra_says_what_to_install_in_one_line(
 
 
 def required(told: list[str], extra: str) -> set[str]:
-    """Return the names of what an extra brings, given a package's requirements."""
     return {
         one.name.lower()
         for one in map(Requirement, told)
@@ -140,7 +138,6 @@ def required(told: list[str], extra: str) -> set[str]:
 
 
 def imported(folder: Path) -> Iterator[str]:
-    """Yield the top-level names of all modules that the files of a folder import."""
     for file in folder.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):

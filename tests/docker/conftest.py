@@ -25,7 +25,6 @@ PUBLIC_IMAGES = {
 
 
 def run(*command: str) -> str:
-    """Run a command in the project's folder and return what it printed."""
     finished = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, f"{command}\n{finished.stdout}\n{finished.stderr}"
     return finished.stdout.strip()
@@ -64,32 +63,26 @@ def built(extras: str = "") -> str:
 
 @pytest.fixture(scope="session")
 def image(docker: Callable[..., str]) -> str:  # noqa: ARG001 - skips without Docker
-    """Return the name of the sidecar's image."""
     return built()
 
 
 @pytest.fixture(scope="session")
 def pipeline_image(docker: Callable[..., str]) -> str:  # noqa: ARG001 - skips without Docker
-    """Return the name of the image with Spark and a Java."""
     return built("pipeline")
 
 
 @pytest.fixture(scope="session")
 def zookeeper_image(docker: Callable[..., str]) -> str:  # noqa: ARG001 - skips without Docker
-    """Return the name of the image that ZooKeeper runs from."""
     return present("ZOOKEEPER_IMAGE")
 
 
 @pytest.fixture(scope="session")
 def prometheus_image(docker: Callable[..., str]) -> str:  # noqa: ARG001 - skips without Docker
-    """Return the name of the image that Prometheus and its tools run from."""
     return present("PROMETHEUS_IMAGE")
 
 
 @pytest.fixture(scope="session")
 def eventually() -> Callable[..., Any]:
-    """Return a call that waits for a condition, with a bound."""
-
     def wait(what: str, look: Callable[[], T], *, within_s: float) -> T:
         deadline_s = time.monotonic() + within_s
         while not (seen := look()):

@@ -34,15 +34,12 @@ Eventually = Callable[..., Any]
 
 @dataclass(slots=True)
 class Stack:
-    """The project's containers, brought up under a name of their own on free ports."""
-
     command: tuple[str, ...]
     environment: dict[str, str]
     ports: dict[tuple[str, int], int] = field(default_factory=dict)
     token: str = ""
 
     def compose(self, *arguments: str) -> str:
-        """Call compose and return what it printed."""
         finished = subprocess.run(
             [*self.command, *arguments],
             cwd=PROJECT,
@@ -70,7 +67,6 @@ class Stack:
                 return 0, repr(error)
 
     def sidecar(self, node: int, path: str, method: str = "GET") -> tuple[int, str]:
-        """Ask the sidecar of a node."""
         return self.ask(f"node-{node}", SIDECAR_PORT, path, method)
 
     def owner(self, node: int, topic: str) -> str:
@@ -112,7 +108,6 @@ def compose_command() -> tuple[str, ...]:
 def stack(
     image: str, zookeeper_image: str, prometheus_image: str, eventually: Eventually
 ) -> Iterator[Stack]:
-    """Yield the running stack, every sidecar of it ready."""
     sidecars = ("SIDECAR_1_PORT", "SIDECAR_2_PORT", "SIDECAR_3_PORT")
     stack = Stack(
         command=(*compose_command(), "--project-name", f"loadmanager-test-{os.getpid()}"),
@@ -226,7 +221,6 @@ def test_another_node_leads_and_serves_all_after_the_leaders_node_dies(
 
 
 def tasks_by_host(stack: Stack) -> Counter[str]:
-    """Return how many tasks each host finished, as Spark's own record of its events tells."""
     events = stack.compose(
         "exec", "-T", "spark-master", "sh", "-c", f"cat {TABLES}/events/*/events_*"
     )

@@ -38,7 +38,6 @@ def test_image_explains_its_commands(docker: Docker, image: str) -> None:
 
 @pytest.fixture
 def broker(docker: Docker, image: str) -> Iterator[str]:
-    """Run a broker the way docker-compose.yml does, and yield the container's id."""
     container = docker(
         *("run", "--detach", "--read-only", "--cap-drop", "ALL", "--health-interval", "1s"),
         *("--env", "HEALTH_URL=http://127.0.0.1:8080/loadmanager-broker/v1/health"),

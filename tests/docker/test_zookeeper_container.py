@@ -23,8 +23,6 @@ LOCK = "/locks/bundle"
 
 
 class Server:
-    """One ZooKeeper in a container, always on the same port of this host."""
-
     def __init__(self, image: str) -> None:
         (port,) = free_ports(1)
         self.address = f"127.0.0.1:{port}"
@@ -36,19 +34,15 @@ class Server:
         self._container.start()
 
     def restart(self) -> None:
-        """Stop the server and start it again with the data it had."""
         self._container.get_wrapped_container().restart(timeout=5)
 
     def pull_cable(self) -> None:
-        """Leave the server running where nobody reaches it."""
         self._network().disconnect(self._container.get_wrapped_container())
 
     def plug_cable(self) -> None:
-        """Make the server reachable again."""
         self._network().connect(self._container.get_wrapped_container())
 
     def remove(self) -> None:
-        """Take the container and its data away."""
         self._container.stop()
 
     def _network(self) -> Any:
@@ -64,7 +58,6 @@ def server(zookeeper_image: str) -> Iterator[Server]:
 
 @pytest.fixture
 async def session(server: Server) -> AsyncIterator[ZooKeeperCoordination]:
-    """Yield a connected session."""
     options = ZooKeeperOptions(
         hosts=server.address, session_timeout_s=SESSION_TIMEOUT_S, reconnect_delay_max_s=0.5
     )
@@ -78,7 +71,6 @@ async def session(server: Server) -> AsyncIterator[ZooKeeperCoordination]:
 async def until(
     session: ZooKeeperCoordination, reached: Callable[[SessionState], bool]
 ) -> SessionState:
-    """Return the first state that is as wished, the present one included."""
     arrived = asyncio.Event()
 
     def look(state: SessionState) -> None:

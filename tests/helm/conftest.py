@@ -57,7 +57,6 @@ def helm() -> Callable[..., subprocess.CompletedProcess[str]]:
 
 @pytest.fixture(scope="session", params=["smallest", "full", "alone"])
 def values(request: pytest.FixtureRequest) -> Path:
-    """Return a file with values for the chart."""
     return VALUES / f"{request.param}.yaml"
 
 
@@ -65,7 +64,6 @@ def values(request: pytest.FixtureRequest) -> Path:
 def resources(
     helm: Callable[..., subprocess.CompletedProcess[str]], values: Path
 ) -> list[Resource]:
-    """Return what the chart makes of the values."""
     done = helm("template", "main", CHART, "--values", values, "--kube-version", "1.33")
     assert done.returncode == 0, done.stderr
     return [one for one in yaml.safe_load_all(done.stdout) if one is not None]

@@ -34,7 +34,6 @@ def kinds(resources: list[Resource], kind: str) -> list[Resource]:
 
 
 def pods(resources: list[Resource]) -> list[Resource]:
-    """Return what Deployments and the job make pods from."""
     makers = kinds(resources, "Deployment") + kinds(resources, "Job")
     return [one["spec"]["template"] for one in makers]
 

@@ -22,7 +22,6 @@ OLDEST, NEWEST = "1.33", kubernetes_validate.latest_version()
 
 
 def patch_of(helm: Helm, *given: str | Path) -> Resource:
-    """Return the patch, which is all that this mode makes."""
     command = ("template", "main", CHART, "--namespace", "pulsar", "--kube-version", OLDEST)
     done = helm(*command, *given)
     assert done.returncode == 0, done.stderr

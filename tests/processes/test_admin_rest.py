@@ -22,27 +22,22 @@ ACME = "namespaces/acme/prod"
 
 @dataclass(frozen=True, slots=True)
 class Sidecar:
-    """One sidecar's admin REST. Redirects to the leader are followed."""
-
     processes: ProcessCluster
     member: Member
 
     async def send(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """Return status and content of an answer."""
         url = f"{self.member.sidecar_url}/admin/v2/{path}"
         async with self.processes.http.request(method, url, json=body) as answer:
             is_json = answer.content_type == "application/json"
             return answer.status, await (answer.json() if is_json else answer.text())
 
     async def get(self, path: str) -> Any:
-        """Return what a path gives."""
         status, content = await self.send("GET", path)
         assert status == 200, content
         return content
 
 
 async def publish(processes: ProcessCluster, topic: TopicName, sidecar: Sidecar) -> str:
-    """Publish one message, and return the broker that took it."""
     path = f"{topic.domain}/{topic.namespace}/{topic.local}"
     url = f"{sidecar.member.sidecar_url}/lookup/v2/topic/{path}"
     async with processes.http.get(url) as found:

@@ -47,8 +47,6 @@ def address_of_this_host() -> str:
 
 
 class OpenCluster(Cluster):
-    """The demo's cluster, its brokers at another address and its sidecars as by default."""
-
     def __init__(
         self, settings: DemoSettings, children: Children, http: aiohttp.ClientSession
     ) -> None:
@@ -62,11 +60,9 @@ class OpenCluster(Cluster):
         return {**told, "sidecar": {"listen_port": told["sidecar"]["listen_port"]}}
 
     def elsewhere(self, member: Member) -> str:
-        """Return where others ask a member's sidecar."""
         return f"http://{self.address}:{member.sidecar_url.rpartition(':')[2]}"
 
     async def name_as_leader(self, url: str) -> None:
-        """Have the leader's node in ZooKeeper name another URL."""
         session = ZooKeeperCoordination(
             ZooKeeperOptions(hosts=f"127.0.0.1:{self._zookeeper_port}", chroot="/loadmanager/demo")
         )
@@ -81,7 +77,6 @@ class OpenCluster(Cluster):
             await session.close()
 
     async def token(self, right: str, *options: str) -> dict[str, str]:
-        """Return the headers of a token, made as people make it."""
         zookeeper = f"127.0.0.1:{self._zookeeper_port}"
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "loadmanager", "token", "--right", right, *options),

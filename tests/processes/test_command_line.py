@@ -18,27 +18,21 @@ NAMESPACE = "acme/orders"
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What one command printed, and how it ended."""
-
     code: int
     out: str
     err: str
 
     @property
     def json(self) -> Any:
-        """The output as the JSON it should be."""
         return json.loads(self.out)
 
 
 @dataclass(frozen=True, slots=True)
 class Shell:
-    """Types commands, asking one of the sidecars."""
-
     processes: ProcessCluster
     home: Path
 
     async def type(self, *arguments: str) -> Said:
-        """Run one command to its end."""
         url = self.processes.cluster.members[0].sidecar_url
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "loadmanager", *arguments),

@@ -19,14 +19,12 @@ BOUND_S = 60.0
 
 
 async def start_another(processes: ProcessCluster, member: Member) -> Child:
-    """Start one more sidecar beside a member's broker, and let the member be known by it."""
     (port,) = free_ports(1)
     member.sidecar_url = f"http://{HOST}:{port}"
     return await processes.cluster._start_sidecar(member)
 
 
 async def until_registered(processes: ProcessCluster, member: Member, sidecar: Child) -> None:
-    """Return when this sidecar has told the broker's lease."""
     async with asyncio.timeout(BOUND_S):
         while True:
             assert sidecar.running, sidecar.log_tail()
@@ -37,7 +35,6 @@ async def until_registered(processes: ProcessCluster, member: Member, sidecar: C
 
 
 async def ended(child: Child) -> int:
-    """Return how a process ended."""
     async with asyncio.timeout(BOUND_S):
         return await child.process.wait()
 

@@ -67,7 +67,6 @@ history.close(30.0)
 
 @pytest.fixture(name="endless")
 def endless_fixture(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that writes for ever, and prints how much it has offered."""
     with subprocess.Popen(
         [sys.executable, "-c", WRITER + ENDLESS, str(tmp_path)], stdout=subprocess.PIPE, text=True
     ) as process:
@@ -76,7 +75,6 @@ def endless_fixture(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def members_of(data: bytes) -> int:
-    """Return how many whole gzip members there are at the beginning."""
     count = 0
     while data:
         member = zlib.decompressobj(31)

@@ -86,7 +86,6 @@ async def _look_up(processes: ProcessCluster, topics: Iterator[TopicName], owner
 
 
 async def _served(processes: ProcessCluster, member: Member, count: int) -> float:
-    """Return how long it took until the broker served so many bundles."""
     began_s = monotonic()
     while True:
         if len(processes.served_now([member])) == count:
@@ -114,5 +113,4 @@ async def _change(processes: ProcessCluster, method: str, path: str) -> None:
 
 
 def _sessions(log: Path) -> int:
-    """Return how many sessions a sidecar had."""
     return len({word for word in log.read_text().split() if word.startswith("session_id=")})

@@ -54,7 +54,6 @@ def exit_code(port: int) -> int:
 
 
 def health_port_of(processes: ProcessCluster) -> tuple[int, int]:
-    """Return the process id of the only sidecar, and the port that it answers probes at."""
     (sidecar,) = (one for one in processes.children.started if one.name.startswith("sidecar"))
     found = re.search(r"http\.health\.listening.*port=(\d+)", plain(sidecar.log_path.read_text()))
     assert found is not None

@@ -20,7 +20,6 @@ HIGHEST_EPOCH = 2**63 - 1
 
 
 async def raise_epoch(processes: ProcessCluster, member: Member, secret: str) -> int:
-    """Send a broker the highest epoch there is, and return the status of the answer."""
     body = {"agentEpoch": HIGHEST_EPOCH, "untilSeconds": None, "incarnation": None}
     headers = {"Authorization": f"Bearer {secret}"} if secret else {}
     url = f"http://{member.broker}{PREFIX}/lease"
@@ -29,7 +28,6 @@ async def raise_epoch(processes: ProcessCluster, member: Member, secret: str) ->
 
 
 async def readiness(processes: ProcessCluster, member: Member) -> dict[str, Any]:
-    """Return what a sidecar says of itself."""
     async with processes.http.get(f"{member.sidecar_url}/readyz") as answer:
         told: dict[str, Any] = await answer.json()
     return told

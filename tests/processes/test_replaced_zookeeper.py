@@ -34,8 +34,6 @@ TOLD_WITHIN_S = 30.0
 
 
 class LastingCluster(Cluster):
-    """The demo's cluster, whose ZooKeeper keeps its data in a folder."""
-
     def __init__(
         self, settings: DemoSettings, children: Children, http: aiohttp.ClientSession
     ) -> None:
@@ -68,7 +66,6 @@ class LastingCluster(Cluster):
         await self._server.process.wait()
 
     async def restart_broker(self, member: Member) -> None:
-        """Kill a broker, start it anew, and return when its sidecar is ready."""
         broker, sidecar = member.processes
         broker.send(signal.SIGKILL)
         await broker.process.wait()
@@ -78,19 +75,16 @@ class LastingCluster(Cluster):
         await self.until(lambda: self.unready(member))
 
     async def until(self, lacks: Callable[[], Awaitable[str]]) -> None:
-        """Return when nothing is lacking."""
         assert self._server is not None
         await self._children.wait_until(
             lacks, child=self._server, what="of use", bound_s=READY_BOUND_S
         )
 
     async def until_all(self, lacks: Callable[[Member], Awaitable[str]]) -> None:
-        """Return when no member lacks anything."""
         for member in self.members:
             await self.until(partial(lacks, member))
 
     async def unready(self, member: Member) -> str:
-        """Return why a sidecar is not ready."""
         status, text = await self._ask(f"{member.sidecar_url}/readyz")
         return "" if status == HTTPStatus.OK else text
 
@@ -100,17 +94,14 @@ class LastingCluster(Cluster):
         return "" if "is older than" in text else text or "ready"
 
     async def unload_all(self) -> None:
-        """Have every bundle given up, as an operator may."""
         url = f"{self.members[0].sidecar_url}/admin/v2/namespaces/{NAMESPACE}/unload"
         async with self._http.put(url) as answer:
             assert answer.status == HTTPStatus.NO_CONTENT, await answer.text()
 
     def log(self, member: Member) -> str:
-        """Return what a member's sidecar has logged."""
         return member.processes[1].log_path.read_text()
 
     def intervals(self) -> list[ServingInterval]:
-        """Return what all brokers' processes say they served."""
         living = [(member.record_path, None) for member in self.members]
         return [one for record in (*self.records, *living) for one in read_record(*record)]
 
@@ -140,7 +131,6 @@ def age(address: str) -> None:
 
 
 async def until_replaced(cluster: LastingCluster) -> None:
-    """Return when each sidecar told that the data were replaced, which is soon."""
     await eventually(
         lambda: all(REPLACED in cluster.log(member) for member in cluster.members),
         within_s=TOLD_WITHIN_S,

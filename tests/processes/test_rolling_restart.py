@@ -23,8 +23,6 @@ STOP_BOUND_S = 60.0
 
 
 class Clients:
-    """Look topics up at the sidecars that are not stopping, and publish to their owners."""
-
     def __init__(self, processes: ProcessCluster, topics: Sequence[TopicName]) -> None:
         self._processes = processes
         self._topics = topics
@@ -63,7 +61,6 @@ class Clients:
 
 
 async def stop(member: Member, number: int) -> None:
-    """End one of a member's processes by SIGTERM."""
     child = member.processes[number]
     child.send(signal.SIGTERM)
     async with asyncio.timeout(STOP_BOUND_S):
@@ -85,7 +82,6 @@ async def restart(processes: ProcessCluster, member: Member) -> list[ServingInte
 
 
 async def loads(processes: ProcessCluster) -> list[int]:
-    """Return how many bundles each broker serves."""
     return [len(processes.served_now([member])) for member in processes.cluster.members]
 
 

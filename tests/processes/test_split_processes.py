@@ -36,7 +36,6 @@ async def publish(processes: ProcessCluster, topic: TopicName, member: Member) -
 
 
 async def bounds(processes: ProcessCluster, member: Member) -> list[str]:
-    """Return the namespace's boundaries as one sidecar tells them."""
     url = f"{member.sidecar_url}/admin/v2/namespaces/{NAMESPACE}/bundles"
     async with processes.http.get(url) as answer:
         found: list[str] = (await answer.json())["boundaries"]

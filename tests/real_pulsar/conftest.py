@@ -15,7 +15,6 @@ CHOSEN = os.environ.get("LOADMANAGER_PULSAR_MANAGER") or "modular"
 def cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RealPulsar]:
-    """Run three real brokers."""
     folder = tmp_path_factory.mktemp(f"pulsar-{request.param}")
     try:
         with real_pulsar(folder, version=VERSION, manager=request.param) as made:

@@ -24,7 +24,6 @@ NAMES = [f"persistent://{NAMESPACE}/topic-{number}" for number in range(TOPICS)]
 
 @pytest.fixture
 def traffic(cluster: RealPulsar) -> Iterator[None]:
-    """Send messages at a steady rate, the same to each topic, until the test is over."""
     cluster.create_namespace(NAMESPACE, 16)
     with sending(pulsar, cluster.service_url, zipf_rates(NAMES, RATE_PER_S, 0.0)):
         yield
@@ -43,7 +42,6 @@ def seen(cluster: RealPulsar, *options: str) -> dict[str, Any]:
 
 
 def nodes(zookeeper: KazooClient, path: str) -> dict[str, tuple[bytes, int, int]]:
-    """Return the content and versions of a node and all below it."""
     content, stat = zookeeper.get(path)
     found = {path: (content, stat.version, stat.czxid)}
     for child in zookeeper.get_children(path):

@@ -40,7 +40,6 @@ def traffic(cluster: RealPulsar) -> Iterator[Sends]:
 
 @pytest.fixture
 def all_on_one(cluster: RealPulsar, traffic: Sends) -> Sends:
-    """Let the first broker have all traffic, and forget which sends were slow before."""
     cluster.gather(NAMESPACE, NAMES)
     time.sleep(1)
     traffic.slowest_s = 0.0

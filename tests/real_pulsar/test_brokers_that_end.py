@@ -90,7 +90,6 @@ def nothing_moves_on_doubt(told: list[dict[str, Any]]) -> None:
 
 
 def all_are_served(sends: Sends) -> None:
-    """Wait until a message of each topic was stored since now."""
     since_s = time.monotonic()
     while min(sends.stored_s.values()) < since_s:
         assert time.monotonic() < since_s + PATIENCE_S, sends.stored_s

@@ -45,7 +45,6 @@ def governed(cluster: RealPulsar) -> Iterator[None]:
 
 
 def served(cluster: RealPulsar, namespace: str) -> list[int]:
-    """Return how many bundles of a namespace each broker serves."""
     owned = map(cluster.owned, range(len(cluster.brokers)))
     return [sum(one.startswith(f"{namespace}/") for one in bundles) for bundles in owned]
 

@@ -55,8 +55,6 @@ mode = "parity"
 
 @dataclass
 class Sidecar:
-    """A sidecar's process, and the broker that it stands beside."""
-
     broker: str
     url: str
     process: subprocess.Popen[bytes]
@@ -76,13 +74,11 @@ class Sidecar:
         return self.process.wait(PATIENCE_S)
 
     def last_lines(self) -> str:
-        """Return the end of its log, for a failure to be understood by."""
         lines = [line for line in self.log.read_text().splitlines() if '"debug"' not in line]
         return "\n".join([f"--- {self.broker}", *lines[-40:]])
 
     @property
     def leads(self) -> bool:
-        """Whether it says that it leads."""
         leader = self.get("/admin/v2/brokers/leaderBroker")
         return leader is not None and leader["brokerId"] == self.broker
 
@@ -129,19 +125,16 @@ def until(what: Callable[[], object], sidecars: list[Sidecar]) -> None:
 
 
 def served(cluster: RealPulsar, broker: int) -> list[str]:
-    """Return the bundles of the namespace that a broker serves."""
     return [one for one in cluster.owned(broker) if one.startswith(f"{NAMESPACE}/")]
 
 
 def is_even(cluster: RealPulsar) -> bool:
-    """Say whether no broker has the bundles of much more than its third of what is sent."""
     bundles = [served(cluster, broker) for broker in range(3)]
     rates = [sum(RATES[t] for t in NAMES if any(lies_in(t, b) for b in one)) for one in bundles]
     return sum(rates) > 0.99 * sum(RATES.values()) and max(rates) <= 1.4 * sum(rates) / 3
 
 
 def drain(sidecar: Sidecar, asked: Sidecar) -> None:
-    """Have the broker of one emptied, asking another one."""
     command = [sys.executable, "-m", "loadmanager", "drain", sidecar.broker, "--timeout", "0"]
     done = subprocess.run(
         [*command, "--url", asked.url], capture_output=True, text=True, check=False
@@ -151,7 +144,6 @@ def drain(sidecar: Sidecar, asked: Sidecar) -> None:
 
 
 def look_up(cluster: RealPulsar, topic: str, sidecars: list[Sidecar]) -> None:
-    """Check that all sidecars name the broker of a topic, at the address that it has itself."""
     path = f"/lookup/v2/topic/{topic.replace('://', '/')}"
 
     def agree() -> bool:
@@ -166,7 +158,6 @@ def look_up(cluster: RealPulsar, topic: str, sidecars: list[Sidecar]) -> None:
 
 
 def check_that_only_the_chroot_was_written(cluster: RealPulsar, chroot: str) -> None:
-    """Check that no session of sidecars wrote a node of Pulsar's, nor one of Pulsar's theirs."""
     sessions = paths_written(cluster.zookeeper_data)
 
     def ours(path: str) -> bool:

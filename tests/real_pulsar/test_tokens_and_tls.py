@@ -27,7 +27,6 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Secured:
 
 @pytest.fixture(scope="module")
 def broker(secured: Secured, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealPulsar]:
-    """Run one broker."""
     folder = tmp_path_factory.mktemp("secured")
     try:
         with real_pulsar(
@@ -39,7 +38,6 @@ def broker(secured: Secured, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def once(broker: RealPulsar, *options: str) -> subprocess.CompletedProcess[str]:
-    """Look once."""
     asked = [sys.executable, "-m", "loadmanager", "attach", "--pulsar", broker.url, "--once"]
     return subprocess.run(
         [*asked, "--interval", "1", *options],

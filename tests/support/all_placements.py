@@ -19,8 +19,6 @@ from loadmanager.simulator.strategies import planner_for
 
 @dataclass(frozen=True, slots=True)
 class _Noticed:
-    """A placement that records the bundles for which it was called."""
-
     inner: Placement
     asked: list[BundleId]
 

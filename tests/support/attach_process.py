@@ -26,23 +26,19 @@ class AttachProcess:
         self.lines = lines
 
     def until(self, text: str, times: int = 1) -> None:
-        """Wait until so many lines have a text."""
         deadline_s = time.monotonic() + LIMIT_S
         while sum(text in line for line in self.lines) < times:
             assert time.monotonic() < deadline_s, (text, self.lines)
             time.sleep(0.01)
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal to it."""
         assert self._process.pid is not None
         os.kill(self._process.pid, number)
 
     def terminate(self) -> None:
-        """Ask it to end."""
         self._process.terminate()
 
     def wait(self) -> int:
-        """Wait for its end and return its exit code."""
         self._process.join(LIMIT_S)
         assert self._process.exitcode is not None, self.lines
         return self._process.exitcode

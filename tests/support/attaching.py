@@ -63,14 +63,11 @@ def command(cluster: RealPulsar, state_dir: Path, *more: str) -> list[str]:
 
 
 def overridden(cluster: RealPulsar) -> dict[str, str]:
-    """Return which settings of Pulsar's own balancer are overridden, and with what."""
     values: dict[str, str] = cluster.json("/admin/v2/brokers/configuration/values")
     return {key: value for key, value in values.items() if key in SWITCHES}
 
 
 def first(told: list[dict[str, Any]], key: str, value: object) -> dict[str, Any]:
-    """Wait for what it tells with a value, and return it."""
-
     def has_value(line: dict[str, Any]) -> bool:
         return bool(line.get(key) == value or line.get("task", {}).get(key) == value)
 
@@ -96,7 +93,6 @@ def told_until(
 
 
 def _brief(line: dict[str, Any]) -> str:
-    """Return in one line what a failure is understood by."""
     if task := line.get("task"):
         ends = f"{task['source']} -> {task['target']}"
         return (

@@ -43,7 +43,6 @@ _HEAD: Final = (
 
 
 def table(runs: Sequence[Run]) -> str:
-    """Return the runs as a table of Markdown."""
     return _HEAD + "".join(f"| {' | '.join(_row(run))} |\n" for run in runs)
 
 
@@ -67,7 +66,6 @@ def _row(run: Run) -> list[str]:
 
 
 def _fullest(run: Run) -> str:
-    """Return the largest CPU use of a broker in the last minute, of what it may use."""
     if "cores" not in run:
         return "not noted"
     used = zip(run["cores_used_at_the_end"], run["cores"], strict=True)
@@ -81,7 +79,6 @@ def _pause(seconds: float | None) -> str:
 
 
 def picture(runs: Sequence[Run]) -> str:
-    """Return the fullest broker over the mean, over time, as SVG."""
     longest_s = max((run["seconds"] for run in runs), default=60.0)
     width, height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
 

@@ -33,7 +33,6 @@ class LeaseForEver:
 
 
 def unfenced(context: Context) -> Context:
-    """Return the parts of a sidecar that does not fence its broker."""
     return replace(context, broker=cast("BrokerControl", LeaseForEver(context.broker)))
 
 

@@ -23,7 +23,6 @@ class Ahead:
         self.asked = 0
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Answer one request."""
         if request.path.endswith("/health"):
             self.asked += 1
             if self.health_status is not None:
@@ -47,7 +46,6 @@ class Ahead:
 
 @asynccontextmanager
 async def ahead_of(processes: ProcessCluster, member: Member) -> AsyncIterator[Ahead]:
-    """Yield a server that the member's sidecar will take for its broker's control."""
     ahead = Ahead(f"http://{member.broker}", processes.http)
     runner = web.ServerRunner(web.Server(ahead.answer), shutdown_timeout=0.1)  # type: ignore[arg-type] # a request has all of a base request
     await runner.setup()

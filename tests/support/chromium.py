@@ -17,8 +17,6 @@ PATIENCE_MS = 60_000
 
 @dataclass(slots=True)
 class Heard:
-    """What went wrong in a page, and all that it asked for."""
-
     errors: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
 
@@ -40,7 +38,6 @@ def chromium() -> Iterator[Browser]:
 
 @contextmanager
 def opened(browser: Browser, file: Path, *, dark: bool = False) -> Iterator[tuple[Page, Heard]]:
-    """Open a page from a file and listen to it."""
     page = browser.new_page(
         viewport={"width": 1400, "height": 1000}, color_scheme="dark" if dark else "light"
     )

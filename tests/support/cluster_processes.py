@@ -30,12 +30,10 @@ class ProcessCluster:
 
     @property
     def zookeeper(self) -> str:
-        """The address of its ZooKeeper."""
         return f"127.0.0.1:{self.cluster._zookeeper_port}"
 
     @property
     def session_timeout_s(self) -> float:
-        """What the sidecars ask ZooKeeper for."""
         settings = self.cluster._sidecar_settings(self.cluster.members[0])
         return float(settings["zookeeper"]["session_timeout_s"])
 
@@ -44,7 +42,6 @@ class ProcessCluster:
         await self.cluster.start(lambda _: None)
 
     async def look_up_every_bundle(self) -> None:
-        """Look up one topic of each bundle, which gives each an owner."""
         topics = topic_names(len(self.boundaries.bundles), self.boundaries, HASH)
         for number, topic in enumerate(topics):
             member = self.cluster.members[number % len(self.cluster.members)]
@@ -58,7 +55,6 @@ class ProcessCluster:
         return [one for m in chosen for one in read_record(m.record_path, m.dead_at_s)]
 
     def served_now(self, members: Iterable[Member]) -> dict[BundleId, ServingInterval]:
-        """Return the last interval of each bundle that one of these brokers serves now."""
         now_s = asyncio.get_running_loop().time()
         return {one.bundle: one for one in self.intervals(members) if one.end_s > now_s}
 

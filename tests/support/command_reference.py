@@ -33,7 +33,6 @@ and options.
 
 
 def command_reference(root: SectionedGroup) -> str:
-    """Return all commands with their options, as Markdown."""
     context = click.Context(
         root,
         info_name="loadmanager",

@@ -25,7 +25,6 @@ One that means nothing, or contradicts a sidecar's other settings, is left out t
 
 
 def configuration_reference() -> str:
-    """Return all sections with their keys, and what becomes of Pulsar's keys, as Markdown."""
     return "\n".join([_HEAD, *_sections(), *_pulsar_keys()]) + "\n"
 
 

@@ -37,8 +37,6 @@ BROKERS = tuple(BrokerId(f"b{number}:8080") for number in (1, 2, 3))
 
 
 class Loss(StrEnum):
-    """What of a commit is lost."""
-
     REQUEST = "request"
     REPLY = "reply"
     TOO_LARGE = "too_large"
@@ -83,7 +81,6 @@ class ControllerAtWork:
 
     @classmethod
     def of(cls, line: Line, hand: MemoryCoordination, context: Context, epoch: int) -> Self:
-        """Return one whose term is not opened yet."""
         term = Term(epoch, line.session.session_id)
         settings = RuntimeSettings(tuned_by(Config.model_validate({"broker": {"id": BROKERS[0]}})))
         told: list[BundleTask] = []
@@ -99,36 +96,30 @@ class ControllerAtWork:
         return cls(line, hand, context, controller, term, told)
 
     def states(self, bundle: BundleId) -> list[str]:
-        """Return the states that the tasks of a bundle came into."""
         return [task.state.value for task in self.told if bundle in task.bundles]
 
     def last(self, bundle: BundleId) -> BundleTask:
-        """Return the task of a bundle that changed last."""
         return next(task for task in reversed(self.told) if bundle in task.bundles)
 
     async def own(
         self, broker: BrokerId, bundles: Collection[BundleId], loading: Collection[BundleId] = ()
     ) -> None:
-        """Let a broker list these and no others, and wait until the picture knows it."""
         path, listed = znodes.owned(broker), dict.fromkeys(bundles, 1)
         await self.hand.ensure(path)
         await self.hand.set(path, encode_owned(listed, loading))
         await asyncio.sleep(0.1)
 
     async def order_by_hand(self, orders: Orders, broker: BrokerId) -> None:
-        """Write the orders of a broker, as a former leader did."""
         await self.hand.ensure(znodes.orders(broker))
         await self.hand.set(znodes.orders(broker), encode_orders(orders))
 
     async def orders(self, broker: BrokerId) -> Orders:
-        """Return the standing orders of a broker."""
         node = await self.hand.get(znodes.orders(broker))
         return decode_orders("here", node.data) if node else Orders(0)
 
     def moves(
         self, *moves: tuple[BundleId, BrokerId], asked_by: AskedBy = AskedBy.BALANCING, **more: Any
     ) -> list[BundleTask]:
-        """Return proposals decided on the orders as they stand now."""
         return [
             BundleTask(
                 **{
@@ -146,7 +137,6 @@ class ControllerAtWork:
         ]
 
     def next_term(self) -> TaskController:
-        """End the term and return the controller of one that begins then."""
         self.controller.close()
         following = self.of(self.line, self.hand, self.context, self.term.epoch)
         self.controller, self.told = following.controller, following.told
@@ -156,8 +146,6 @@ class ControllerAtWork:
 def at_work(
     tell: Callable[[ControllerAtWork], Awaitable[None]],
 ) -> Callable[[], None]:
-    """Make a test of a coroutine that is given a controller before its term is opened."""
-
     def test() -> None:
         run(_play(tell))
 

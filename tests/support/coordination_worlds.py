@@ -19,8 +19,6 @@ SESSION_TIMEOUT_S = 6.0
 
 
 class World(Protocol):
-    """One service, any number of sessions, and what can happen to each."""
-
     def make(self, *, chroot: str = "") -> Coordination:
         """Return a session that is not started."""
 
@@ -47,15 +45,12 @@ class World(Protocol):
 
 
 async def connected(session: Coordination) -> Coordination:
-    """Start a session, and return it when it is connected."""
     await session.start()
     await eventually(lambda: session.session.connection is Connection.CONNECTED)
     return session
 
 
 class MemoryWorld:
-    """The in-process service."""
-
     def __init__(self) -> None:
         self.service = MemoryService()
         self._sessions: list[MemoryCoordination] = []
@@ -112,7 +107,6 @@ class ZooKeeperWorld:
         self._sessions: dict[ZooKeeperCoordination, ZooKeeperProxy] = {}
 
     async def prepare(self, proxies: int = 3) -> None:
-        """Open a proxy for each session that will be made."""
         for _ in itertools.repeat(None, proxies):
             self._spare.append(await self._stack.enter_async_context(ZooKeeperProxy(self.address)))
 
@@ -129,7 +123,6 @@ class ZooKeeperWorld:
         return session
 
     def proxy(self, session: Coordination) -> ZooKeeperProxy:
-        """Return what stands between this session and the server."""
         assert isinstance(session, ZooKeeperCoordination)
         return self._sessions[session]
 

@@ -61,7 +61,6 @@ class Made:
 
 
 def made(month: Month) -> Made:
-    """Return the rows of a month."""
     rng = np.random.default_rng(month.seed)
     units = month.brokers * len(month.class_factors)
     class_of = np.repeat(np.arange(len(month.class_factors)), month.brokers)
@@ -168,7 +167,6 @@ def _wander(month: Month, rng: np.random.Generator, steps: int, units: int) -> F
 
 
 def with_moves(month: Month, of: Made) -> Rows:
-    """Return the rows of a month and those of its moves, as the job makes them of slots."""
     units = len(of.class_of)
     shape = (units, -1)
     moved = np.zeros((units, len(of.owner)), dtype=np.bool_)
@@ -195,7 +193,6 @@ class Changes:
     later: FloatArray
 
     def rows(self, block: Ints, late: Flags) -> Rows:
-        """Return them as rows."""
         return Rows(
             unit=self.unit,
             block=block,

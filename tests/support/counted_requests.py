@@ -28,7 +28,6 @@ class CountingService(TimedService):
         self.written_bytes: Counter[int] = Counter()
 
     def forget(self) -> None:
-        """Count from zero again."""
         for counter in (self.requests, self.read_bytes, self.written_bytes):
             counter.clear()
 
@@ -47,44 +46,37 @@ class CountingService(TimedService):
         return sum(self.read_bytes[one] + self.written_bytes[one] for one in sessions)
 
     def watches_of(self, agents: Iterable[Agent]) -> int:
-        """Return how many watches of these sidecars stand."""
         sessions = {agent.coordination.session.session_id for agent in agents}
         armed = self.main.triggers.by_place.values()
         return sum(1 for triggers in armed for session_id, _ in triggers if session_id in sessions)
 
     def get(self, session_id: int, path: str, trigger: Trigger | None = None) -> Node:
-        """See `MemoryService`."""
         self.requests[session_id, f"get {_folder(path)}"] += 1
         node = super().get(session_id, path, trigger)
         self.read_bytes[session_id] += len(node.data)
         return node
 
     def exists(self, session_id: int, path: str, trigger: Trigger | None = None) -> Stat | None:
-        """See `MemoryService`."""
         self.requests[session_id, f"exists {_folder(path)}"] += 1
         return super().exists(session_id, path, trigger)
 
     def children(
         self, session_id: int, path: str, trigger: Trigger | None = None
     ) -> tuple[str, ...]:
-        """See `MemoryService`."""
         self.requests[session_id, f"children {_folder(path)}"] += 1
         names = super().children(session_id, path, trigger)
         self.read_bytes[session_id] += sum(map(len, names))
         return names
 
     def rearm(self, session_id: int, since_zxid: int, triggers: Sequence[ArmedTrigger]) -> None:
-        """See `MemoryService`."""
         self.requests[session_id, "rearm"] += 1
         super().rearm(session_id, since_zxid, triggers)
 
     def sync(self, session_id: int) -> None:
-        """See `MemoryService`."""
         self.requests[session_id, "sync"] += 1
         super().sync(session_id)
 
     def apply(self, session_id: int, operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
-        """See `MemoryService`."""
         changes = [one for one in operations if not isinstance(one, Check)]
         self.requests[session_id, "write" if changes else "heartbeat"] += 1
         self.written_bytes[session_id] += sum(
@@ -112,14 +104,12 @@ async def counted_cluster(
 
 
 def counted_config() -> Config:
-    """Return the default configuration."""
     return Config.model_validate(
         {"broker": {"id": "broker0:8080", "http_url": "http://broker0:8080"}}
     )
 
 
 def by_role(cluster: Cluster) -> dict[str, list[Agent]]:
-    """Return who leads, who would be the first to succeed, and all others."""
     first = cluster.leader.cluster_state.successors
     roles: dict[str, list[Agent]] = {"leader": [], "successor": [], "other": []}
     for agent in cluster.living:

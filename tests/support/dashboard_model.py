@@ -20,7 +20,6 @@ class Panel:
     kind: str = "timeseries"
 
     def json(self, number: int, *, width: int, x: int, y: int) -> dict[str, Any]:
-        """Return the panel at its place."""
         return {
             "id": number,
             "type": self.kind,
@@ -55,7 +54,6 @@ class Dashboard:
     rows: list[tuple[Panel, ...]] = field(default_factory=list)
 
     def row(self, *panels: Panel) -> None:
-        """Add a row."""
         self.rows.append(panels)
 
     @property
@@ -69,7 +67,6 @@ class Dashboard:
         ]
 
     def json(self) -> dict[str, Any]:
-        """Return what Grafana imports."""
         panels: list[dict[str, Any]] = []
         for y, row in enumerate(self.rows):
             width = _WIDTH // len(row)

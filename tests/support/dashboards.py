@@ -26,7 +26,6 @@ ONE: Final = '{instance=~"$instance"}'
 
 
 def rate(metric: str, by: str, window: str = "10m") -> str:
-    """Return the sum of a counter's rates for each value of labels."""
     return f"sum by ({by}) (rate({metric}[{window}]))"
 
 
@@ -36,23 +35,19 @@ def one_rate(metric: str) -> str:
 
 
 def slowest(metric: str, window: str = "5m") -> str:
-    """Return what one of a hundred observations is above."""
     return f"histogram_quantile(0.99, sum by (le) (rate({metric}_bucket[{window}])))"
 
 
 def one_slowest(metric: str) -> str:
-    """Return the same for each of the chosen instances."""
     buckets = f"sum by (le, instance) (rate({metric}_bucket{ONE}[5m]))"
     return f"histogram_quantile(0.99, {buckets})"
 
 
 def figure(title: str, unit: str, about: str, expression: str) -> Panel:
-    """Return a panel of one large number."""
     return Panel(title, unit, about, {title: expression}, "stat")
 
 
 def cluster() -> Dashboard:
-    """Return what to look at first."""
     made = Dashboard("cluster", "Load manager: cluster")
     brokers = 'max(loadmanager_picture_entries{what="brokers"})'
     made.row(
@@ -102,7 +97,6 @@ def cluster() -> Dashboard:
 
 
 def broker() -> Dashboard:
-    """Return what to look at once it is known which broker."""
     made = Dashboard("broker", "Load manager: broker and sidecar", "loadmanager_broker_leased")
     states = {
         "{{instance}} leased": f"loadmanager_broker_leased{ONE}",
@@ -155,7 +149,6 @@ def broker() -> Dashboard:
 
 
 def decisions() -> Dashboard:
-    """Return what the leader does, and why not more."""
     made = Dashboard("decisions", "Load manager: decisions")
     rounds = {"{{outcome}}": rate("loadmanager_rounds_total", "outcome")}
     length = {"round": slowest("loadmanager_round_duration_seconds", "15m")}
@@ -195,7 +188,6 @@ def decisions() -> Dashboard:
 
 
 def pipeline() -> Dashboard:
-    """Return what sidecars write for the pipeline, and what leaders do with what it found."""
     made = Dashboard(
         "pipeline", "Load manager: history and pipeline", "loadmanager_history_waiting"
     )
@@ -249,7 +241,6 @@ def pipeline() -> Dashboard:
 
 
 def pulsar_attach() -> Dashboard:
-    """Return a Pulsar cluster that is balanced from outside."""
     made = Dashboard("pulsar-attach", "Load manager: attach", "loadmanager_attach_balancing")
     shedding = "max(loadmanager_attach_pulsar_shedding)"
     missing = "max(loadmanager_attach_brokers_missing)"
@@ -274,12 +265,10 @@ def pulsar_attach() -> Dashboard:
 
 
 def dashboards() -> tuple[Dashboard, ...]:
-    """Return all of them."""
     return cluster(), broker(), decisions(), pipeline(), pulsar_attach()
 
 
 def generated() -> dict[Path, str]:
-    """Return the text of each generated file."""
     files = {
         DEPLOY / "grafana" / f"{one.name}.json": json.dumps(one.json(), indent=2) + "\n"
         for one in dashboards()

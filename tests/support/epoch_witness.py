@@ -16,8 +16,6 @@ ELECTED_BOUND_S = 40.0
 
 
 class EpochWitness:
-    """Reads the epoch and the orders, and asks no sidecar."""
-
     def __init__(self, client: KazooClient) -> None:
         self._client = client
 

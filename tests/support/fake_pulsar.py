@@ -80,11 +80,9 @@ class FakePulsar:
 
     @property
     def url(self) -> str:
-        """The web service of the first broker."""
         return f"http://{self.brokers[0].name}"
 
     def runtime(self, broker: FakeBroker) -> dict[str, str]:
-        """Return the settings that a broker tells."""
         return {
             "clusterName": "research",
             "loadManagerClassName": MODULAR,
@@ -99,11 +97,9 @@ class FakePulsar:
         }
 
     def owner(self, bundle: str) -> FakeBroker | None:
-        """Return who serves a bundle."""
         return next((one for one in self.brokers if bundle in one.owned), None)
 
     def named(self, name: str | None) -> FakeBroker | None:
-        """Return the broker of a name."""
         return next((one for one in self.brokers if one.name == name), None)
 
     def hand_over(self, bundle: str, target: FakeBroker | None) -> None:
@@ -122,7 +118,6 @@ class FakePulsar:
 
 
 def lies_in(topic: str, bundle: str) -> bool:
-    """Return whether a bundle holds a topic."""
     namespace, _, bounds = bundle.rpartition("/")
     lower, upper = (int(bound, 16) for bound in bounds.split("_"))
     found = parse_full_topic(topic)
@@ -130,7 +125,6 @@ def lies_in(topic: str, bundle: str) -> bool:
 
 
 async def answer(cluster: FakePulsar, broker: FakeBroker, request: web.Request) -> web.Response:
-    """Answer one request as a broker does."""
     broker.asked.append(request.path)
     broker.authorizations.add(request.headers.get("Authorization", ""))
     if request.path in broker.instead:
@@ -147,7 +141,6 @@ async def answer(cluster: FakePulsar, broker: FakeBroker, request: web.Request) 
 
 
 def told(cluster: FakePulsar, broker: FakeBroker, path: str) -> web.Response:
-    """Answer a question in JSON."""
     answers: dict[str, object] = {
         f"{CONFIGURATION}/runtime": cluster.runtime(broker),
         f"{CONFIGURATION}/values": cluster.dynamic,
@@ -189,7 +182,6 @@ def namespaces(cluster: FakePulsar) -> set[str]:
 
 
 def boundaries(cluster: FakePulsar, namespace: str) -> web.Response:
-    """Return the bounds of a namespace's bundles."""
     served = [one for broker in cluster.brokers for one in broker.owned] + cluster.unloaded
     ranges = [one.rpartition("/") for one in served]
     bounds = {bound for name, _, text in ranges if name == namespace for bound in text.split("_")}
@@ -199,7 +191,6 @@ def boundaries(cluster: FakePulsar, namespace: str) -> web.Response:
 
 
 def change(cluster: FakePulsar, request: web.Request) -> web.Response:
-    """Do what a request that is no question asks for."""
     path = request.path
     if path.startswith(f"{CONFIGURATION}/"):
         name, _, value = path.removeprefix(f"{CONFIGURATION}/").partition("/")
@@ -216,7 +207,6 @@ def change(cluster: FakePulsar, request: web.Request) -> web.Response:
 
 
 def unload(cluster: FakePulsar, bundle: str, destination: str | None) -> web.Response:
-    """Let a bundle go. The modular manager serves it again at the first lookup only."""
     cluster.unloads.append((bundle, destination or ""))
     target = cluster.named(destination)
     if target is None:
@@ -268,18 +258,15 @@ def lookup(cluster: FakePulsar, broker: FakeBroker, topic: str) -> web.Response:
 
 
 def found_at(broker: FakeBroker) -> web.Response:
-    """Return the answer to a lookup that names a broker."""
     binary = f"pulsar://binary-{broker.name}"
     return web.json_response({"httpUrl": f"http://{broker.name}", "brokerUrl": binary})
 
 
 def refused(status: int, reason: str) -> web.Response:
-    """Return a refusal as Pulsar writes it."""
     return web.json_response({"reason": reason}, status=status)
 
 
 def metrics(broker: FakeBroker) -> web.Response:
-    """Return what a broker has counted, then let it count on."""
     lines = ["# TYPE pulsar_in_messages_total counter"]
     for topic, counted in broker.topics.items():
         namespace = topic.partition("://")[2].rpartition("/")[0]

@@ -21,8 +21,6 @@ CLIENTS = 2
 
 
 class Clients:
-    """Two at a time, each with a record of every attempt to publish."""
-
     def __init__(self, data_dir: Path, hosts: Sequence[Host], children: Children) -> None:
         self._data_dir = data_dir
         self._hosts = hosts
@@ -34,16 +32,13 @@ class Clients:
 
     @property
     def running(self) -> Sequence[Child]:
-        """Those that live."""
         return [client for client in self._started if client.running]
 
     async def start_missing(self) -> None:
-        """Start others for those that were killed."""
         while len(self.running) < CLIENTS:
             await self._start_one()
 
     async def finish(self) -> Sequence[TrafficReport]:
-        """Let those that live finish what is due, and return what they counted."""
         finishing = self.running
         for client in finishing:
             client.send(signal.SIGTERM)
@@ -57,7 +52,6 @@ class Clients:
         return ", ".join(name for name, at_work in zip(names, heard, strict=True) if not at_work)
 
     def publishes(self) -> list[Publish]:
-        """Return every attempt of every client, dead ones included."""
         return [one for record in self._records.values() for one in record.read()]
 
     async def _start_one(self) -> None:

@@ -39,8 +39,6 @@ STALLS_SCRIPT = Path(__file__).with_name("fault_stalls.py")
 
 
 class FaultCluster:
-    """ZooKeeper, three hosts and two publishing clients."""
-
     def __init__(
         self,
         data_dir: Path,
@@ -93,7 +91,6 @@ class FaultCluster:
         host.lives.append(Life(record, child))
 
     async def start_sidecar(self, host: Host) -> None:
-        """Start a sidecar."""
         name = f"sidecar-{host.number}"
         path = self.data_dir / f"{name}.toml"
         path.write_text(to_toml(sidecar_settings(host)))
@@ -103,7 +100,6 @@ class FaultCluster:
         host.sidecar = await children.start(name, *arguments, environment=within)
 
     def _children_in(self, folder: Path) -> Children:
-        """Return what starts processes whose logs lie in a folder."""
         if folder not in self._children_of_folders:
             own = Children(folder)
             own.started = self.children.started
@@ -121,28 +117,23 @@ class FaultCluster:
         await self._until(lambda: self._sidecars.strangers(self.hosts), START_BOUND_S)
 
     async def finish(self) -> Sequence[TrafficReport]:
-        """Let the clients finish what is due, and return what they counted."""
         async with asyncio.timeout(CONVERGED_BOUND_S):
             return await self._publishing.finish()
 
     # --- what was written down -----------------------------------------------------
 
     def spells(self) -> list[ServingInterval]:
-        """Return what every broker process says it served."""
         lives = [life for host in self.hosts for life in host.lives]
         return [one for life in lives for one in read_record(life.record, life.dead_at_s)]
 
     def publishes(self) -> list[Publish]:
-        """Return every attempt of every client."""
         return self._publishing.publishes()
 
     @property
     def clients(self) -> Sequence[Child]:
-        """The clients that publish."""
         return self._publishing.running
 
     def stalls(self) -> Stalls:
-        """Return how the machine let processes run."""
         return Stalls(self._turns)
 
     @property
@@ -181,7 +172,6 @@ class FaultCluster:
         return found
 
     def owned_by(self, host: Host) -> int:
-        """Return how many bundles the host's broker serves now."""
         now_s = monotonic()
         spells = read_record(host.life.record, host.life.dead_at_s)
         return len({one.bundle for one in spells if one.start_s <= now_s < one.end_s})
@@ -213,7 +203,6 @@ class FaultCluster:
             await asyncio.sleep(POLL_S)
 
     async def until_ready(self, host: Host) -> None:
-        """Return when a host's sidecar says that it is of use."""
         await self._until(lambda: self._sidecars.unready(host), START_BOUND_S)
 
 

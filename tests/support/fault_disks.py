@@ -24,7 +24,6 @@ class SmallDisk:
 
     @classmethod
     def mounted_at(cls, folder: Path) -> "SmallDisk":
-        """Return a new and empty one."""
         folder.mkdir(parents=True)
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", folder], check=True)
         return cls(folder)
@@ -47,7 +46,6 @@ class SmallDisk:
                 _write_until_full(file, b" " * 4096)
 
     def clear(self) -> None:
-        """Make room again."""
         self._ballast.unlink()
 
 

@@ -89,7 +89,6 @@ class Host:
 
     @property
     def life(self) -> Life:
-        """The broker's last process."""
         return self.lives[-1]
 
     @property

@@ -45,7 +45,6 @@ def linked_host() -> Iterator[Place]:
 
 
 async def cut_link(cluster: FaultCluster, _rng: Random) -> Disturbance:
-    """Take the link of the first host to ZooKeeper down for longer than a session lives."""
     host = cluster.hosts[0]
     async with asyncio.timeout(SERVES_SOMETHING_BOUND_S):
         while not cluster.owned_by(host):
@@ -66,17 +65,14 @@ def raise_loopback() -> None:
 
 
 def _shell(command: str) -> None:
-    """Run a command of plain words."""
     subprocess.run(command.split(), check=True)
 
 
 def _network_of(pid: int | str) -> str:
-    """Return which network a process is in."""
     return str(Path(f"/proc/{pid}/ns/net").readlink())
 
 
 def _lay_cables(holder: int) -> None:
-    """Give the holder's network two links to ours."""
     within = f"nsenter --net=/proc/{holder}/ns/net"
     _shell(f"{within} ip link set lo up")
     ends = (("clients", OTHERS, ONE), ("keeper", ZOOKEEPER, ONE_TO_ZOOKEEPER))

@@ -30,13 +30,10 @@ Fault = Callable[[FaultCluster, Random], Awaitable[Disturbance]]
 
 
 def drawn_from(seed: int) -> Random:
-    """Return a generator that draws the same victims for the same seed."""
     return Random(seed)  # noqa: S311 - no secret is drawn
 
 
 class Finding(StrEnum):
-    """What a run says of the promises."""
-
     KEPT = "kept"
     BROKEN = "BROKEN"
     INCONCLUSIVE = "inconclusive"
@@ -74,7 +71,6 @@ class Outcome:
 
 
 async def observe(cluster: FaultCluster, name: str, fault: Fault, rng: Random) -> Outcome:
-    """Let a fault happen to a healthy cluster, and judge everything so far."""
     from_s = monotonic()
     disturbance = await fault(cluster, rng)
     await cluster.until_well(since_s=max(disturbance.healed_s, monotonic() - SETTLED_S))
@@ -144,7 +140,6 @@ def _explained(gap: Gap, disturbance: Disturbance, stalls: Stalls) -> bool:
 
 
 def publish_recovery_s(publishes: Sequence[Publish], disturbance: Disturbance) -> float:
-    """Return how long after healing the last topic that had long been refused was taken again."""
     refused: dict[str, float] = {}
     ended_s = disturbance.healed_s
     for one in sorted(publishes, key=lambda publish: publish.answered_s):

@@ -15,8 +15,6 @@ DONE = frozenset({HTTPStatus.OK, HTTPStatus.NO_CONTENT})
 
 
 class Sidecars:
-    """Asks sidecars over HTTP."""
-
     def __init__(self, http: aiohttp.ClientSession) -> None:
         self._http = http
 
@@ -37,16 +35,13 @@ class Sidecars:
         return ""
 
     async def leader(self, host: Host) -> str:
-        """Return whom a sidecar takes for the leader."""
         status, text = await self._ask(f"{host.sidecar_url}/admin/v2/brokers/leaderBroker")
         return str(json.loads(text)["brokerId"]) if status == HTTPStatus.OK else "nobody"
 
     async def unload_all(self, host: Host) -> None:
-        """Have every bundle unloaded, through one sidecar."""
         await self._put(f"{host.sidecar_url}/admin/v2/namespaces/{NAMESPACE}/unload", None)
 
     async def create_namespace(self, host: Host, bundles: int) -> None:
-        """Make the namespace, through one sidecar."""
         body = {"bundles": {"numBundles": bundles}}
         await self._put(f"{host.sidecar_url}/admin/v2/namespaces/{NAMESPACE}", body)
 

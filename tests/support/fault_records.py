@@ -7,8 +7,6 @@ from tests.testbed.checker.publishes import Publish, publishes_in
 
 
 class PublishReader:
-    """The attempts in one client's record so far."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0

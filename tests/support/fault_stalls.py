@@ -29,8 +29,6 @@ SLOW = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One rest and its work."""
-
     began_s: float
     took_s: float
 
@@ -51,7 +49,6 @@ class Slowness:
         return self.stalled_s + slowed_s >= late_s
 
     def __str__(self) -> str:
-        """Tell it to people."""
         return f"the machine stalled for {self.stalled_s:.2f} s, work took {self.factor:.1f} times"
 
 
@@ -81,7 +78,6 @@ class Stalls:
 
 
 def watch(record: Path) -> None:
-    """Write turns until killed."""
     with record.open("a", buffering=1) as lines:
         while True:
             began_s = monotonic()

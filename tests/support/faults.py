@@ -39,7 +39,6 @@ DISPLACED_BOUND_S = 10.0
 
 
 async def inject(cluster: FaultCluster, fault: str, rng: Random) -> Outcome:
-    """Let one of the known faults happen to a healthy cluster, and judge everything so far."""
     return await observe(cluster, fault, FAULTS[fault], rng)
 
 
@@ -69,8 +68,6 @@ async def victim(cluster: FaultCluster, rng: Random) -> Host:
 
 
 def killing(*, sidecar: bool = False, broker: bool = False, leader: bool = False) -> Fault:
-    """Return a fault that kills processes of one host, for good."""
-
     async def kill(cluster: FaultCluster, rng: Random) -> Disturbance:
         host = await (cluster.leader() if leader else victim(cluster, rng))
         began_s = monotonic()
@@ -84,8 +81,6 @@ def killing(*, sidecar: bool = False, broker: bool = False, leader: bool = False
 
 
 def restarting(*, sidecar: bool = False, broker: bool = False) -> Fault:
-    """Return a fault that kills processes of one host and starts them at once."""
-
     async def restart(cluster: FaultCluster, rng: Random) -> Disturbance:
         host = await victim(cluster, rng)
         began_s = monotonic()
@@ -143,7 +138,6 @@ def replacing(*, leader: bool = False) -> Fault:
 
 
 async def _one_left(two: tuple[Child, Child]) -> Child:
-    """Return the one that remains when the other has ended by itself."""
     for child in two:
         child.ending = True
     endings = [asyncio.ensure_future(child.process.wait()) for child in two]
@@ -159,8 +153,6 @@ async def _one_left(two: tuple[Child, Child]) -> Child:
 
 
 def cutting(*, silently: bool, leader: bool = False) -> Fault:
-    """Return a fault that cuts one sidecar off from ZooKeeper for longer than its session."""
-
     async def cut(cluster: FaultCluster, rng: Random) -> Disturbance:
         host = await (cluster.leader() if leader else victim(cluster, rng))
         assert host.proxy is not None
@@ -182,7 +174,6 @@ def cutting(*, silently: bool, leader: bool = False) -> Fault:
 
 
 async def lose_replies(cluster: FaultCluster, rng: Random) -> Disturbance:
-    """Kill a host, and have the others lose connections right after a write was applied."""
     host = await victim(cluster, rng)
     others = [one.proxy for one in cluster.hosts if one is not host and one.proxy is not None]
     began_s = monotonic()

@@ -18,7 +18,6 @@ class TooSlow(AssertionError):
 
 @cache
 def machine() -> dict[str, object]:
-    """Return what this machine says of itself now."""
     return {"cores": os.cpu_count(), "cpu": _cpu_model(), "python": platform.python_version()}
 
 

@@ -44,7 +44,6 @@ class FailingDisk(Disk):
 
 
 def finished(top: Path) -> list[Path]:
-    """Return all finished files, by name."""
     return sorted(top.glob("date=*/hour=*/[!_]*"), key=lambda path: path.name)
 
 
@@ -54,12 +53,10 @@ def unfinished(top: Path) -> list[Path]:
 
 
 def lines_in(*paths: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield every line, read strictly."""
     for path in paths:
         for number, line in enumerate(gzip.decompress(path.read_bytes()).splitlines(), start=1):
             yield read_line(f"{path.name}:{number}", line)
 
 
 def seqs_in(*paths: Path) -> list[int]:
-    """Return the numbers of all lines."""
     return [line["seq"] for line in lines_in(*paths)]

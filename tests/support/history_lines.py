@@ -26,7 +26,6 @@ BUNDLES: Final = (
 def report(
     seq: int, *, at_ms: int = NOON_MS, origin: Origin = ORIGIN, **changed: object
 ) -> dict[str, Any]:
-    """Return the fields of a report of the writer's broker on two bundles."""
     size = len(BUNDLES)
     return {
         "schema": 1,
@@ -72,7 +71,6 @@ _TRAFFIC: Final = ("msgs_in_per_s", "msgs_out_per_s", "bytes_in_per_s", "bytes_o
 
 
 def cut(seq: int, *, at_ms: int = NOON_MS, origin: Origin = ORIGIN) -> bytes:
-    """Return a line of the other stream."""
     record: Record = cut_record(
         at_ms, epoch=1, action="split", whole=BundleId("t/n/0x00000000_0xffffffff"), parts=BUNDLES
     )
@@ -80,7 +78,6 @@ def cut(seq: int, *, at_ms: int = NOON_MS, origin: Origin = ORIGIN) -> bytes:
 
 
 def line(fields: Mapping[str, Any]) -> bytes:
-    """Return the line of some fields."""
     return json.dumps(fields, separators=(",", ":")).encode()
 
 

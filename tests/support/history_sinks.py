@@ -32,7 +32,6 @@ class KeptHistory:
             self.records += made
 
     def count(self, kind: str) -> int:
-        """Return how many lines of a kind there are."""
         return sum(record.kind == kind for record in self.records)
 
     def lines(self, *kinds: str) -> list[Mapping[str, Any]]:
@@ -47,21 +46,16 @@ class KeptHistory:
 
 @dataclass(slots=True)
 class Archive:
-    """The histories of all sidecars of a cluster."""
-
     sinks: list[KeptHistory] = field(default_factory=list)
 
     def kept(self, context: Context) -> Context:
-        """Return the parts with a history of their own."""
         sink = KeptHistory(context.identity.broker)
         self.sinks.append(sink)
         return replace(context, history=sink)
 
     def count(self, kind: str) -> int:
-        """Return how many lines of a kind there are in all."""
         return sum(sink.count(kind) for sink in self.sinks)
 
     def lines(self, *kinds: str) -> Iterator[Mapping[str, Any]]:
-        """Yield the lines of all."""
         for sink in self.sinks:
             yield from sink.lines(*kinds)

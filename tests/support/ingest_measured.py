@@ -23,7 +23,6 @@ _PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
 
 
 def peak_bytes(process: int | str) -> int:
-    """Return the most memory that a process had at a time."""
     found = _PEAK.search(Path(f"/proc/{process}/status").read_text(encoding="ascii"))
     assert found is not None
     return int(found[1]) * 1024
@@ -39,7 +38,6 @@ def live_heap_bytes(spark: "SparkSession") -> int:
 
 
 def measure(history: str, out: str, until: datetime | None) -> dict[str, object]:
-    """Return what the ingest of a history took, up to a time."""
     settings = SessionSettings(master="local[2]", driver_memory=HEAP)
     with spark_session(settings, "bench") as spark:
         store = Store(spark, out)

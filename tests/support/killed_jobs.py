@@ -44,6 +44,5 @@ def killed_at(moment: Callable[[], object], folder: Path, *arguments: str) -> bo
 
 
 async def _first(moment: Callable[[], object], process: "subprocess.Popen[bytes]") -> bool:
-    """Return whether the moment came before the process ended."""
     await eventually(lambda: moment() or process.poll() is not None, within_s=_WITHIN_S)
     return process.returncode is None

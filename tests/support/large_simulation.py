@@ -12,7 +12,6 @@ from loadmanager.simulator.strategies import Strategy, planner_for
 
 
 def scenario(brokers: int, bundles: int, hours: float) -> Scenario:
-    """Return a day of a busy cluster in which brokers crash, drain, and join."""
     end_s = hours * 3600.0
     content: dict[str, Any] = {
         "title": f"{brokers} brokers, {bundles} bundles",
@@ -47,7 +46,6 @@ def scenario(brokers: int, bundles: int, hours: float) -> Scenario:
 
 
 def measure(brokers: int, bundles: int, hours: float, strategy: str) -> dict[str, object]:
-    """Return the times and the memory of one simulation, with what it came to."""
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
     played, pair = scenario(brokers, bundles, hours), Strategy.parse(strategy)
     run = simulate(played, planner_for(played, pair), strategy=pair.name, seed=1)

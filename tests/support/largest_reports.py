@@ -21,7 +21,6 @@ _UNUSED = ResourceUsage(0.0, float(LIMIT.most))
 
 
 def largest_report(broker: BrokerId, bundles: Iterable[BundleId]) -> LoadReport:
-    """Return the report of a broker that is as full as can be, as are its bundles."""
     return _report(broker, bundles, MOST_USED, FULL)
 
 

@@ -58,7 +58,6 @@ class LeaderAtWork:
 
     @property
     def leader_term(self) -> LeaderTerm:
-        """The present term."""
         assert self.leading.leader_term is not None
         return self.leading.leader_term
 
@@ -70,7 +69,6 @@ class LeaderAtWork:
             await self.hand.set(path, content)
 
     async def report(self, *reports: LoadReport) -> None:
-        """Register brokers, each owning what it reports, and wait until they are known."""
         for one in reports:
             await self.write(znodes.registration(one.broker), encode_registration(one))
             await self.write(znodes.loads(one.broker), encode_loads(one))
@@ -86,29 +84,24 @@ class LeaderAtWork:
         )
 
     async def create_namespace(self, boundaries: Boundaries) -> None:
-        """Store a namespace's boundaries and have the picture read them."""
         path = znodes.local_policies(boundaries.namespace)
         await self.write(path, encode_boundaries(boundaries))
         await self.context.cluster_state.boundaries(boundaries.namespace)
 
     async def elect(self, leader: LeaderRecord) -> None:
-        """Let the election node name a leader, and wait until the picture knows it."""
         await self.write(znodes.LEADER, encode_leader(leader))
         await eventually(lambda: self.context.cluster_state.leader is not None)
 
     def lead(self) -> None:
-        """Begin the term."""
         assert self.term is not None
         self.working = asyncio.create_task(self.leading.lead(self.term))
 
     async def rounds(self, count: int = 1) -> None:
-        """Wait until so many rounds are done."""
         await eventually(
             lambda: self.leading.leader_term and self.leader_term.decision_log.rounds >= count
         )
 
     async def stop_leading(self) -> None:
-        """End the term."""
         if self.working is not None:
             self.working.cancel()
             await asyncio.wait({self.working})
@@ -124,7 +117,6 @@ async def leader_at_work(
     seeds: SeedSource | None = None,
     build: Callable[[Context], Context] = lambda context: context,
 ) -> AsyncIterator[LeaderAtWork]:
-    """Yield a sidecar whose term begins when it is told to."""
     service = MemoryService()
     coordination, hand = MemoryCoordination(service), MemoryCoordination(service)
     clock, registry = SystemClock(), CollectorRegistry()

@@ -191,12 +191,10 @@ class FakeLeaderQueries(Explainer):
     asked: list[str] = field(default_factory=list)
 
     async def snapshot(self) -> bytes:
-        """Return the canned content."""
         self._answer("snapshot")
         return self.content
 
     def explain(self, subject: str) -> Account:
-        """Return the canned story."""
         self._answer(f"explain {subject}")
         if ":" not in subject and "/" not in subject:
             raise InvalidName("subject", subject, "a broker or a bundle")
@@ -216,7 +214,6 @@ class FakeLeaderQueries(Explainer):
         )
 
     def assessment(self) -> Assessment | None:
-        """Return the canned figures of the last round."""
         self._answer("optimality")
         return self._assessment()
 
@@ -224,12 +221,10 @@ class FakeLeaderQueries(Explainer):
         return ASSESSMENT if self.last_round else None
 
     def shadows(self) -> ShadowList:
-        """Return the canned strategies beside the active one."""
         self._answer("shadows")
         return self.beside
 
     def decisions(self, wish: DecisionFilter) -> Sequence[Decision]:
-        """Return the canned decisions that are wanted."""
         self._answer(f"decisions {wish.limit}")
         return [one for one in (LEFT_ALONE, MOVED) if wish.wants(one)][: wish.limit]
 

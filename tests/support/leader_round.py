@@ -58,13 +58,10 @@ class RoundTimes:
 
     @property
     def round_ms(self) -> float:
-        """From the first changed report taken in to the finished plan."""
         return self.take_ms + self.view_ms + self.plan_ms
 
 
 class LeaderRounds:
-    """A leader whose brokers all have reported, and report again round by round."""
-
     def __init__(self, brokers: Iterable[SyntheticBroker], planner: Planner = THRESHOLD) -> None:
         self.planner = planner
         self.tracker = LoadTracker(weights=self.planner.weights)

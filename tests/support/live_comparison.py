@@ -44,7 +44,6 @@ class Story:
 
     @property
     def max_over_mean(self) -> float:
-        """The busiest broker's load over the mean of all, at the end."""
         return max(self.final.values()) / fmean(self.final.values())
 
 
@@ -70,7 +69,6 @@ class Difference:
     max_over_mean_simulated: float
 
     def to_json(self) -> dict[str, float]:
-        """Return all figures by name."""
         return asdict(self)
 
 
@@ -146,13 +144,11 @@ def calibrated(scenario: Scenario, live: LiveRun) -> Scenario:
 
 
 def without_noise(scenario: Scenario) -> Scenario:
-    """Return the scenario with exact measurements."""
     exact = NoiseSettings(usage_fraction=0.0, rate_fraction=0.0, delay_s=scenario.noise.delay_s)
     return scenario.model_copy(update={"noise": exact})
 
 
 def simulated(scenario: Scenario, seed: int) -> Story:
-    """Return what becomes of the scenario in the simulator."""
     shedder = scenario.shedding.strategy
     pair = f"{shedder}+{scenario.placement.strategy or own_placement(SHEDDERS[shedder])}"
     rounds = Rounds()
@@ -177,8 +173,6 @@ def simulated(scenario: Scenario, seed: int) -> Story:
 
 
 def lived(scenario: Scenario, live: LiveRun) -> Story:
-    """Return what became of the scenario with real processes."""
-
     def between(begin_s: float, end_s: float) -> dict[str, float]:
         looks = [look.cpu_fraction for look in live.looks if begin_s <= look.at_s < end_s]
         return {name: fmean(look[name] for look in looks) for name in looks[0]}
@@ -187,7 +181,6 @@ def lived(scenario: Scenario, live: LiveRun) -> Story:
 
 
 def compared(live: Story, simulated: Story) -> Difference:
-    """Return what the two differ by."""
     ways = [step.way for step in live.steps], [step.way for step in simulated.steps]
     same = common_prefix(*ways)
     pairs = list(zip(live.steps, simulated.steps, strict=False))[:same]
@@ -211,7 +204,6 @@ def compared(live: Story, simulated: Story) -> Difference:
 
 
 def common_prefix(one: Sequence[object], other: Sequence[object]) -> int:
-    """Return how many items are the same in both, from the first on."""
     pairs = zip(one, other, strict=False)
     return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
@@ -262,7 +254,6 @@ def _most_apart(one: Mapping[str, float], other: Mapping[str, float]) -> float:
 
 
 def _deviation(series: Sequence[Sequence[float]]) -> float:
-    """Return the standard deviations of some series together, relative to their means."""
     return sum(map(pstdev, series)) / sum(map(fmean, series))
 
 

@@ -62,7 +62,6 @@ def write_live_history(directory: Path) -> Archive:
 
 
 async def _bases(cluster: Cluster, archive: Archive, more: int) -> None:
-    """Return after so many base rounds more, and a tick."""
     wanted = _base_rounds(archive) + more
     await cluster.until(lambda: _base_rounds(archive) >= wanted, within_s=300.0)
     ticks = archive.count("tick")

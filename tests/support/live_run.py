@@ -26,7 +26,6 @@ class Step:
 
     @property
     def way(self) -> tuple[BundleId, str, str]:
-        """What moved from where to where."""
         return self.bundle, self.source, self.target
 
 
@@ -62,21 +61,17 @@ class LiveLook:
 
     @property
     def owners(self) -> dict[BundleId, str]:
-        """Who serves each bundle."""
         return {bundle: name for name, rates in self.served.items() for bundle in rates}
 
     @property
     def msgs_per_s(self) -> float:
-        """What all brokers serve."""
         return sum(sum(rates.values()) for rates in self.served.values())
 
 
 def topic_of(load: Load) -> TopicName:
-    """Return the one topic of a load, named as the simulator names it."""
     return TopicName("persistent", load.namespace, "topic-0")
 
 
 def bundle_of(load: Load) -> BundleId:
-    """Return the one bundle of a load."""
     (bundle,) = Boundaries.even(load.namespace, 1).bundles
     return bundle

@@ -56,18 +56,14 @@ class LiveSettings(DemoSettings):
 
     @property
     def cpu_ms_per_message(self) -> float:
-        """What each message costs its broker."""
         return BURNT_MS_PER_MESSAGE
 
     @property
     def cores_per_broker(self) -> float:
-        """What counts as a broker's whole CPU."""
         return self.cores
 
 
 class LiveCluster(Cluster):
-    """The demo's cluster with the sidecars configured as the scenario says."""
-
     def __init__(
         self,
         scenario: Scenario,
@@ -91,7 +87,6 @@ class LiveCluster(Cluster):
 
 @asynccontextmanager
 async def live_scenario(scenario: Scenario, data_dir: Path) -> AsyncIterator["LiveScenario"]:
-    """Yield a run that is ready to be made, and end all its processes afterwards."""
     try:
         find_java()
     except EmbeddedZooKeeperError as error:
@@ -144,7 +139,6 @@ class LiveScenario:
         }
 
     async def run(self) -> LiveRun:
-        """Place all as the scenario says, publish, let the leader move, and tell what it did."""
         await self._cluster.start(lambda _: None)
         await self._ask("PUT", "/admin/v2/loadmanager/balancing/pause")
         for load in self._scenario.load:
@@ -247,14 +241,12 @@ class LiveScenario:
         )
 
     def _gaps(self) -> list[Gap]:
-        """Return when bundles were served by nobody since the leader might move them."""
         paths = [member.record_path for member in self._cluster.members]
         intervals = [one for path in paths for one in read_record(path, None)]
         bundles = [producer.bundle for producer in self._producers.values()]
         return gaps(intervals, bundles, from_s=self._opened_s, until_s=monotonic())
 
     async def _publish(self) -> None:
-        """Make every topic's messages due at a steady beat."""
         rates = {topic_of(load): load.msgs_in_per_s for load in self._scenario.load}
         total = sum(rates.values())
         schedule = Schedule(

@@ -59,11 +59,9 @@ class BusyBroker(InProcessBroker):
 
     @property
     def msgs_per_s(self) -> float:
-        """The messages of all that it serves."""
         return sum(self._traffic.get(bundle, 0.0) for bundle in self.serving)
 
     async def stats(self) -> BrokerStats:
-        """Return the traffic of what it serves."""
         stats = await super().stats()
         bundles = {
             bundle: dataclasses.replace(
@@ -83,8 +81,6 @@ class BusyBroker(InProcessBroker):
 
 
 class BusyProbe:
-    """A host whose CPU is as busy as its broker has traffic."""
-
     def __init__(self, broker: BusyBroker) -> None:
         self._broker = broker
 
@@ -95,7 +91,6 @@ class BusyProbe:
         broker_port: int = 0,
         neighbour_ports: Collection[int] = (),
     ) -> HostUsage:
-        """See `HostProbe`."""
         del broker_process_id, broker_port, neighbour_ports
         used = 100.0 * self._broker.msgs_per_s / _MSGS_AT_FULL_CPU
         return HostUsage(
@@ -109,8 +104,6 @@ class BusyProbe:
 
 @dataclass
 class LiveSidecar:
-    """One of them."""
-
     name: str
     port: int
     application: Application
@@ -122,12 +115,10 @@ class LiveSidecar:
 
     @property
     def url(self) -> str:
-        """Where it is asked on this host."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def leads(self) -> bool:
-        """Whether it is the leader."""
         return self.application.leading.leader_term is not None
 
     async def crash(self) -> None:
@@ -194,14 +185,11 @@ async def start_sidecar(
 
 @dataclass
 class LiveSidecars:
-    """A cluster of them, with a namespace of eight bundles."""
-
     service: MemoryService = field(default_factory=MemoryService)
     traffic: dict[BundleId, float] = field(default_factory=dict)
     living: list[LiveSidecar] = field(default_factory=list)
 
     async def start(self, name: str, **settings: Any) -> LiveSidecar:
-        """Start one beside a broker of this name."""
         port = free_port("127.0.0.1")
         config = Config.model_validate(
             {
@@ -227,23 +215,19 @@ class LiveSidecars:
         return one
 
     async def stop(self, one: LiveSidecar) -> None:
-        """End one in order."""
         self.living.remove(one)
         one.stopping.set()
         await asyncio.wait_for(one.task, 60)
 
     async def crash(self, one: LiveSidecar) -> None:
-        """End one as SIGKILL does."""
         self.living.remove(one)
         await one.crash()
 
     @property
     def leader(self) -> LiveSidecar:
-        """The one that leads."""
         return next(one for one in self.living if one.leads)
 
     async def ready(self) -> None:
-        """Wait until every sidecar sees all brokers, a leader and the key."""
         count = len(self.living)
         await eventually(
             lambda: (
@@ -254,7 +238,6 @@ class LiveSidecars:
         )
 
     async def create_namespace(self) -> None:
-        """Create the namespace, and have each bundle served."""
         one = self.living[0]
         leading = one.application.leading
         await NamespaceRequests(one.context, leading, "east").create(BOUNDARIES, {})
@@ -286,12 +269,9 @@ class LoopThread:
         self._loop = loop
 
     def run(self, work: Coroutine[Any, Any, _Value]) -> _Value:
-        """Return what a coroutine returns."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(120)
 
     def call(self, function: Callable[[], _Value]) -> _Value:
-        """Return what a function returns, called in the loop."""
-
         async def called() -> _Value:
             return function()
 
@@ -300,7 +280,6 @@ class LoopThread:
 
 @contextmanager
 def loop_thread() -> Iterator[LoopThread]:
-    """Give a loop that runs until the end of the context."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

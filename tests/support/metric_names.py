@@ -14,7 +14,6 @@ ENDINGS = ("", "_total", "_bucket", "_sum", "_count")
 
 
 def existing_series() -> set[str]:
-    """Return the names of all series of a sidecar that keeps history, and of attach."""
     registry = CollectorRegistry()
     AttachMetrics(registry)
     Metrics(registry)
@@ -23,7 +22,6 @@ def existing_series() -> set[str]:
 
 
 def metrics_in(expression: str) -> set[str]:
-    """Return the names of the metrics in an expression, and of what rules record."""
     spelled_out = {
         f"{found['before']}{one}{found['after']}"
         for found in BY_PATTERN.finditer(expression)

@@ -27,7 +27,6 @@ EXACT = NoiseSettings(usage_fraction=0.0, rate_fraction=0.0, delay_s=0.0)
 
 
 def planner(shedder: str = "AvgShedder", mode: str = "safe") -> Planner:
-    """Return a planner with this strategy, and plain settings for the rest."""
     return planner_of(
         SheddingSettings(strategy=shedder),
         PlacementSettings(),
@@ -38,8 +37,6 @@ def planner(shedder: str = "AvgShedder", mode: str = "safe") -> Planner:
 
 @dataclass
 class Cluster:
-    """Brokers and bundles that do as a test says, with their agents and a leader."""
-
     noise: NoiseSettings = EXACT
     planner: Planner = field(default_factory=planner)
     now_s: float = 0.0
@@ -54,7 +51,6 @@ class Cluster:
     session_s: float = 30.0
 
     def __post_init__(self) -> None:
-        """Make the agents and their leader."""
         self.agents = Agents(
             BROKERS, BUNDLES, ReportSettings(), self.noise, np.random.default_rng(1)
         )
@@ -91,7 +87,6 @@ class Cluster:
         )
 
     def arrive(self) -> None:
-        """Let all that is in flight arrive."""
         for bundle, target in self.in_flight.items():
             self.owner[BUNDLES.index(bundle)] = BROKERS.index(target)
         self.in_flight = {}
@@ -107,7 +102,6 @@ class Cluster:
 
 
 def settled(**changed: object) -> Cluster:
-    """Return a cluster whose leader has watched it for two minutes."""
     cluster = Cluster(**changed)  # type: ignore[arg-type]  # fields by name
     for _ in range(12):
         cluster.step()

@@ -43,7 +43,6 @@ def frame(spark: "SparkSession", schema: str, rows: Iterable[Mapping[str, Any]])
 
 
 def when(at_s: float) -> dict[str, Any]:
-    """Return a time as ingestion has it."""
     at = datetime.fromtimestamp(at_s, UTC)
     return {"at": at, "date": date(at.year, at.month, at.day), "at_ms": round(at_s * 1000)}
 
@@ -94,7 +93,6 @@ class Moved:
     extra_reports: list[dict[str, Any]] = field(default_factory=list)
 
     def reports(self) -> Iterator[dict[str, Any]]:
-        """Yield the reports of all brokers."""
         for at_s in range(900 + STEP_S, 1120, STEP_S):
             for broker, cpu in (self.before if at_s <= 1000 else self.after).items():
                 if broker not in self.silent or at_s <= 1000:
@@ -102,7 +100,6 @@ class Moved:
         yield from self.extra_reports
 
     def move(self) -> dict[str, Any]:
-        """Return the decision."""
         names = ("msgs_in_per_s", "msgs_out_per_s", "bytes_in_per_s", "bytes_out_per_s")
         return {
             "cluster": self.cluster,
@@ -124,7 +121,6 @@ class Moved:
         }
 
     def hand_over(self) -> dict[str, Any] | None:
-        """Return what came of it."""
         if self.ended is None:
             return None
         done = self.ended == "finished"
@@ -144,7 +140,6 @@ class Moved:
         }
 
     def bundle_report(self) -> dict[str, Any]:
-        """Return what the source last said of the bundle."""
         return {
             "cluster": self.cluster,
             "broker": self.source,

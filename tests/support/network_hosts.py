@@ -43,15 +43,12 @@ class NetworkHost:
 
 @dataclass(slots=True)
 class NetworkHosts:
-    """The hosts by name, and what runs on them."""
-
     hosts: Mapping[str, NetworkHost]
     folder: Path
     environment: Mapping[str, str]
     started: list[tuple[str, subprocess.Popen[bytes], Path]] = field(default_factory=list)
 
     def run(self, host: str, script: str, *, within_s: float = 60.0) -> str:
-        """Run shell commands to their end on a host and return what they printed."""
         finished = subprocess.run(
             self.hosts[host].enter(["sh", "-euc", script]),
             env=dict(self.environment),
@@ -86,7 +83,6 @@ class NetworkHosts:
                 raise AssertionError(f"{script!r} ended with {process.returncode}:\n{said}")
 
     def stop(self) -> None:
-        """End what was started, the last first, and wait for it."""
         for _, process, _ in reversed(self.started):
             process.terminate()
         for _, process, _ in self.started:

@@ -23,7 +23,6 @@ class Fence:
 
 
 def fences(page: Path) -> list[Fence]:
-    """Return all fenced blocks of a Markdown file with such a comment, in their order."""
     found = []
     for words, language, text in _FENCE.findall(page.read_text(encoding="utf-8")):
         options = dict(word.split("=", 1) for word in words.split())

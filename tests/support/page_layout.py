@@ -16,7 +16,6 @@ NEAR_PX: Final = 2
 
 
 def layout(page: Page) -> dict[str, Any]:
-    """Return the layout of a page that shows an overview."""
     found: dict[str, Any] = page.evaluate(MEASURE.read_text())
     return found
 

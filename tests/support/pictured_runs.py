@@ -45,7 +45,6 @@ def a_move(at_s: float, number: int = 0, *, placed: bool = False) -> MoveRecord:
 
 
 def a_run(load: np.ndarray, *moves: MoveRecord, every_s: float = 60.0, **changed: object) -> Run:
-    """Return a run with these loads and moves."""
     fields: dict[str, object] = {
         "scenario": "load_jitter",
         "strategy": "threshold+least_resource_usage",

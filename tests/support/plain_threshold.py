@@ -27,7 +27,6 @@ class Average:
     rates: list[float] = field(default_factory=lambda: [0.0] * 4)
 
     def add(self, stats: BundleStats) -> None:
-        """Add one sample."""
         self.samples = min(self.samples + 1, self.max_samples)
         new = [stats.msgs_in_per_s, stats.msgs_out_per_s]
         new += [stats.bytes_in_per_s, stats.bytes_out_per_s]
@@ -55,7 +54,6 @@ class PlainLeader:
         self.bytes_per_s[report.broker] = report.totals.bytes_per_s
 
     def sample(self) -> None:
-        """Add one sample to the averages of every bundle."""
         for report in self.reports.values():
             for bundle, stats in report.bundles.items():
                 if bundle not in self.short:

@@ -38,7 +38,6 @@ class HandOver:
 
     @property
     def unserved_s(self) -> float:
-        """How long the bundle took no new message, the broker's own time to close included."""
         return self.served_s - self.asked_s
 
 
@@ -112,7 +111,6 @@ class Refusals:
 def refusals_in(
     record: Path, hand_overs: Iterable[HandOver], bundle_of: Callable[[str], str]
 ) -> Refusals:
-    """Return what a client's own record tells of attempts that failed, beside the hand-overs."""
     coming = {(one.bundle, one.target, one.stopped_s, one.served_s) for one in hand_overs}
     refused_s: dict[str, float] = {}
     first, again, waits_s = 0, [], []

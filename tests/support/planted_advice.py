@@ -44,7 +44,6 @@ _FORMERLY: Final = 0.02
 
 
 def changed(played: Scenario, **more: Any) -> Scenario:
-    """Return a scenario with some other values."""
     return Scenario.model_validate({**played.model_dump(mode="json", exclude_none=True), **more})
 
 
@@ -57,7 +56,6 @@ def calm(hours: float) -> Scenario:
 
 
 def cases(hours: float) -> Mapping[str, Scenario]:
-    """Return what is planted, by what it is."""
     return {
         "calm: 6 brokers of two classes, 48 bundles": calm(hours),
         "days and bursts: the same, one crash": changed(
@@ -78,7 +76,6 @@ class Tried:
 
     @property
     def outcome(self) -> str:
-        """Whether the advice was right."""
         mine = self.real[self.recorded]
         if self.advice.verdict is Verdict.TRY:
             return "better" if self.real[self.advice.name] < mine else "worse"
@@ -90,7 +87,6 @@ class Tried:
 
     @property
     def former_outcome(self) -> str:
-        """Whether the best replay from the recorded owners was right."""
         if not self.formerly:
             return "none"
         return "better" if self.real[self.formerly] < self.real[self.recorded] else "worse"
@@ -124,7 +120,6 @@ def tried(
 
 
 def advice(found: Sequence[Event], pairs: Sequence[str]) -> Advice:
-    """Return the replay's advice on a history."""
     replay = SegmentReplay(
         combinations=spread_anew(combinations(pairs, [])), rules=Rules(settle_s=SETTLE_S)
     )
@@ -145,7 +140,6 @@ def advice(found: Sequence[Event], pairs: Sequence[str]) -> Advice:
 
 
 def formerly(found: Sequence[Event], pairs: Sequence[str]) -> str:
-    """Return the best pair of a replay that begins with the recorded owners, as advice once was."""
     plain = combinations(pairs, [])
     scores: Mapping[int, Scores] = {
         number: scores_of(each) for number, each in replayed(found, plain).items()
@@ -156,7 +150,6 @@ def formerly(found: Sequence[Event], pairs: Sequence[str]) -> str:
 
 
 def table(rows: Mapping[str, Sequence[Tried]]) -> str:
-    """Return how often advice was right, as a table for the documentation."""
     heads = ("better", "worse", "kept, right", "kept, missed", "none")
     lines = [
         "| case | histories | "
@@ -196,7 +189,6 @@ def late(found: Sequence[Event], before_s: float = BEFORE_S) -> list[Event]:
 
 
 def _bases(found: Sequence[Event]) -> dict[int, float]:
-    """Return where the bundles of base rounds stand, and when those rounds were."""
     at_s = {
         (one.body["epoch"], one.body["round"]): one.body["at_ms"] / 1000
         for one in found

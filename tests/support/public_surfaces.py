@@ -32,7 +32,6 @@ Lines = Iterator[tuple[str, str]]
 
 
 def configuration() -> Lines:
-    """Yield each key with its type and default, each choice of it, and strategies' settings."""
     for known in describe():
         name = f"{known.section}.{known.key}"
         default = "unset" if known.default is None else as_toml(known.default)
@@ -103,7 +102,6 @@ def _type(schema: Mapping[str, Any]) -> str:
 
 
 def metrics() -> Lines:
-    """Yield each metric family with its type and its labels."""
     registry = CollectorRegistry()
     for kind in (AttachMetrics, Metrics, HistoryMetrics):
         kind(registry)
@@ -121,7 +119,6 @@ def metrics() -> Lines:
 
 
 def history() -> Lines:
-    """Yield the version of the format, the kinds of lines and the fields of each."""
     yield "version", str(VERSION)
     for field in ENVELOPE:
         yield from _history_field("every line", field)
@@ -152,20 +149,16 @@ SURFACES: Final[Mapping[str, Callable[[], Lines]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What an old and a new state of a surface do not share."""
-
     removed: tuple[str, ...]
     changed: tuple[str, ...]
     added: tuple[str, ...]
 
     @property
     def breaks(self) -> tuple[str, ...]:
-        """What programs of users may fail at."""
         return self.removed + self.changed
 
 
 def current(name: str) -> dict[str, str]:
-    """Return the items of a surface as the code has them now."""
     found: dict[str, str] = {}
     for item, text in SURFACES[name]():
         if found.setdefault(item, text) != text:
@@ -181,7 +174,6 @@ def promised(name: str, folder: Path = FOLDER) -> dict[str, str]:
 
 
 def parsed(text: str) -> dict[str, str]:
-    """Return the items in the text of a file."""
     return dict(line.split(": ", 1) for line in text.splitlines())
 
 

@@ -26,8 +26,6 @@ ADMIN_TIMEOUT: Final = aiohttp.ClientTimeout(total=60)
 
 
 class PulsarCluster(Cluster):
-    """The demo's cluster with a port for Pulsar's clients and one folder for all logs."""
-
     def __init__(
         self,
         settings: DemoSettings,
@@ -76,7 +74,6 @@ async def pulsar_cluster(
     cpu_ms_per_message: float = 0.05,
     hash_name: HashName = DEFAULT_HASH,
 ) -> AsyncIterator[ProcessCluster]:
-    """Yield a cluster that is ready to start, and end all its processes afterwards."""
     try:
         find_java()
     except EmbeddedZooKeeperError as error:
@@ -114,7 +111,6 @@ class Stream:
     _threads: list[threading.Thread] = field(default_factory=list)
 
     def start(self) -> None:
-        """Subscribe, create the producer and begin both loops."""
         consumer = self.client.subscribe(
             str(self.topic), SUBSCRIPTION, consumer_type=self.consumer_type
         )
@@ -130,18 +126,15 @@ class Stream:
         await asyncio.to_thread(self._threads[1].join)
 
     async def stop_receiving(self) -> None:
-        """Receive no more."""
         self._receiving.set()
         await asyncio.to_thread(self._threads[0].join)
 
     @property
     def missing(self) -> set[int]:
-        """What was acknowledged to the producer and has not been received."""
         return set(self.acknowledged) - set(self.received)
 
     @property
     def repeated(self) -> int:
-        """How many deliveries were of messages that had been delivered before."""
         return len(self.received) - len(set(self.received))
 
     def _guarded(self, loop: Callable[[Any], None], end: Any) -> None:

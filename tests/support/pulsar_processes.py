@@ -118,7 +118,6 @@ class Processes:
         self.start_again(name)
 
     def start_again(self, name: str) -> None:
-        """Start a process as it was started before."""
         with (self._folder / f"{name}.log").open("ab") as log:
             self._running[name] = subprocess.Popen(
                 self._commands[name],
@@ -129,17 +128,14 @@ class Processes:
             )
 
     def end_one(self, name: str, how: Signals) -> None:
-        """Send a process a signal and wait until it has ended."""
         process = self._running[name]
         process.send_signal(how)
         process.wait(READY_S)
 
     def log(self, name: str) -> list[str]:
-        """Return the lines that a process has logged so far, since it began again as well."""
         return (self._folder / f"{name}.log").read_text(errors="replace").splitlines()
 
     def cpu_s(self, name: str) -> float:
-        """Return the CPU time that a process has used since it began."""
         times = psutil.Process(self._running[name].pid).cpu_times()
         return float(times.user + times.system)
 

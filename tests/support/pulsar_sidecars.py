@@ -40,8 +40,6 @@ SETTINGS: Mapping[str, Any] = {
 
 
 class BusyProbe:
-    """A host whose CPU is as busy as its broker has traffic."""
-
     def __init__(self, broker: FakeBroker) -> None:
         self._broker = broker
 
@@ -52,7 +50,6 @@ class BusyProbe:
         broker_port: int = 0,
         neighbour_ports: Collection[int] = (),
     ) -> HostUsage:
-        """See `HostProbe`."""
         del broker_process_id, broker_port, neighbour_ports
         msgs = sum(one[0] + one[1] for one in self._broker.grows.values())
         return HostUsage(
@@ -65,10 +62,7 @@ class BusyProbe:
 
 
 class NoLine:
-    """No sidecar asks a leader to place anything."""
-
     async def assign(self, leader: LeaderInfo, bundle: BundleId) -> BrokerId:
-        """See `LeaderLine`."""
         raise Unavailable(f"{leader.broker} was asked to place {bundle}")
 
     async def close(self) -> None:
@@ -88,7 +82,6 @@ class PulsarSidecar:
 
     @property
     def leads(self) -> bool:
-        """Whether it is the leader."""
         return self.application.leading.leader_term is not None
 
     def crash(self) -> None:
@@ -108,7 +101,6 @@ class PulsarSidecars:
     living: list[PulsarSidecar] = field(default_factory=list)
 
     async def start(self, beside: FakeBroker, **settings: Any) -> PulsarSidecar:
-        """Start one."""
         config = Config.model_validate(
             {
                 "broker": {"id": beside.name, "kind": "pulsar"},
@@ -187,23 +179,19 @@ class PulsarSidecars:
         )
 
     async def stop(self, one: PulsarSidecar) -> None:
-        """End one in order."""
         self.living.remove(one)
         one.stopping.set()
         await asyncio.wait_for(one.task, 30)
 
     def crash(self, one: PulsarSidecar) -> None:
-        """End one as SIGKILL does."""
         self.living.remove(one)
         one.crash()
 
     @property
     def leader(self) -> PulsarSidecar | None:
-        """The one that leads."""
         return next((one for one in self.living if one.leads), None)
 
     async def ready(self) -> None:
-        """Wait until every sidecar sees all brokers and a leader."""
         count = len(self.living)
         await eventually(
             lambda: (

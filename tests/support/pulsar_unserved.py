@@ -16,7 +16,6 @@ _MOST_CHARACTERS: Final = 700
 
 @contextmanager
 def unserved_told(cluster: RealPulsar, sends: Sends) -> Iterator[None]:
-    """Add to a failure of the block which topics no message was stored of lately, and why."""
     try:
         yield
     except AssertionError as error:
@@ -25,7 +24,6 @@ def unserved_told(cluster: RealPulsar, sends: Sends) -> Iterator[None]:
 
 
 def unserved(cluster: RealPulsar, sends: Sends) -> str:
-    """Return who owns each silent topic's bundle by each broker's view, and their logs of it."""
     now_s = monotonic()
     silent = {one: now_s - at_s for one, at_s in sends.stored_s.items() if now_s - at_s > SILENT_S}
     lines = [f"{topic}: no message stored for {for_s:.1f} s" for topic, for_s in silent.items()]

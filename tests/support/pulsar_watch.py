@@ -24,8 +24,6 @@ _COUNTED: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A bundle that another broker serves than before, between two looks."""
-
     bundle: str
     source: str
     target: str
@@ -49,7 +47,6 @@ class Watch:
     _served: dict[str, tuple[str, float]] = field(default_factory=dict)
 
     def look(self) -> None:
-        """See who serves each bundle."""
         now_s = time.monotonic()
         for number, name in enumerate(self.cluster.brokers):
             for bundle in self.cluster.owned(number):
@@ -61,7 +58,6 @@ class Watch:
                 self._served[bundle] = (name, now_s)
 
     def count(self) -> None:
-        """Read the counters of all brokers."""
         found = []
         for name in self.cluster.brokers:
             with urlopen(f"http://{name}/metrics/", timeout=60) as reply:
@@ -72,7 +68,6 @@ class Watch:
         self.counts.append((time.monotonic(), found))
 
     def max_over_mean(self) -> list[tuple[float, float]]:
-        """Return, at the end of each window, the fullest broker's rate over the mean."""
         found = []
         for now_s, now in self.counts:
             older = [one for one in self.counts if one[0] <= now_s - WINDOW_S + COUNT_EVERY_S / 2]
@@ -84,7 +79,6 @@ class Watch:
         return found
 
     def pauses_s(self, sends: Sends) -> list[float]:
-        """Return, for each move, the longest time in which a topic of it had no message stored."""
         found = []
         for one in self.moved:
             gaps = [

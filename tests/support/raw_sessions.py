@@ -10,8 +10,6 @@ _EPHEMERAL = 1
 
 
 class RawSession:
-    """One session on one server, whose requests are answered one after the other."""
-
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, timeout_s: float
     ) -> None:
@@ -23,7 +21,6 @@ class RawSession:
 
     @classmethod
     async def begin(cls, host: str, port: int, timeout_s: float) -> Self:
-        """Open a session with this server."""
         reader, writer = await asyncio.open_connection(host, port)
         request = struct.pack(">iqiqi16sb", 0, 0, int(1000 * timeout_s), 0, 16, bytes(16), 0)
         _send(writer, request)
@@ -31,14 +28,12 @@ class RawSession:
         return cls(reader, writer, granted_ms / 1000)
 
     async def create_ephemeral(self, path: str) -> None:
-        """Create a node that ends with this session."""
         permissions, scheme, identity = _OPEN_TO_ALL
         acl = struct.pack(">ii", 1, permissions) + _text(scheme) + _text(identity)
         empty = struct.pack(">i", 0)
         await self._ask(CREATE, _text(path) + empty + acl + struct.pack(">i", _EPHEMERAL))
 
     async def sync(self) -> None:
-        """Have the server catch up with its leader."""
         await self._ask(SYNC, _text("/"))
 
     async def heartbeat(self) -> None:
@@ -47,7 +42,6 @@ class RawSession:
         await self._ask(MULTI, check + struct.pack(">ibi", -1, 1, -1))
 
     def close(self) -> None:
-        """Break the connection, and leave the session to its timeout."""
         self._writer.transport.abort()
 
     async def _ask(self, kind: int, body: bytes) -> None:

@@ -65,12 +65,10 @@ class RealPulsar:
 
     @property
     def url(self) -> str:
-        """The web service of the first broker."""
         return self.url_of(0)
 
     @property
     def service_url(self) -> str:
-        """Where Pulsar's clients connect."""
         return "pulsar://" + ",".join(map(self.binary_address, range(len(self.brokers))))
 
     def binary_address(self, broker: int) -> str:
@@ -78,42 +76,33 @@ class RealPulsar:
         return f"{_host(broker)}:{self.binary_ports[broker]}"
 
     def url_of(self, broker: int) -> str:
-        """Return the web service of a broker."""
         return f"{'https' if self.secured else 'http'}://{self.brokers[broker]}"
 
     def put(self, path: str, body: str = "", method: str = "PUT", broker: int = 0) -> int:
-        """Ask a broker to change something, at whatever broker that leads to."""
         return _ask(f"{self.url_of(broker)}{path}", method, body)
 
     def json(self, path: str, broker: int = 0) -> Any:
-        """Return what a broker answers."""
         with urlopen(f"http://{self.brokers[broker]}{path}", timeout=60) as reply:
             return json.loads(reply.read())
 
     def cpu_s(self) -> list[float]:
-        """Return the CPU time that each broker's process has used so far."""
         return [self.processes.cpu_s(f"broker-{number}") for number in range(len(self.brokers))]
 
     def leader(self) -> int:
-        """Return which broker Pulsar's own leader is."""
         found = self.json("/admin/v2/brokers/leaderBroker")["serviceUrl"]
         return self.brokers.index(urlsplit(found).netloc)
 
     def end(self, broker: int, how: Signals) -> None:
-        """End a broker's process with a signal."""
         self.processes.end_one(f"broker-{broker}", how)
 
     def start(self, broker: int) -> None:
-        """Start a broker whose process has ended, and wait until it is ready."""
         self.processes.start_again(f"broker-{broker}")
         self.until_ready()
 
     def log(self, broker: int) -> list[str]:
-        """Return the lines that a broker has logged so far."""
         return self.processes.log(f"broker-{broker}")
 
     def until_ready(self) -> None:
-        """Wait until all brokers say that they are ready."""
         urls = [
             f"{self.url_of(number)}/admin/v2/brokers/ready" for number in range(len(self.brokers))
         ]
@@ -125,14 +114,12 @@ class RealPulsar:
         assert self.put(f"/admin/v2/namespaces/{name}", body) in {204, 409}
 
     def owned(self, broker: int) -> set[str]:
-        """Return the bundles that a broker serves."""
         name = self.brokers[broker]
         return set(self.json(f"/admin/v2/brokers/{CLUSTER}/{name}/ownedNamespaces", broker))
 
     def gather(
         self, namespace: str, topics: Iterable[str], limit_s: float = 60, broker: int = 0
     ) -> None:
-        """Let one broker serve all bundles of a namespace that any broker serves."""
         target, deadline_s = self.brokers[broker], time.monotonic() + limit_s
         while True:
             away = {
@@ -157,7 +144,6 @@ class RealPulsar:
 
 
 def lies_in(topic: str, bundle: str) -> bool:
-    """Return whether a bundle of the topic's own namespace holds it."""
     lower, upper = range_of(parse_bundle(bundle))
     return lower <= position(parse_full_topic(topic), "crc32") < upper
 

@@ -23,7 +23,6 @@ def fallback_version(project: Path) -> str:
 
 
 def stated_versions(project: Path) -> Iterator[tuple[str, str]]:
-    """Yield each place of the deployed files that names the version, and which it names."""
     places = {
         "CHANGELOG.md": r"^## (\d+\.\d+\.\d+)",
         "deploy/helm/loadmanager/Chart.yaml": r"^(?:version|appVersion): (\S+)",
@@ -59,7 +58,6 @@ def members(archive: Path) -> dict[str, bytes]:
 
 
 def secrets(files: Mapping[str, bytes]) -> list[str]:
-    """Return which files hold something that looks like a secret."""
     return [
         f"{name} has {what}"
         for name, content in sorted(files.items())
@@ -69,7 +67,6 @@ def secrets(files: Mapping[str, bytes]) -> list[str]:
 
 
 def difference(found: Iterable[str], expected: Iterable[str]) -> list[str]:
-    """Return which files are missing and which are not expected."""
     there, wanted = set(found), set(expected)
     return [
         *(f"{name} is missing" for name in sorted(wanted - there)),

@@ -49,7 +49,6 @@ def take_in(history: str, tables: str) -> None:
 
 
 def peak_bytes(process: int) -> int:
-    """Return the most memory that a process has had."""
     status = Path(f"/proc/{process}/status").read_text(encoding="ascii")
     line = next(one for one in status.splitlines() if one.startswith("VmHWM"))
     return int(line.split()[1]) * 1024

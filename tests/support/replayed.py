@@ -130,30 +130,25 @@ async def _send(cluster: Cluster, topics: Sequence[Any]) -> None:
 
 
 def leaders(archive: Archive | KeptHistory) -> list[KeptHistory]:
-    """Return the histories of those that led."""
     sinks = [archive] if isinstance(archive, KeptHistory) else archive.sinks
     return [sink for sink in sinks if sink.count("round")]
 
 
 def told(archive: Archive | KeptHistory) -> tuple[dict[tuple[str, int], Line], list[Line]]:
-    """Return all reports by broker and time, and the lines of the first that led."""
     reports = {(one["broker"], one["reported_at_ms"]): one for one in archive.lines("report")}
     kinds = [name for name, kind in KINDS.items() if kind.stream is Stream.ROUNDS]
     return reports, leaders(archive)[0].lines(*kinds)
 
 
 def events(archive: Archive | KeptHistory) -> list[Event]:
-    """Return the events of the first leader's lines."""
     return list(events_of(*told(archive)))
 
 
 def frames(found: Iterable[Event]) -> list[Frame | Refused]:
-    """Return what a replay makes of events."""
     return list(Frames().of(found))
 
 
 def columns(rows: Sequence[Line]) -> dict[str, Column]:
-    """Return lines as columns."""
     plain = {"refused", "note", "reproduced", "errors"}
     return {
         name: np.array([*(row[name] for row in rows), None], dtype=object)[:-1]

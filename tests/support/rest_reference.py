@@ -47,7 +47,6 @@ _UNDECLARED: Final = {
 
 
 def rest_reference(operations: Sequence[Operation]) -> str:
-    """Return the reference of these operations."""
     lines = [_INTRODUCTION]
     for tag, group in by_tag(operations).items():
         lines += [f"## {tag.capitalize()}", "", "| operation | | role | what | statuses |"]

@@ -63,7 +63,6 @@ def _longer() -> str:
 
 
 def measured(samples: Path, out: Path) -> dict[str, Any]:
-    """Roll up with two threads."""
     db = duckdb.connect()
     db.execute("SET threads = 2; SET TimeZone = 'UTC'; SET preserve_insertion_order = false")
     out.mkdir(parents=True)

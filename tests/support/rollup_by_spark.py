@@ -52,7 +52,6 @@ def rolled_up(spark: "SparkSession", samples: Path, out: Path, most: int | None 
 
 
 def measured(samples: Path, out: Path, heap: str) -> dict[str, Any]:
-    """Roll up, after a few samples that compile what is to run."""
     settings = SessionSettings(master="local[2]", driver_memory=heap)
     with spark_session(settings, "bench") as spark:
         rolled_up(spark, samples, out / "warm", _WARMING)

@@ -17,7 +17,6 @@ from loadmanager.simulator.strategies import Strategy, planner_for
 
 
 def sample() -> Scenario:
-    """Return a scenario in which something of everything happens."""
     return scenario(
         brokers=[{"name": "b", "count": 5, "cores": 2.0}, {"name": "late", "count": 1}],
         duration_s=500.0,
@@ -45,7 +44,6 @@ def run(seed: int, strategy: str = "threshold+avg") -> Run:
 
 
 def digest(found: Run) -> str:
-    """Return a hash of everything in a run."""
     summed = hashlib.sha256()
     for field in fields(found.timeline):
         value = getattr(found.timeline, field.name)

@@ -21,7 +21,6 @@ _CONFIGURED: Final = ("report", "leader", "shedding", "placement", "planner")
 
 
 def scenario_reference() -> str:
-    """Return all keys of a scenario file, and the rules of traces, as Markdown."""
     template = (_FOLDER / "scenario_format.md").read_text(encoding="utf-8")
     shown = template.replace("{example}\n", indent(EXAMPLE, "    "))
     return shown.replace("{sections}\n", "".join(f"{line}\n" for line in _sections()))

@@ -36,13 +36,11 @@ def told(folder: Path, text: str | bytes) -> list[str]:
 
 
 def loaded(folder: Path, text: str) -> Scenario:
-    """Return the scenario that a file with this text is."""
     path = folder / "x.toml"
     path.write_text(text)
     return load_scenario(path)
 
 
 def changed(old: str, new: str) -> str:
-    """Return the sound scenario with one part of its text replaced."""
     assert old in SOUND
     return SOUND.replace(old, new)

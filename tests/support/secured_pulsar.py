@@ -30,7 +30,6 @@ class Secured:
     files: Files = field(init=False)
 
     def __post_init__(self) -> None:
-        """Make the certificates."""
         self.files = Files(self.folder)
         # Java reads keys of PKCS 8 alone.
         key = load_pem_private_key(self.files.key.read_bytes(), None)
@@ -39,7 +38,6 @@ class Secured:
         )
 
     def token(self, role: str = SUPERUSER, lasts_s: float = 3600.0) -> str:
-        """Return a token of a role that expires after so long."""
         claims = {"sub": role, "exp": datetime.now(tz=UTC) + timedelta(seconds=lasts_s)}
         return jwt.encode(claims, self.secret, algorithm="HS256")
 
@@ -50,7 +48,6 @@ class Secured:
         return fresh.replace(file)
 
     def request(self, url: str) -> tuple[Request, ssl.SSLContext]:
-        """Return a question of a superuser's."""
         headers = {"Authorization": f"Bearer {self.token()}"}
         context = ssl.create_default_context(cafile=str(self.files.authorities))
         return Request(url, headers=headers), context  # noqa: S310 - loopback

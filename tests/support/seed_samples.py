@@ -18,14 +18,12 @@ def rates(msgs_per_s: float) -> Rates:
 
 
 def head(until_ms: int, cluster: str = "east") -> SeedHead:
-    """Return the head of a seed whose history ended then."""
     return SeedHead(
         cluster=cluster, made_at_ms=until_ms, since_ms=max(until_ms - 10**9, 0), until_ms=until_ms
     )
 
 
 def bundle_seed(bundle: BundleId, msgs_per_s: float) -> BundleSeed:
-    """Return a bundle that has had the same traffic all week."""
     return BundleSeed(
         bundle=bundle, long=rates(msgs_per_s), long_samples=1000, mean=rates(msgs_per_s)
     )
@@ -52,7 +50,6 @@ class GivenSeed:
     hours: list[int] = field(default_factory=list)
 
     async def read(self, hour: int) -> Seed | None:
-        """See `SeedSource`."""
         self.hours.append(hour)
         if self.hangs:
             await asyncio.Event().wait()

@@ -14,12 +14,10 @@ from tests.testbed.checker.availability import Disturbance
 
 
 async def restart_zookeeper(cluster: FaultCluster, _rng: Random) -> Disturbance:
-    """Kill every server and start them again at once."""
     return await _lose(cluster, list(cluster.servers.members), for_s=0.0)
 
 
 async def freeze_zookeeper(cluster: FaultCluster, _rng: Random) -> Disturbance:
-    """Stop every server for longer than sessions live."""
     began_s = monotonic()
     for server in cluster.servers.members:
         server.signal(signal.SIGSTOP)
@@ -46,7 +44,6 @@ async def lose_the_servers_leader(cluster: FaultCluster, _rng: Random) -> Distur
 
 
 async def lose_the_majority(cluster: FaultCluster, _rng: Random) -> Disturbance:
-    """Kill two of three servers for longer than sessions live."""
     leader = await cluster.servers.in_mode("leader")
     follower = await cluster.servers.in_mode("follower")
     return await _lose(cluster, [leader, follower], for_s=PAUSE_S)

@@ -15,5 +15,4 @@ def written(file: Path, *more: str) -> Path:
 
 
 def simulate(*arguments: object) -> Result:
-    """Run the command, with no other process."""
     return CliRunner().invoke(main, ["simulate", "--jobs", "1", *map(str, arguments)])

@@ -36,7 +36,6 @@ tick_interval_s = 30.0
 
 
 def small_scenario(**changed: Any) -> Scenario:
-    """Return four minutes of two brokers, of which one has everything at the beginning."""
     fields: dict[str, Any] = {
         "title": "two brokers",
         "duration_s": 240.0,
@@ -61,7 +60,6 @@ def small_scenario(**changed: Any) -> Scenario:
 def small_jobs(
     seeds: int = 2, pairs: Sequence[str] = ("avg+avg", "uniform+round_robin"), **changed: Any
 ) -> list[Job]:
-    """Return the jobs of the small scenario."""
     strategies = [Strategy.parse(pair) for pair in pairs]
     return list(jobs_of([("two", small_scenario(**changed))], strategies, seeds))
 

@@ -64,13 +64,10 @@ def scenario(
 
 
 def broker(name: str) -> BrokerId:
-    """Return the id of the broker of that name."""
     return BrokerId(f"{name}:8080")
 
 
 class Stepped:
-    """A world whose time goes on when told."""
-
     def __init__(self, played: Scenario, seed: int = 1) -> None:
         self.scenario = played
         self.world = World(played, None, np.random.default_rng(seed))
@@ -98,5 +95,4 @@ class Stepped:
         return None if row < 0 else self.world.brokers[row].removesuffix(":8080")
 
     def owners(self) -> list[str | None]:
-        """Return the name of the broker that serves each bundle."""
         return [self.owner(bundle) for bundle in self.world.bundles]

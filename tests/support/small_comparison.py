@@ -79,8 +79,6 @@ def results() -> tuple[tuple[Job, Examined], ...]:
 
 
 def found() -> list[Compared]:
-    """Return what the strategies reached."""
-
     def scores() -> Iterator[tuple[Job, Scores]]:
         return ((job, seen.scores) for job, seen in results())
 

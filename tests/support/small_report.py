@@ -35,7 +35,6 @@ RATES: Final = ("msgs_in_per_s", "msgs_out_per_s", "bytes_in_per_s", "bytes_out_
 
 
 def bundle(number: int, namespace: str = "shop/orders") -> str:
-    """Return the name of a bundle."""
     return f"{namespace}/0x{number << 24:08x}_0x{(number + 1) << 24:08x}"
 
 
@@ -45,7 +44,6 @@ def daily(hour: float) -> float:
 
 
 def balance_part() -> Part:
-    """Return balance over three days of six brokers."""
     points = [
         {
             "at_ms": MONDAY_MS + at * HOUR_MS // 2,
@@ -88,8 +86,6 @@ def balance_part() -> Part:
 
 
 def distance() -> optimality.Distance:
-    """Return three days with two strategies beside the active one."""
-
     def use(at: int) -> float:
         return 0.5 * daily(at / 2) + 0.02 * (at % 3)
 
@@ -120,13 +116,10 @@ def distance() -> optimality.Distance:
 
 
 def optimality_part() -> Part:
-    """Return how far the cluster was from the best possible."""
     return optimality.show(distance())
 
 
 def achieved_part() -> Part:
-    """Return moves of two causes, some of which hurt."""
-
     def summary(cause: str, moves: int, helped: int, hurt: int) -> dict[str, Any]:
         return {
             "cause": cause, "shedder": "ThresholdShedder", "placement": "RoundRobin",
@@ -179,8 +172,6 @@ def achieved_part() -> Part:
 
 
 def hottest_part() -> Part:
-    """Return two rankings and a week."""
-
     def ranked(ranking: str, rank: int, name: str) -> dict[str, Any]:
         return {
             "ranking": ranking, "rank": rank, "bundle": name, "share": 0.12 / rank,
@@ -215,7 +206,6 @@ def sized(name: str, share: float, **more: Any) -> dict[str, Any]:
 
 
 def shape_parts() -> list[Part]:
-    """Return bundles to split and to merge, and a namespace with too few."""
     rules = SplitRules()
     splits = split_candidates.to_split(
         [sized(bundle(1, EVIL), 0.2), sized(bundle(2), 0.01, msgs_in_per_s=40_000.0)], 6, rules
@@ -246,7 +236,6 @@ def shape_parts() -> list[Part]:
 
 
 def capacity_part() -> Part:
-    """Return four weeks that grow."""
     hours = np.arange(24 * 28)
     loads = np.array([0.4 * daily(hour) + 0.004 * hour / 24 for hour in hours.tolist()])
     found = capacity.Capacity(
@@ -256,7 +245,6 @@ def capacity_part() -> Part:
 
 
 def speeds_part() -> Part:
-    """Return six brokers, one of them slow."""
     rows = [
         {
             "broker": f"broker-{at}:8080", "broker_class": "old" if at < 3 else "new",
@@ -269,7 +257,6 @@ def speeds_part() -> Part:
 
 
 def pricing_part() -> Part:
-    """Return costs of two classes."""
     terms = [
         {
             "broker_class": name, "resource": "cpu", "rate": rate, "value": value,
@@ -298,7 +285,6 @@ def pricing_part() -> Part:
 
 
 def replayed_part() -> Part:
-    """Return what is tried in a real report, and what was in force and recorded."""
     names = (
         "avg+avg",
         "transfer+least_resource_usage_with_weight",
@@ -346,7 +332,6 @@ def replayed_part() -> Part:
 
 
 def intake_part() -> Part:
-    """Return totals with some lines that were spoilt."""
     return intake.show(
         intake.Intake(
             batches=2,
@@ -361,7 +346,6 @@ def intake_part() -> Part:
 
 
 def every_part() -> list[Part]:
-    """Return all parts as a report has them, one of them not made yet."""
     return [
         balance_part(),
         optimality_part(),
@@ -378,5 +362,4 @@ def every_part() -> list[Part]:
 
 
 def write(file: Path) -> None:
-    """Write the report."""
     file.write_text(report_page({f"cluster {EVIL}": every_part()}), encoding="utf-8")

@@ -42,7 +42,6 @@ def average(size: float) -> BundleAverages:
 
 
 def whole_snapshot() -> Snapshot:
-    """Return a snapshot with something in every field."""
     return Snapshot(
         reports={
             B1: report(B1, 0.9, {LOW: 30e6, HIGH: 20e6}),

@@ -200,5 +200,4 @@ def _conversion(divisor: float) -> str:
 
 
 def _markdown(text: str) -> str:
-    """Return a docstring's text as Markdown."""
     return re.sub(r"``([^`]+)``", r"`\1`", text)

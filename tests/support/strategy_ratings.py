@@ -135,14 +135,11 @@ _FIGURES: Final[Mapping[str, Callable[[Run], float]]] = {
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cell:
-    """One pair in one mode at one problem."""
-
     scenario: str
     mode: Mode
     pair: str
 
     def job(self, seed: int) -> Job:
-        """Return one run of it."""
         return Job(
             name=self.scenario,
             scenario=load_scenario(find(self.scenario)),
@@ -156,7 +153,6 @@ Figures = dict[Cell, Mapping[str, Sequence[float]]]
 
 
 def every_cell() -> list[Cell]:
-    """Return every pair that can be configured, in both modes, at all problems."""
     return [
         Cell(scenario, mode, pair.name)
         for scenario in PROBLEMS
@@ -166,7 +162,6 @@ def every_cell() -> list[Cell]:
 
 
 def rating(scenario: str, figures: Mapping[str, float]) -> str:
-    """Return the worst rating of the figures at a problem."""
     found = {
         "good"
         if figures[one["key"]] <= one["good_to"]
@@ -179,7 +174,6 @@ def rating(scenario: str, figures: Mapping[str, float]) -> str:
 
 
 def medians(figures: Figures, cell: Cell) -> dict[str, float]:
-    """Return the median over the seeds of each measure."""
     return {key: statistics.median(found) for key, found in figures[cell].items()}
 
 
@@ -214,7 +208,6 @@ def from_json(text: str) -> Figures:
 
 
 def figures_of_placements(job: Job) -> dict[str, dict[str, float]]:
-    """Return the figures of a run with each placement, to four digits, by name of the pair."""
     return {
         replace(job.strategy, placement=name).name: {
             one["key"]: float(f"{_FIGURES[one['key']](run):.4g}")
@@ -255,7 +248,6 @@ def differing(figures: Figures) -> list[Cell]:
 
 
 def guide(figures: Figures) -> str:
-    """Return docs/strategies.md."""
     page = (FOLDER / "guide.md").read_text("utf-8")
     return strategy_guide(
         page.format(
@@ -355,7 +347,6 @@ def _shown(figure: float) -> str:
 
 
 def main() -> None:
-    """Measure what is asked for, and write it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", default="*", help="as `loadmanager simulate --strategy`")
     parser.add_argument("--seeds", type=int, default=1)

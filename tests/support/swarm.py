@@ -34,18 +34,14 @@ _LONGEST_LINE_BYTES: Final = 2**28
 
 @dataclass
 class Group:
-    """The sidecars of one process."""
-
     names: Sequence[str]
     process: asyncio.subprocess.Process
 
     @property
     def alive(self) -> bool:
-        """Whether it was not killed."""
         return self.process.returncode is None
 
     async def ask(self, do: str, **arguments: Any) -> Any:
-        """Return the answer to one command."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps({"do": do, **arguments}).encode() + b"\n")
@@ -54,15 +50,12 @@ class Group:
         return json.loads(line)
 
     async def kill(self) -> None:
-        """End it by SIGKILL, brokers and sessions included."""
         self.process.kill()
         await self.process.wait()
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What all sidecars used up to a time."""
-
     at_s: float
     asked: Mapping[str, int]
     """Requests of each sidecar to ZooKeeper."""
@@ -79,8 +72,6 @@ class Use:
 
 @dataclass
 class Swarm:
-    """All of it. Commands to one group come one at a time."""
-
     zookeeper: str
     config: Mapping[str, Any]
     log_folder: Path
@@ -91,16 +82,13 @@ class Swarm:
 
     @property
     def living(self) -> list[Group]:
-        """The groups that were not killed."""
         return [group for group in self.groups if group.alive]
 
     @property
     def sidecars(self) -> int:
-        """How many live."""
         return sum(len(group.names) for group in self.living)
 
     async def add(self, sidecars: int) -> Group:
-        """Start a process, and in it so many sidecars."""
         network = f"127.{os.getpid() % 200 + 20}"
         number, self.started = self.started, self.started + sidecars
         each = range(number, number + sidecars)
@@ -126,11 +114,9 @@ class Swarm:
         return group
 
     async def ask_all(self, do: str, **arguments: Any) -> list[Any]:
-        """Return the answers of all living groups to one command."""
         return list(await asyncio.gather(*(one.ask(do, **arguments) for one in self.living)))
 
     async def use(self) -> Use:
-        """Return what was used up to now."""
         answers = await self.ask_all("use")
         return Use(
             at_s=float(answers[0]["at_s"]),
@@ -152,7 +138,6 @@ class Swarm:
         return states
 
     async def ready(self, within_s: float = 120.0) -> None:
-        """Wait until each sidecar knows all brokers and the leader."""
         count = self.sidecars
         await self.until(
             lambda states: (
@@ -173,7 +158,6 @@ class Swarm:
         return max(float(one["at_s"]) for one in states)
 
     async def create_namespace(self, bundles: int) -> None:
-        """Create the namespace by hand."""
         self.boundaries = Boundaries.even(NAMESPACE, bundles)
         hand = ZooKeeperCoordination(ZooKeeperOptions(hosts=self.zookeeper, chroot=self.chroot))
         await connected(hand)
@@ -195,11 +179,9 @@ class Swarm:
             )
 
     async def look_up(self, clients: int = CLIENTS) -> list[Mapping[str, Any]]:
-        """Look up each chosen topic once, at all sidecars alike, by so many clients in all."""
         return await self.ask_all("look_up", clients=max(1, clients // len(self.living)))
 
     async def check(self) -> None:
-        """Check that each bundle is served once, and that none was served twice at a time."""
         assert self.boundaries is not None
         answers = await self.ask_all("served")
         served = [one for each in answers for held in each["now"].values() for one in held]

@@ -57,8 +57,6 @@ class DrawnTraffic(Mapping[BundleId, float]):
 
 @dataclass
 class SwarmProcess:
-    """The sidecars of this process."""
-
     settings: Mapping[str, Any]
     sidecars: list[LiveSidecar] = field(default_factory=list)
     traffic: list[DrawnTraffic] = field(default_factory=list)
@@ -106,7 +104,6 @@ class SwarmProcess:
             self.asked.append(asked)
 
     def state(self) -> Mapping[str, Any]:
-        """Return what a look at all sidecars shows now."""
         leading = [one.name for one in self.sidecars if one.leads]
         return {
             "ended": [one.name for one in self.sidecars if one.task.done()],
@@ -118,7 +115,6 @@ class SwarmProcess:
         }
 
     def served(self) -> Mapping[str, Any]:
-        """Return what each broker serves, and what it served before."""
         return {
             "now": {one.name: list(one.broker.serving) for one in self.sidecars},
             "intervals": [
@@ -127,7 +123,6 @@ class SwarmProcess:
         }
 
     def use(self) -> Mapping[str, Any]:
-        """Return what the process and each sidecar used so far."""
         process = psutil.Process()
         spent = process.cpu_times()
         return {
@@ -200,14 +195,12 @@ class SwarmProcess:
             await asyncio.sleep(1.0)
 
     async def stop(self) -> None:
-        """End all in order."""
         for one in self.sidecars:
             one.stopping.set()
         await asyncio.wait([one.task for one in self.sidecars])
 
 
 async def main(settings: Mapping[str, Any]) -> None:
-    """Answer commands until there are no more."""
     swarm = SwarmProcess(settings)
     reader = asyncio.StreamReader(limit=2**24)
     loop = asyncio.get_running_loop()

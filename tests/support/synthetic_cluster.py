@@ -46,7 +46,6 @@ class SyntheticBroker:
 
     @property
     def totals(self) -> Rates:
-        """The sum of its bundles."""
         every = self.bundles.values()
         return Rates(
             sum(one.msgs_in_per_s for one in every),
@@ -62,7 +61,6 @@ class SyntheticBroker:
         return float(usage / limit * np.float32(100)) / 100.0
 
     def load(self, top_k: int) -> BrokerLoad:
-        """Return it with every average already where a long life would have brought it."""
         totals = self.totals
         return BrokerLoad(
             broker=self.name,
@@ -112,7 +110,6 @@ def synthetic_brokers(count: int, shape: Shape) -> Iterator[SyntheticBroker]:
 
 
 def synthetic_view(brokers: int, shape: Shape, *, top_k: int = 10) -> ClusterView:
-    """Return such a cluster as a leader sees it after one sample of each bundle."""
     tracker = LoadTracker()
     for broker in synthetic_brokers(brokers, shape):
         tracker.put(broker.load(top_k))

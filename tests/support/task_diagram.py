@@ -17,7 +17,6 @@ _ROW = re.compile(r"((?:^ +# .+\n)+)^ +\(_S\.(\w+), _E\.(\w+)\): _S\.\w+,\n", re
 
 
 def reasons() -> dict[tuple[TaskState, TaskEvent], str]:
-    """Return the reason that stands above each row of the table."""
     rows = _ROW.findall(inspect.getsource(bundle_task))
     return {
         (TaskState[state], TaskEvent[event]): " ".join(
@@ -28,7 +27,6 @@ def reasons() -> dict[tuple[TaskState, TaskEvent], str]:
 
 
 def diagram() -> str:
-    """Return the states as a Mermaid diagram, and each transition with its reason."""
     why = reasons()
     lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {TaskState.PROPOSED.value}"]
     lines += [f"    {was} --> {then}: {event}" for (was, event), then in TRANSITIONS.items()]
@@ -42,7 +40,6 @@ def diagram() -> str:
 
 
 def renewed(page: str) -> str:
-    """Return the page with the diagram of the table as it is."""
     before, rest = page.split(BEGIN)
     return f"{before}{BEGIN}{diagram()}{END}{rest.split(END)[1]}"
 

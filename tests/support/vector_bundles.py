@@ -31,7 +31,6 @@ DEFAULT_STATS = dict(msgRateIn=50.0, msgRateOut=50.0, msgThroughputIn=5e4, msgTh
 
 
 def check_resource_usage(scenario: Json, count: Count) -> None:
-    """Compare the usage of each broker."""
     weights = with_arithmetic(from_pulsar(ResourceWeights, scenario["config"]), like_java=True)
     for one in scenario["rounds"]:
         for name, want in one["expected"]["brokers"].items():
@@ -46,7 +45,6 @@ def check_resource_usage(scenario: Json, count: Count) -> None:
 
 
 def check_broker_load_data(scenario: Json, count: Count) -> None:
-    """Compare the exponential averages of a broker."""
     config = scenario["config"]
     tracker = LoadTracker(
         weights=with_arithmetic(from_pulsar(ResourceWeights, config), like_java=True),
@@ -71,7 +69,6 @@ def check_broker_load_data(scenario: Json, count: Count) -> None:
 
 
 def check_bundle_data_update(scenario: Json, count: Count) -> None:
-    """Compare the running averages of a bundle."""
     counts = {"shortTerm": scenario["num_short_samples"], "longTerm": scenario["num_long_samples"]}
     start = scenario.get("initial") or {
         term: {**scenario.get("default_stats", DEFAULT_STATS), "numSamples": 0} for term in counts
@@ -95,7 +92,6 @@ def check_bundle_data_update(scenario: Json, count: Count) -> None:
 
 
 def check_time_average(scenario: Json, count: Count) -> None:
-    """Compare the sums of a broker's bundles."""
     for one in scenario["rounds"]:
         known = {name: averages(found) for name, found in one["bundle_data"].items()}
         found = [known.get(name) or BundleAverages.supposed() for name in one["bundles"]]
@@ -110,7 +106,6 @@ def check_time_average(scenario: Json, count: Count) -> None:
 
 
 def check_bundle_boundaries(scenario: Json, count: Count) -> None:
-    """Compare how a new namespace is cut."""
     for one in scenario["rounds"]:
         got = Boundaries.even(namespace_of(BundleId("t/n/x")), one["num_bundles"])
         assert [f"0x{bound:08x}" for bound in got.bounds] == one["expected"]["boundaries"]
@@ -119,7 +114,6 @@ def check_bundle_boundaries(scenario: Json, count: Count) -> None:
 
 
 def check_topic_to_bundle(scenario: Json, count: Count) -> None:
-    """Compare a topic's full name, hash and bundle."""
     for one in scenario["rounds"]:
         bounds = tuple(int(bound, 16) for bound in one["boundaries"])
         for text, want in zip(one["topics"], one["expected"]["topics"], strict=True):
@@ -142,7 +136,6 @@ def check_topic_to_bundle(scenario: Json, count: Count) -> None:
 
 
 def check_split_algorithm(scenario: Json, count: Count) -> None:
-    """Compare where a bundle is cut, and the cut itself."""
     limits = with_arithmetic(from_pulsar(SplitLimits, scenario["config"]), like_java=True)
     for one in scenario["rounds"]:
         want, namespace = one["expected"], one["namespace"]
@@ -172,7 +165,6 @@ def check_split_algorithm(scenario: Json, count: Count) -> None:
 
 
 def check_cut(former: Boundaries, bundle: BundleId, cuts: tuple[int, ...], want: Json) -> None:
-    """Compare a cut at given places."""
     if "split_exception" in want:
         with pytest.raises(CannotSplit):
             split(former, bundle, cuts)
@@ -184,7 +176,6 @@ def check_cut(former: Boundaries, bundle: BundleId, cuts: tuple[int, ...], want:
 
 
 def check_n_way(former: Boundaries, bundle: BundleId, parts: int, want: Json) -> None:
-    """Compare a cut into equal parts."""
     if "n_way_exception" in want:
         with pytest.raises(CannotSplit):
             split(former, bundle, even_cuts(bundle, parts))
@@ -195,7 +186,6 @@ def check_n_way(former: Boundaries, bundle: BundleId, parts: int, want: Json) ->
 
 
 def check_splitter_task(scenario: Json, count: Count) -> None:
-    """Compare which bundles are to be cut."""
     rules = with_arithmetic(from_pulsar(SplitRules, scenario["config"]), like_java=True)
     for one in scenario["rounds"]:
         reports = {
@@ -217,7 +207,6 @@ def check_splitter_task(scenario: Json, count: Count) -> None:
 
 
 def check_top_k(scenario: Json, count: Count) -> None:
-    """Compare the heaviest bundles of a broker."""
     config = scenario["config"]
     left_out = {*config.get("loadBalancerSheddingExcludedNamespaces", ())}
     if not config.get("loadBalancerSheddingBundlesWithPoliciesEnabled", False):

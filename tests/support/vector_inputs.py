@@ -43,13 +43,11 @@ def rates(found: Json) -> Rates:
 
 
 def averages(found: Json) -> BundleAverages:
-    """Return a bundle's averages."""
     short, long = rates(found["shortTerm"]), rates(found.get("longTerm", {}))
     return BundleAverages(Average(10, 1, short), Average(1000, 1, long), found.get("topics", 0))
 
 
 def stats(found: Json) -> BundleStats:
-    """Return a bundle's statistics."""
     return BundleStats(
         msgs_in_per_s=found.get("msgRateIn", 0.0),
         msgs_out_per_s=found.get("msgRateOut", 0.0),
@@ -68,7 +66,6 @@ def columns(found: Json, part: str) -> tuple[float, ...]:
 
 
 def broker_load(name: str, found: Json) -> BrokerLoad:
-    """Return what a broker's report says."""
     coming = found.get("preallocatedBundleData", {}).values()
     return BrokerLoad(
         broker=BrokerId(name),
@@ -113,7 +110,6 @@ def same(got: object, want: object) -> bool:
 
 
 def by_source(offers: tuple[Offer, ...]) -> dict[str, list[str]]:
-    """Return the bundles offered by each broker, in order."""
     found: dict[str, list[str]] = {}
     for offer in offers:
         found.setdefault(offer.source, []).append(offer.bundle)

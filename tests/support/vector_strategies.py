@@ -136,7 +136,6 @@ def check_transfer_shedder(scenario: Json, count: Count) -> None:
 
 
 def transfer_view(scenario: Json, one: Json, now: Json) -> ClusterView:
-    """Return the view of one round of TransferShedder."""
     tops = {
         broker: [TopBundle(t["bundleName"], rates(t["stats"]).bytes_per_s) for t in top]
         for broker, top in now["top_bundles"].items()
@@ -205,7 +204,6 @@ def check_ext_placement(scenario: Json, count: Count) -> None:
 
 
 def check_round_robin(scenario: Json, count: Count) -> None:
-    """Compare whose turn it is."""
     memory, got = Memory(), None
     for one in scenario["rounds"]:
         got = None

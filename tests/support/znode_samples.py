@@ -113,7 +113,6 @@ PLAIN: Final[Mapping[str, str]] = {
 
 
 def node_lines() -> Iterator[tuple[str, str]]:
-    """Yield the format of all nodes, each path, and each field of what is stored there."""
     yield "format", str(FORMAT)
     for path, text in PLAIN.items():
         yield _named(path), text
@@ -124,7 +123,6 @@ def node_lines() -> Iterator[tuple[str, str]]:
 
 
 async def _written() -> dict[str, bytes]:
-    """Return the nodes that are encoded where they are written."""
     session = MemoryCoordination(MemoryService())
     await connected(session)
     await agree(session, SystemClock(), Conditions("crc32", kind="pulsar"))
@@ -144,7 +142,6 @@ async def _written() -> dict[str, bytes]:
 
 
 def _shape(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the fields of an object, those of inner ones behind a dot, with their types."""
     for name, inner in value.items():
         if isinstance(inner, Mapping) and inner:
             yield from _shape(inner, f"{prefix}{name}.")

@@ -11,8 +11,6 @@ WRITES = frozenset({CREATE, CREATE2, DELETE, SET_DATA, MULTI})
 
 
 class Loss(Enum):
-    """Where on its way a request is lost."""
-
     REQUEST = auto()
     REPLY = auto()
     REPLY_FOR_GOOD = auto()
@@ -20,8 +18,6 @@ class Loss(Enum):
 
 
 class ZooKeeperProxy:
-    """Passes whole messages on, and reads enough of them to know requests from replies."""
-
     def __init__(self, upstream: str) -> None:
         host, _, port = upstream.rpartition(":")
         self._upstream = host, int(port)
@@ -39,7 +35,6 @@ class ZooKeeperProxy:
 
     @property
     def address(self) -> str:
-        """Where clients connect to."""
         assert self._server is not None
         host, port = self._server.sockets[0].getsockname()
         return f"{host}:{port}"
@@ -61,11 +56,9 @@ class ZooKeeperProxy:
         self.drop()
 
     def mend(self) -> None:
-        """Take connections again."""
         self._refusing = False
 
     def drop(self) -> None:
-        """Break all connections once."""
         for pipe in tuple(self._pipes):
             pipe.close()
 
@@ -95,8 +88,6 @@ Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class _Pipe:
-    """One client's connection."""
-
     def __init__(self, proxy: ZooKeeperProxy, client: Stream, server: Stream) -> None:
         self._proxy = proxy
         self._client = client
@@ -105,11 +96,9 @@ class _Pipe:
         self._for_good = False
 
     async def run(self) -> None:
-        """Pass messages until one side closes."""
         await asyncio.gather(self._requests(), self._replies())
 
     def close(self) -> None:
-        """Break the connection at both ends."""
         self._client[1].close()
         self._server[1].close()
 

@@ -92,7 +92,6 @@ class Server:
         self.process.wait()
 
     def stop_writes(self) -> None:
-        """Let it write nothing beyond the first kilobyte of any file."""
         assert self.process is not None
         _, hard = resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (1024, hard))
@@ -104,13 +103,10 @@ class Server:
 
 @dataclass(slots=True)
 class Servers:
-    """All servers of one service."""
-
     members: Sequence[Server]
 
     @property
     def hosts(self) -> str:
-        """What clients on this machine are told."""
         return self.hosts_seen_from(LOOPBACK)
 
     def hosts_seen_from(self, address: str) -> str:
@@ -118,7 +114,6 @@ class Servers:
         return ",".join(f"{address}:{one.port}" for one in self.members)
 
     async def start(self) -> None:
-        """Start those that do not run, and return when all serve."""
         for one in self.members:
             if not one.running:
                 # On this very thread: the server dies with the thread that started it.
@@ -126,7 +121,6 @@ class Servers:
         await self.until_serving(self.members)
 
     async def until_serving(self, members: Sequence[Server]) -> None:
-        """Return when all these serve."""
         async with asyncio.timeout(START_BOUND_S):
             for one in members:
                 while not await one.mode():
@@ -134,14 +128,12 @@ class Servers:
                     await asyncio.sleep(POLL_S)
 
     async def in_mode(self, mode: str) -> Server:
-        """Return a server in this mode."""
         for one in self.members:
             if one.running and await one.mode() == mode:
                 return one
         raise AssertionError(f"no server is {mode}")
 
     def stop(self) -> None:
-        """End all of them."""
         for one in self.members:
             if one.running:
                 one.kill()
@@ -171,6 +163,5 @@ def _java() -> Path:
 
 
 def mortal() -> None:
-    """Have the new process end when the test does."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.setsid()
