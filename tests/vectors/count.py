@@ -14,8 +14,7 @@ from typing import Final
 HERE: Final = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "support"))
 
-from vector_checks import SUFFIX, Differs, compare  # noqa: E402 - found by the line above
-from vector_inputs import Count  # noqa: E402 - the same
+from vector_checks import SUFFIX, Count, Differs, compare  # noqa: E402 - found by the line above
 
 HEAD: Final = (
     "| algorithm | scenarios | rounds | compared | in part | left out | otherwise | equal |",
