@@ -139,11 +139,8 @@ def test_moves_are_bounded(pulsar: FakePulsar) -> None:
 
 
 def test_a_broker_that_does_not_answer_neither_gives_nor_takes(pulsar: FakePulsar) -> None:
-    async def refuse(_: web.Request) -> web.Response:
-        return web.Response(status=500, text="out of order")
-
     silent = pulsar.brokers[2]
-    silent.instead["/metrics/"] = refuse
+    silent.tells("/metrics/", "out of order", 500)
     told = seen(pulsar)
     assert "answered 500 (out of order)" in told["missing"][silent.name]
     assert silent.name not in {move["target"] for move in told["proposals"]}
@@ -196,10 +193,6 @@ def test_a_redirect_leads_to_no_stranger(pulsar: FakePulsar) -> None:
     assert "no broker of this cluster" in told["missing"][pulsar.brokers[1].name]
 
 
-async def _as(status: int, text: str) -> web.Response:
-    return web.Response(status=status, text=text)
-
-
 @pytest.mark.parametrize(
     ("status", "text", "expected"),
     [
@@ -216,7 +209,7 @@ async def _as(status: int, text: str) -> web.Response:
 def test_what_is_no_pulsar_gets_one_clear_line(
     pulsar: FakePulsar, status: int, text: str, expected: str
 ) -> None:
-    pulsar.brokers[0].instead[RUNTIME] = lambda _: _as(status, text)
+    pulsar.brokers[0].tells(RUNTIME, text, status)
     found = attach(pulsar, "--once")
     assert found.exit_code == 1
     (line,) = found.stderr.splitlines()
@@ -231,7 +224,7 @@ def test_what_is_no_pulsar_gets_one_clear_line(
 def test_a_list_of_brokers_that_is_none_is_named(
     pulsar: FakePulsar, brokers: str, expected: str
 ) -> None:
-    pulsar.brokers[0].instead["/admin/v2/brokers/research"] = lambda _: _as(200, brokers)
+    pulsar.brokers[0].tells("/admin/v2/brokers/research", brokers)
     found = attach(pulsar, "--once")
     assert found.exit_code == 1
     assert expected in found.stderr

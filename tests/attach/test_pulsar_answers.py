@@ -1,5 +1,6 @@
 """What a Pulsar broker answers about topics, and what is none of its answers."""
 
+import json
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -41,10 +42,7 @@ async def admin() -> AsyncIterator[PulsarAdmin]:
 
 
 def told(pulsar: FakePulsar, path: str, answer: object, status: int = 200) -> None:
-    async def instead(_request: web.Request) -> web.Response:
-        return web.json_response(answer, status=status)
-
-    pulsar.brokers[0].instead[path] = instead
+    pulsar.brokers[0].tells(path, json.dumps(answer), status)
 
 
 async def test_a_lookup_names_where_clients_go(pulsar: FakePulsar, admin: PulsarAdmin) -> None:

@@ -144,11 +144,7 @@ async def test_without_the_right_nothing_is_forgotten(
     pulsar: FakePulsar, balancer: PulsarBalancer
 ) -> None:
     await begin(balancer, pulsar)
-
-    async def refuse(_: web.Request) -> web.Response:
-        return refused(401, "expired")
-
-    pulsar.brokers[0].instead[f"{CONFIGURATION}/{SHEDDING}"] = refuse
+    pulsar.brokers[0].refuses(f"{CONFIGURATION}/{SHEDDING}", 401, "expired")
     with pytest.raises(RightMissing, match="the right to change it"):
         await balancer.restore(pulsar.url)
     assert await balancer.state.read() is not None
@@ -188,12 +184,7 @@ def test_one_controller_at_a_time_holds_the_state(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "{",
-        "[]",
-        "{}",
-        '{"format": 1}',
-        '{"dynamic": {}, "effective": {}}',
+        *("", "{", "[]", "{}", '{"format": 1}', '{"dynamic": {}, "effective": {}}'),
         '{"format": 2, "dynamic": {}, "effective": {}}',
         '{"format": 1, "dynamic": {"a": 1}, "effective": {}}',
     ],

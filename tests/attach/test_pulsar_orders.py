@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from fake_pulsar import FakePulsar, answer, refused
+from fake_pulsar import FakePulsar, answer
 from waiting import eventually
 
 from loadmanager.adapters.clock import SystemClock
@@ -348,11 +348,8 @@ async def test_what_pulsar_is_not_asked_for_fails_with_its_reason(
 async def test_a_missing_right_fails_the_task_and_is_reported_to_the_one_that_ordered(
     term: Term,
 ) -> None:
-    async def refuse(_: web.Request) -> web.Response:
-        return refused(403, "not allowed")
-
     bundle = term.bundle()
-    term.pulsar.brokers[0].instead[f"/admin/v2/namespaces/{bundle}/unload"] = refuse
+    term.pulsar.brokers[0].refuses(f"/admin/v2/namespaces/{bundle}/unload", 403, "not allowed")
     await term.order(bundle, term.brokers[1])
     await term.orders.settled()
     assert term.states(bundle) == ["ordered", "failed"]

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from attach_process import attached
 from click.testing import CliRunner, Result
-from fake_pulsar import EXTENSIBLE, FakeBroker, FakePulsar, metrics, refused
+from fake_pulsar import EXTENSIBLE, FakeBroker, FakePulsar, metrics
 
 from loadmanager.cli import main
 
@@ -184,11 +184,8 @@ def test_a_strategy_that_this_cluster_tells_too_little_for_says_what_and_why(
 
 
 def test_a_broker_that_does_not_tell_neither_gives_nor_takes(busy: FakePulsar) -> None:
-    async def forbidden(_request: web.Request) -> web.Response:
-        return refused(403, "not a superuser")
-
     silent = busy.brokers[1]
-    silent.instead["/admin/v2/broker-stats/load-report"] = forbidden
+    silent.refuses("/admin/v2/broker-stats/load-report", 403, "not a superuser")
     told = seen(busy, "--strategy", "threshold")
     assert told["proposals"]
     assert {one["target"] for one in told["proposals"]} == {busy.brokers[2].name}

@@ -66,7 +66,7 @@ class Transfer:
             return refused(409, INACTIVE)
         self.pulsar.brokers.remove(self.target)
         if not self.ready:
-            self.target.instead["/admin/v2/brokers/ready"] = unavailable
+            self.target.tells("/admin/v2/brokers/ready", "", 503)
         self.pulsar.hand_over(self.move.bundle, None)
         asyncio.get_running_loop().call_later(self.away_s, self.land)
         await asyncio.sleep(0 if self.refused else 30)
@@ -75,10 +75,6 @@ class Transfer:
     def land(self) -> None:
         self.stuck = self.lands is None
         self.pulsar.hand_over(self.move.bundle, self.lands or self.source)
-
-
-async def unavailable(_: web.Request) -> web.Response:
-    return web.Response(status=503)
 
 
 @pytest.fixture
@@ -214,7 +210,7 @@ async def test_a_target_that_took_nothing_is_avoided_until_it_ends(
     assert (outcome.state, outcome.attempts) == ("failed", 0)
     assert "a move to it did not arrive before" in outcome.reason
 
-    transfer.target.instead["/admin/v2/brokers/ready"] = unavailable
+    transfer.target.tells("/admin/v2/brokers/ready", "", 503)
     await eventually(lambda: not moves.avoided)
     del transfer.target.instead["/admin/v2/brokers/ready"]
     outcome = await moves.move(other)

@@ -19,11 +19,10 @@ from typing import Final
 
 import aiohttp
 import pytest
-from fault_clients import BUNDLES, CLIENTS, RATE_PER_S
+from fault_clients import BUNDLES, CLIENTS, RATE_PER_S, Sidecars
 from fault_cluster import HAND_OVER_S, FaultCluster, fault_cluster
 from fault_hosts import MARGIN_S, Host
 from fault_outcomes import drawn_from
-from fault_questions import Sidecars
 from faults import victim
 from figures import emit
 

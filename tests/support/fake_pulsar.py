@@ -47,6 +47,18 @@ class FakeBroker:
     asked: list[str] = field(default_factory=list)
     authorizations: set[str] = field(default_factory=set)
 
+    def refuses(self, path: str, status: int, reason: str = "") -> None:
+        async def refuse(_: web.Request) -> web.Response:
+            return refused(status, reason)
+
+        self.instead[path] = refuse
+
+    def tells(self, path: str, text: str, status: int = 200) -> None:
+        async def tell(_: web.Request) -> web.Response:
+            return web.Response(status=status, text=text, content_type="application/json")
+
+        self.instead[path] = tell
+
 
 @dataclass
 class FakePulsar:

@@ -11,9 +11,8 @@ from time import monotonic
 from types import MappingProxyType
 
 import aiohttp
-from fault_clients import BUNDLES, TOPICS, Clients
+from fault_clients import BUNDLES, TOPICS, Clients, Sidecars
 from fault_hosts import LOOPBACK, SESSION_S, TICK_S, Host, Life, Place, sidecar_settings
-from fault_questions import Sidecars
 from fault_stalls import Stalls
 from zookeeper_proxy import ZooKeeperProxy
 from zookeeper_servers import PORTS_PER_MEMBER, Servers, ensemble, standalone
