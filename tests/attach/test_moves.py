@@ -104,10 +104,7 @@ async def test_nothing_is_ordered_where_the_source_serves_it_no_more(
 async def test_nothing_is_ordered_to_a_target_that_is_not_ready(
     pulsar: FakePulsar, admin: PulsarAdmin, status: int, text: str
 ) -> None:
-    async def unready(_: web.Request) -> web.Response:
-        return web.Response(status=status, text=text)
-
-    pulsar.brokers[1].instead["/admin/v2/brokers/ready"] = unready
+    pulsar.brokers[1].tells("/admin/v2/brokers/ready", text, status)
     outcome = await mover(admin, pulsar).move(move(pulsar))
     assert (outcome.state, outcome.attempts) == ("failed", 0)
     assert pulsar.brokers[1].name in outcome.reason
@@ -193,11 +190,9 @@ async def test_an_order_without_an_answer_is_followed_by_a_look(
 async def test_a_missing_right_ends_everything(
     pulsar: FakePulsar, admin: PulsarAdmin, status: int
 ) -> None:
-    async def refuse(_: web.Request) -> web.Response:
-        return refused(status, "Unauthorized to validateNamespaceOperation")
-
     wanted = move(pulsar)
-    pulsar.brokers[0].instead[unload_path(wanted.bundle)] = refuse
+    why = "Unauthorized to validateNamespaceOperation"
+    pulsar.brokers[0].refuses(unload_path(wanted.bundle), status, why)
     with pytest.raises(RightMissing, match="the right to change it"):
         await mover(admin, pulsar).move(wanted)
 

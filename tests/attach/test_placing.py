@@ -10,7 +10,7 @@ from time import monotonic
 
 import pytest
 from aiohttp import web
-from fake_pulsar import EXTENSIBLE, FakeBroker, FakePulsar, refused, running
+from fake_pulsar import EXTENSIBLE, FakeBroker, FakePulsar, running
 
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
 from loadmanager.attach.balancing import Balancer, Stopped
@@ -135,10 +135,6 @@ async def test_the_bundle_of_a_namespaces_policies_is_placed_before_pulsar_does_
     assert owners(pulsar, late) == {0: 2, 1: 2, 2: 2}
 
 
-async def broken(_: web.Request) -> web.Response:
-    return refused(500, "no metrics")
-
-
 def not_asked_for(_: FakePulsar, balancer: Balancer) -> None:
     balancer.rules = Rules()
 
@@ -187,7 +183,7 @@ async def test_while_a_broker_has_no_sample_nothing_is_placed(
 ) -> None:
     def make() -> None:
         created(pulsar)()
-        pulsar.brokers[2].instead["/metrics/"] = broken
+        pulsar.brokers[2].refuses("/metrics/", 500, "no metrics")
 
     assert (await balanced(balancer, make)).tasks == []
 
@@ -219,10 +215,7 @@ async def test_a_bundle_that_another_broker_took_first_is_where_it_is(
 async def test_tenants_that_cannot_be_read_are_named(
     pulsar: FakePulsar, balancer: Balancer, status: int, text: str, stops: bool
 ) -> None:
-    async def answer(_: web.Request) -> web.Response:
-        return web.Response(status=status, text=text, content_type="application/json")
-
-    pulsar.brokers[0].instead["/admin/v2/tenants"] = answer
+    pulsar.brokers[0].tells("/admin/v2/tenants", text, status)
     if stops:
         with pytest.raises(Stopped, match="admin/v2/tenants"):
             await balanced(balancer, created(pulsar))

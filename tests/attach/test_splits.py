@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from click.testing import CliRunner, Result
-from fake_pulsar import FakeBroker, FakePulsar, answer, lies_in, refused, running
+from fake_pulsar import FakeBroker, FakePulsar, answer, lies_in, running
 
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
 from loadmanager.adapters.pulsar_admin.moves import split_bundle
@@ -37,26 +37,25 @@ def pulsar() -> Iterator[FakePulsar]:
         yield cluster
 
 
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
 def attach(pulsar: FakePulsar, *options: str) -> Result:
     command = ["attach", "--pulsar", pulsar.url, "--interval", "0.3", "--once", *options]
     return CliRunner().invoke(main, command)
 
 
-def balance(pulsar: FakePulsar, state_dir: Path, *options: str) -> list[dict[str, Any]]:
-    found = attach(pulsar, "--balance", "--json", "--state-dir", str(state_dir), *options)
+def balance(pulsar: FakePulsar, *options: str) -> list[dict[str, Any]]:
+    found = attach(pulsar, "--balance", "--json", "--state-dir", "state", *options)
     assert found.exit_code == 0, found.output
     told = [json.loads(line) for line in found.stdout.splitlines()]
     return [line["task"] for line in told if "task" in line]
 
 
-async def claim_to(_: web.Request) -> web.Response:
-    return web.Response(status=204)
-
-
-def test_one_bundle_with_all_traffic_is_cut_into_parts_that_are_alike(
-    pulsar: FakePulsar, tmp_path: Path
-) -> None:
-    ordered, served = balance(pulsar, tmp_path, "--split")
+def test_one_bundle_with_all_traffic_is_cut_into_parts_that_are_alike(pulsar: FakePulsar) -> None:
+    ordered, served = balance(pulsar, "--split")
     assert (ordered["kind"], ordered["bundle"], served["state"]) == ("split", WHOLE, "serving")
     assert "3.00 times the mean" in ordered["why"]
     one, other = pulsar.brokers[0].owned
@@ -68,9 +67,9 @@ def test_one_bundle_with_all_traffic_is_cut_into_parts_that_are_alike(
     assert counts == [6, 6]
 
 
-def test_rounds_of_splits_and_moves_even_it_out(pulsar: FakePulsar, tmp_path: Path) -> None:
+def test_rounds_of_splits_and_moves_even_it_out(pulsar: FakePulsar) -> None:
     for _ in range(6):
-        balance(pulsar, tmp_path, "--split")
+        balance(pulsar, "--split")
     counts = sorted(len(broker.topics) for broker in pulsar.brokers)
     assert sum(counts) == 12
     assert counts[-1] <= 5
@@ -82,11 +81,11 @@ def test_rounds_of_splits_and_moves_even_it_out(pulsar: FakePulsar, tmp_path: Pa
     ids=["not asked for", "excluded", "one busy topic"],
 )
 def test_nothing_is_cut_that_is(
-    pulsar: FakePulsar, tmp_path: Path, options: tuple[str, ...], busy_topics: int
+    pulsar: FakePulsar, options: tuple[str, ...], busy_topics: int
 ) -> None:
     first = pulsar.brokers[0]
     first.grows = dict(list(first.grows.items())[:busy_topics])
-    assert balance(pulsar, tmp_path, *options) == []
+    assert balance(pulsar, *options) == []
     assert first.owned == [WHOLE]
 
 
@@ -98,22 +97,22 @@ def test_what_would_be_cut_is_shown_without_acting(pulsar: FakePulsar) -> None:
     assert pulsar.brokers[0].owned == [WHOLE]
 
 
-def test_a_version_that_cannot_cut_there_says_so(pulsar: FakePulsar, tmp_path: Path) -> None:
+def test_a_version_that_cannot_cut_there_says_so(pulsar: FakePulsar) -> None:
     pulsar.cuts = False
-    _, ended = balance(pulsar, tmp_path, "--split")
+    _, ended = balance(pulsar, "--split")
     assert ended["state"] == "failed"
     assert "Unsupported namespace bundle split algorithm" in ended["reason"]
 
 
-def test_parts_that_do_not_show_are_told(pulsar: FakePulsar, tmp_path: Path) -> None:
-    pulsar.brokers[0].instead[f"/admin/v2/namespaces/{WHOLE}/split"] = claim_to
-    _, ended = balance(pulsar, tmp_path, "--split")
+def test_parts_that_do_not_show_are_told(pulsar: FakePulsar) -> None:
+    pulsar.brokers[0].tells(f"/admin/v2/namespaces/{WHOLE}/split", "", 204)
+    _, ended = balance(pulsar, "--split")
     assert ended["state"] == "timed_out"
     assert "does not serve both parts" in ended["reason"]
 
 
-def test_splits_are_carried_out_one_after_the_other(pulsar: FakePulsar, tmp_path: Path) -> None:
-    balance(pulsar, tmp_path, "--split")
+def test_splits_are_carried_out_one_after_the_other(pulsar: FakePulsar) -> None:
+    balance(pulsar, "--split")
     first, under_way, most = pulsar.brokers[0], 0, 0
 
     async def slow(request: web.Request) -> web.Response:
@@ -127,32 +126,27 @@ def test_splits_are_carried_out_one_after_the_other(pulsar: FakePulsar, tmp_path
 
     for part in first.owned:
         first.instead[f"/admin/v2/namespaces/{part}/split"] = slow
-    told = balance(pulsar, tmp_path, "--split")
+    told = balance(pulsar, "--split")
     assert [one["state"] for one in told] == ["ordered", "serving"] * 2
     assert most == 1
 
 
-def test_after_a_split_that_does_not_finish_no_other_begins(
-    pulsar: FakePulsar, tmp_path: Path
-) -> None:
-    balance(pulsar, tmp_path, "--split")
+def test_after_a_split_that_does_not_finish_no_other_begins(pulsar: FakePulsar) -> None:
+    balance(pulsar, "--split")
     first = pulsar.brokers[0]
 
     for part in first.owned:
-        first.instead[f"/admin/v2/namespaces/{part}/split"] = claim_to
+        first.tells(f"/admin/v2/namespaces/{part}/split", "", 204)
     one, other = list(first.owned)
-    _, lost, held = balance(pulsar, tmp_path, "--split")
+    _, lost, held = balance(pulsar, "--split")
     assert {lost["bundle"], held["bundle"]} == {one, other}
     assert (lost["state"], held["state"]) == ("timed_out", "superseded")
     assert held["reason"] == f"held: the split of {lost['bundle']} is not finished"
 
 
-def test_a_split_without_the_right_ends_everything(pulsar: FakePulsar, tmp_path: Path) -> None:
-    async def refuse(_: web.Request) -> web.Response:
-        return refused(403, "not allowed")
-
-    pulsar.brokers[0].instead[f"/admin/v2/namespaces/{WHOLE}/split"] = refuse
-    found = attach(pulsar, "--balance", "--split", "--state-dir", str(tmp_path))
+def test_a_split_without_the_right_ends_everything(pulsar: FakePulsar) -> None:
+    pulsar.brokers[0].refuses(f"/admin/v2/namespaces/{WHOLE}/split", 403, "not allowed")
+    found = attach(pulsar, "--balance", "--split", "--state-dir", "state")
     assert found.exit_code == 1
     assert "the right to change it" in found.stderr
 
