@@ -1,4 +1,4 @@
-"""What `loadmanager -h` shows: every command, in sections, with a whole sentence."""
+"""What commands show: help, a whole sentence each, and tables as wide as a terminal."""
 
 import re
 from collections.abc import Iterator
@@ -8,7 +8,105 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from loadmanager.cli import main
+from loadmanager.cli import REMOVED, main
+from loadmanager.cli.text_tables import fitted, plain_lines
+
+COLUMNS = ("bundle", "msg/s>", "because")
+ROWS = [("t/ns/0x00000000_0x20000000", "1,500", "Its broker carried more than is allowed.")]
+
+
+def test_a_table_that_fits_has_one_line_a_row() -> None:
+    whole = [
+        "bundle                      msg/s  because",
+        "t/ns/0x00000000_0x20000000  1,500  Its broker carried more than is allowed.",
+    ]
+    assert plain_lines(COLUMNS, ROWS) == whole
+    assert plain_lines(COLUMNS, ROWS, 80) == whole
+
+
+def test_a_text_is_wrapped_beside_the_columns_before_it() -> None:
+    assert plain_lines(COLUMNS, ROWS, 60) == [
+        "bundle                      msg/s  because",
+        "t/ns/0x00000000_0x20000000  1,500  Its broker carried more",
+        "                                   than is allowed.",
+    ]
+
+
+def test_columns_that_do_not_fit_follow_below_with_their_names() -> None:
+    assert plain_lines(COLUMNS, ROWS, 40) == [
+        "bundle                      msg/s",
+        "t/ns/0x00000000_0x20000000  1,500",
+        "    because: Its broker carried more",
+        "      than is allowed.",
+    ]
+    figures = plain_lines(("a>", "b>"), [("1234567", "23456")], 13)
+    assert figures == ["      a", "1234567", "    b: 23456"]
+
+
+def test_a_first_column_that_does_not_fit_is_kept_whole() -> None:
+    assert plain_lines(COLUMNS, ROWS, 20)[:2] == ["bundle", "t/ns/0x00000000_0x20000000"]
+
+
+def test_a_long_line_is_wrapped_between_words_and_keeps_its_indent() -> None:
+    line = "  Numbers: margin 0.02, failure_domains true"
+    assert fitted(line, None) == fitted(line, 80) == line
+    assert fitted(line, 24) == "  Numbers: margin 0.02,\n    failure_domains true"
+
+
+@pytest.mark.parametrize(
+    "address", ["", "8080", ":8080", "localhost", "localhost:x", "localhost:65536", "h:-1", "h:²"]
+)
+def test_an_address_that_is_none_is_refused(address: str) -> None:
+    got = CliRunner().invoke(main, ["broker", "--listen", address])
+    assert got.exit_code == 2
+    assert f"{address!r}; expected HOST:PORT, as in 127.0.0.1:8080" in got.output
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--hash", "md5"], ["--window-s", "0"], ["--cpu-ms-per-message", "-1"], ["--record", "/"]],
+)
+def test_settings_out_of_range_are_refused(options: list[str]) -> None:
+    got = CliRunner().invoke(main, ["broker", *options])
+    assert got.exit_code == 2
+    assert f"Invalid value for '{options[0]}'" in got.output
+
+
+def test_help_shows_an_example() -> None:
+    got = CliRunner().invoke(main, ["broker", "--help"])
+    assert got.exit_code == 0
+    assert "Example: loadmanager broker --listen 127.0.0.1:8081" in got.output
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_a_removed_command_names_what_replaces_it(name: str) -> None:
+    got = CliRunner().invoke(main, [name, "--seeds", "1"])
+    assert got.exit_code == 2
+    assert f"command '{name}' was removed; use {REMOVED[name]}" in " ".join(got.output.split())
+    assert name not in main.commands
+
+
+def leaves(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
+    if isinstance(command, click.Group):
+        for name, inner in command.commands.items():
+            yield from leaves(inner, f"{path} {name}")
+    else:
+        yield path, command
+
+
+def test_every_command_says_what_it_does_and_gives_an_example() -> None:
+    for path, command in leaves(main, "loadmanager"):
+        text = command.help or ""
+        assert text.splitlines()[0].endswith("."), path
+        assert "Example" in text, path
+        assert f" {path}" in text, path
+
+
+def test_every_option_says_what_it_is_for() -> None:
+    for path, command in leaves(main, "loadmanager"):
+        for option in command.params:
+            if isinstance(option, click.Option):
+                assert option.help, f"{path} {option.name}"
 
 
 def shown(*arguments: str) -> str:

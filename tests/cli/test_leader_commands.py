@@ -1,9 +1,8 @@
-import asyncio
 import json
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,11 +17,8 @@ from leader_queries import (
     WEIGHED_STORY,
     FakeLeaderQueries,
 )
-from prometheus_client import CollectorRegistry
 from snapshot_samples import hot_and_idle
 
-from loadmanager.adapters.http.http_server import HttpServer
-from loadmanager.adapters.http.operations import Resource
 from loadmanager.admin.decisions import Decisions
 from loadmanager.admin.plan import Plans
 from loadmanager.cli import main
@@ -37,10 +33,6 @@ from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.snapshot.encoding import encode_snapshot, in_force
 from loadmanager.ports.leading import PlanOverrides, Preview, ShadowList
-from loadmanager.ports.lookup import LookupService
-from loadmanager.telemetry.metrics import LookupMetrics
-
-Serve = Callable[..., str]
 
 
 @dataclass
@@ -60,39 +52,12 @@ class Planned:
         )
 
 
-class NoLookup(LookupService):
-    """An application that nobody looks anything up in."""
+Serve = Callable[..., str]
 
 
-@pytest.fixture
-def serve() -> Iterator[Serve]:
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    servers: list[HttpServer] = []
-
-    def begin(leader_term: FakeLeaderQueries, *more: Resource) -> str:
-        server = HttpServer(
-            NoLookup(),  # type: ignore[abstract]  # none of its methods is ever called
-            metrics=LookupMetrics(),
-            registry=CollectorRegistry(),
-            version="1",
-            more_routes=[
-                route for one in (Decisions(leader_term), *more) for route in one.routes()
-            ],
-        )
-        servers.append(server)
-        started = asyncio.run_coroutine_threadsafe(server.start("127.0.0.1", 0), loop)
-        return f"http://127.0.0.1:{started.result(10)}"
-
-    try:
-        yield begin
-    finally:
-        for server in servers:
-            asyncio.run_coroutine_threadsafe(server.stop(), loop).result(10)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
-        loop.close()
+@pytest.fixture(name="serve")
+def serve_fixture(serve: Callable[..., str]) -> Serve:
+    return lambda leader_term, *more: serve(Decisions(leader_term), *more)
 
 
 def run(*arguments: str) -> Result:
@@ -109,13 +74,10 @@ def test_a_snapshot_is_taken_from_the_leader_by_way_of_any_sidecar(
     got = run("snapshot", "--url", f"{follower}/", "--out", str(file))
     assert (got.exit_code, got.output) == (0, "")
     assert file.read_bytes() == content
+    got = run("snapshot", "--url", leader, "--out", "-")
+    assert (got.exit_code, got.stdout_bytes) == (0, content)
     decided = run("decide", "--snapshot", str(file), "--json", "--shedder", "threshold")
     assert len(json.loads(decided.output)["rounds"][0]["moves"]) == 4
-
-
-def test_a_snapshot_can_go_to_stdout(serve: Serve) -> None:
-    got = run("snapshot", "--url", serve(FakeLeaderQueries(content=b'{"a":1}')), "--out", "-")
-    assert (got.exit_code, got.stdout_bytes) == (0, b'{"a":1}')
 
 
 def test_a_file_that_cannot_be_written_ends_with_2(serve: Serve, tmp_path: Path) -> None:
@@ -337,33 +299,24 @@ def test_long_names_in_decisions_are_kept_whole() -> None:
 
 
 def test_json_is_the_leaders_answer(serve: Serve) -> None:
-    got = run("explain", B1, "--json", "--url", serve(FakeLeaderQueries()))
+    url = serve(FakeLeaderQueries())
+    got = CliRunner().invoke(main, ["explain", B1, "--json"], env={"LOADMANAGER_URL": url})
     assert json.loads(got.output)["grounds"][0]["reason"] == "within_threshold"
 
 
-def test_the_address_can_stand_in_the_environment(serve: Serve) -> None:
-    url = serve(FakeLeaderQueries())
-    got = CliRunner().invoke(main, ["explain", B1], env={"LOADMANAGER_URL": url})
-    assert got.exit_code == 0
-
-
 @pytest.mark.parametrize(
-    ("subject", "code", "message"),
+    ("subject", "away", "code", "message"),
     [
-        ("x", 2, "subject 'x' is not valid; expected a broker or a bundle\n"),
-        ("b9:8080", 2, "b9:8080: no such broker is registered\n"),
+        ("x", False, 2, "subject 'x' is not valid; expected a broker or a bundle\n"),
+        ("b9:8080", False, 2, "b9:8080: no such broker is registered\n"),
+        (B1, True, 1, "no leader is at work\n"),
     ],
 )
-def test_a_subject_that_is_unknown_ends_with_2(
-    serve: Serve, subject: str, code: int, message: str
+def test_what_cannot_be_explained(
+    serve: Serve, subject: str, *, away: bool, code: int, message: str
 ) -> None:
-    got = run("explain", subject, "--url", serve(FakeLeaderQueries()))
+    got = run("explain", subject, "--url", serve(FakeLeaderQueries(away=away)))
     assert (got.exit_code, got.stderr) == (code, message)
-
-
-def test_a_cluster_without_a_leader_ends_with_1(serve: Serve) -> None:
-    got = run("explain", B1, "--url", serve(FakeLeaderQueries(away=True)))
-    assert (got.exit_code, got.stderr) == (1, "no leader is at work\n")
 
 
 @pytest.mark.parametrize("url", ["b1:7750", "ftp://b1:7750", "http://", "http://b1:x", "file:///x"])

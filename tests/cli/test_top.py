@@ -1,6 +1,5 @@
 """``loadmanager top``: figures first at 80 columns, and a terminal that is given back."""
 
-import asyncio
 import io
 import os
 import pty
@@ -9,20 +8,17 @@ import signal
 import subprocess
 import sys
 import termios
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from leader_queries import FakeLeaderQueries
-from prometheus_client import CollectorRegistry
 from rich.console import Console
 from snapshot_samples import hot_and_idle
 
-from loadmanager.adapters.http.http_server import HttpServer
 from loadmanager.admin.decisions import Decisions
 from loadmanager.cli import main
 from loadmanager.cli.cluster import broker_rows
@@ -32,7 +28,6 @@ from loadmanager.core.load import ResourceUsage
 from loadmanager.core.snapshot.document import Snapshot
 from loadmanager.core.snapshot.encoding import encode_snapshot
 from loadmanager.ports.lookup import LeaderInfo, LookupService
-from loadmanager.telemetry.metrics import LookupMetrics
 
 LEAVE_SCREEN = b"\x1b[?1049l"
 SHOW_CURSOR = b"\x1b[?25h"
@@ -128,25 +123,8 @@ def leader_term() -> FakeLeaderQueries:
 
 
 @pytest.fixture
-def url(leader_term: FakeLeaderQueries) -> Iterator[str]:
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    server = HttpServer(
-        Lookups(),  # type: ignore[abstract]  # its other methods are never called
-        metrics=LookupMetrics(),
-        registry=CollectorRegistry(),
-        version="1",
-        more_routes=Decisions(leader_term).routes(),
-    )
-    try:
-        port = asyncio.run_coroutine_threadsafe(server.start("127.0.0.1", 0), loop).result(10)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(10)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
-        loop.close()
+def url(leader_term: FakeLeaderQueries, serve: Callable[..., str]) -> str:
+    return serve(Decisions(leader_term), lookups=Lookups())  # type: ignore[abstract]  # the rest is never called
 
 
 class Terminal:

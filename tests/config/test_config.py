@@ -1,15 +1,119 @@
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
 from structlog.testing import capture_logs
 
-from loadmanager.config import Config, ConfigError, describe, load_config
+from loadmanager.config import Config, ConfigError, annotated_toml, describe, load_config
 from loadmanager.config.describe import shown
 from loadmanager.config.dynamic import with_overrides
 from loadmanager.config.model import health_port
+from loadmanager.core.history.files import MOST_ROLL_MIB
 from loadmanager.core.ids import BrokerId
+from loadmanager.pipeline.ingest.history_files import LARGEST_BYTES
+
+DEPLOYED = Path(__file__).parents[2] / "deploy" / "loadmanager.toml"
+
+
+def test_the_committed_file_is_the_generated_one() -> None:
+    # Renew it with: loadmanager config show-defaults > deploy/loadmanager.toml
+    assert DEPLOYED.read_text() == annotated_toml()
+
+
+def test_the_annotated_file_can_be_run_with() -> None:
+    assert load_config(DEPLOYED, {}).broker.id == "localhost:8080"
+
+
+def test_taking_the_comment_signs_away_changes_nothing(tmp_path: Path) -> None:
+    unset = {k.key for k in describe() if k.default is None and not k.required}
+    lines = [
+        line.removeprefix("#") if re.match(r"#\w+ = ", line) and "unset by" not in line else line
+        for line in annotated_toml().splitlines()
+    ]
+    (tmp_path / "all.toml").write_text("\n".join(lines))
+    assert load_config(tmp_path / "all.toml", {}) == load_config(DEPLOYED, {})
+    assert sum(bool(re.match(r"\w+ = ", line)) for line in lines) == len(describe()) - len(unset)
+
+
+def test_the_examples_of_unset_keys_are_accepted(tmp_path: Path) -> None:
+    text = re.sub(r"(?m)^#(\w+ = )", r"\1", annotated_toml())
+    (tmp_path / "all.toml").write_text(text)
+    assert load_config(tmp_path / "all.toml", {}).host.cores == 4.0
+
+
+def test_every_key_is_in_the_file_once() -> None:
+    assert len(re.findall(r"(?m)^#?\w+ = ", annotated_toml())) == len(describe())
+
+
+def beside_pulsar(kind: str = "pulsar", **sections: Any) -> Config:
+    broker = {"id": "b1:8080", "kind": kind, **sections.pop("broker", {})}
+    return Config.model_validate({"broker": broker, **sections})
+
+
+def test_brokers_are_commanded_unless_it_is_said_otherwise() -> None:
+    assert Config.model_validate({"broker": {"id": "b1:8080"}}).broker.kind == "contract"
+
+
+def test_a_pulsar_broker_is_asked_as_the_section_says() -> None:
+    made = beside_pulsar(pulsar={"admin_url": "https://127.0.0.1:8443", "token_file": "/t"})
+    assert (made.pulsar.admin_url, made.pulsar.token_file) == ("https://127.0.0.1:8443", "/t")
+
+
+@pytest.mark.parametrize(
+    ("kind", "sections", "expected"),
+    [
+        ("contract", {"pulsar": {"token_file": "/t"}}, r"\[pulsar\] token_file: expected no value"),
+        ("pulsar", {"broker": {"control_url": "http://a:1"}}, r"control_url: expected no value"),
+        ("pulsar", {"broker": {"control_secret_file": "/s"}}, r"control_secret_file: expected no"),
+        ("pulsar", {"pulsar": {"certificate_file": "/c"}}, r"key_file: expected a value"),
+        ("pulsar", {"pulsar": {"key_file": "/k"}}, r"certificate_file: expected a value"),
+        ("pulsar", {"cluster": {"hash": "murmur3"}}, r'hash: expected "crc32"'),
+        ("kafka", {}, "kind"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    kind: str, sections: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(ValidationError, match=expected):
+        beside_pulsar(kind, **sections)
+
+
+def history(**keys: Any) -> Config:
+    return Config.model_validate({"broker": {"id": "b1:8080"}, "history": keys})
+
+
+def test_no_history_is_kept_unless_it_is_asked_for() -> None:
+    assert history().history.dir == ""
+
+
+def test_a_url_needs_a_spool() -> None:
+    expected = r"\[history\] spool_dir: expected a folder on this host.*dir is a URL"
+    with pytest.raises(ValidationError, match=expected):
+        history(dir="s3://bucket/prefix")
+    assert history(dir="s3://bucket/prefix", spool_dir="/spool").history.is_remote
+    assert not history(dir="/var/lib/history").history.is_remote
+
+
+@pytest.mark.parametrize(
+    "change", [{"write": "gossip"}, {"compression_level": 10}, {"queue_records": 0}]
+)
+def test_what_makes_no_sense_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        history(dir="/x", **change)
+
+
+def test_no_writer_may_make_files_that_the_pipeline_does_not_read(tmp_path: Path) -> None:
+    assert history(dir="/x", roll_mib=float(MOST_ROLL_MIB)).history.roll_mib == MOST_ROLL_MIB
+    assert MOST_ROLL_MIB << 20 < LARGEST_BYTES
+    file = tmp_path / "loadmanager.toml"
+    file.write_text('[broker]\nid = "b1:8080"\n[history]\nroll_mib = 257.0\n', encoding="utf-8")
+    told = r"\[history\] roll_mib = 257\.0; expected a number from 0\.001 to 256$"
+    with pytest.raises(ConfigError, match=told):
+        load_config(file, {})
+
 
 ID = {"LOADMANAGER_BROKER__ID": "b1:8080"}
 
@@ -36,10 +140,41 @@ def test_only_the_broker_id_is_required() -> None:
     assert config.report.max_interval_s == 60
 
 
-def test_a_missing_id_says_where_it_can_be_set() -> None:
-    assert faults_of(environ={}) == (
-        "[broker] id is not set (in a file, or as LOADMANAGER_BROKER__ID); expected host:port",
-    )
+@pytest.mark.parametrize(
+    ("environ", "overrides", "fault"),
+    [
+        (
+            {},
+            (),
+            "[broker] id is not set (in a file, or as LOADMANAGER_BROKER__ID); expected host:port",
+        ),
+        (
+            {**ID, "LOADMANAGER_LOG_LEVEL": "debug"},
+            (),
+            "environment LOADMANAGER_LOG_LEVEL: sets nothing; did you mean LOADMANAGER_LOG__LEVEL?",
+        ),
+        (
+            ID,
+            ("placement.strategy=3 4",),
+            "--set placement.strategy=3 4; expected a name of letters, digits and any of . - _",
+        ),
+        (
+            ID,
+            ("sidecar.listen_host=a?b",),
+            "--set sidecar.listen_host=a?b; expected a host name or an address, or empty",
+        ),
+        (
+            ID,
+            ("report.max_interval_s=x", "report.min_interval_s=80"),
+            "--set report.max_interval_s=x; expected a number from 1 to 900",
+        ),
+    ],
+    ids=["id", "one underscore too few", "placement", "host", "contradicts no other"],
+)
+def test_one_fault_is_told_alone(
+    environ: dict[str, str], overrides: tuple[str, ...], fault: str
+) -> None:
+    assert faults_of(None, environ, overrides) == (fault,)
 
 
 def test_the_environment_wins_over_the_file_and_the_command_line_over_both(file: Path) -> None:
@@ -49,26 +184,36 @@ def test_the_environment_wins_over_the_file_and_the_command_line_over_both(file:
     assert (config.log.level, config.lookup.wait_s, config.leader.settle_s) == ("error", 2, 3)
 
 
-def test_addresses_follow_from_the_id_and_the_port_unless_given() -> None:
-    config = load_config(None, {"LOADMANAGER_BROKER__ID": "b1:8080"}, ["sidecar.listen_port=9"])
-    assert (config.broker.http_url, config.broker.control_url) == ("http://b1:8080", "")
-    assert config.sidecar.advertised_url == "http://b1:9"
-    given = load_config(
-        None, ID, ["broker.http_url=https://x:1", "sidecar.advertised_url=http://s:2"]
-    )
-    assert given.broker.http_url == "https://x:1"
-    assert given.sidecar.advertised_url == "http://s:2"
+def test_addresses_follow_from_the_id_unless_given() -> None:
+    broker = load_config(None, ID).broker
+    assert (broker.http_url, broker.control_url) == ("http://b1:8080", "")
+    assert load_config(None, ID, ["broker.http_url=https://x:1"]).broker.http_url == "https://x:1"
 
 
-def test_without_security_a_sidecar_listens_everywhere_and_is_found_at_its_brokers_host() -> None:
-    config = load_config(None, {"LOADMANAGER_BROKER__ID": "[fd00::7]:8080"})
-    assert config.sidecar.listen_host == ""
-    assert config.sidecar.advertised_url == "http://[fd00::7]:7750"
+@pytest.mark.parametrize(
+    ("broker", "keys", "url"),
+    [
+        ("b1:8080", ["listen_port=9"], "http://b1:9"),
+        ("b1:8080", ["advertised_url=http://s:2"], "http://s:2"),
+        ("[fd00::7]:8080", [], "http://[fd00::7]:7750"),
+        ("b1:8080", ["listen_host=10.0.0.7"], "http://10.0.0.7:7750"),
+        ("b1:8080", ["listen_host=::1"], "http://[::1]:7750"),
+        # The listener tells which one was free.
+        ("b1:8080", ["listen_port=0"], ""),
+    ],
+)
+def test_without_security_a_sidecar_is_found_at_its_brokers_host(
+    broker: str, keys: list[str], url: str
+) -> None:
+    overrides = [f"sidecar.{one}" for one in keys]
+    sidecar = load_config(None, {"LOADMANAGER_BROKER__ID": broker}, overrides).sidecar
+    assert sidecar.advertised_url == url
+    assert sidecar.listen_host == "".join(overrides).partition("listen_host=")[2]
+
+
+def test_with_tls_and_without_security_it_is_found_at_its_brokers_host_too() -> None:
     tls = ("tls.certificate_file=c", "tls.key_file=k", "sidecar.listen_host=0.0.0.0")
     assert load_config(None, ID, tls).sidecar.advertised_url == "https://b1:7750"
-    assert load_config(None, ID, ["sidecar.listen_host=10.0.0.7"]).sidecar.advertised_url == (
-        "http://10.0.0.7:7750"
-    )
 
 
 @pytest.mark.parametrize(
@@ -97,15 +242,6 @@ def test_a_changed_setting_leaves_where_a_sidecar_listens_as_it_is() -> None:
         assert changed.security == config.security
 
 
-def test_an_ipv6_address_is_advertised_in_brackets() -> None:
-    config = load_config(None, ID, ["sidecar.listen_host=::1"])
-    assert config.sidecar.advertised_url == "http://[::1]:7750"
-
-
-def test_a_free_port_leaves_the_advertised_address_to_the_listener() -> None:
-    assert load_config(None, ID, ["sidecar.listen_port=0"]).sidecar.advertised_url == ""
-
-
 def test_every_fault_of_every_source_is_told_at_once(file: Path) -> None:
     file.write_text(
         'loose = 1\n[broker]\nid = "nohost"\n[sidecar]\nlisten_prot = 1\n'
@@ -132,28 +268,18 @@ def test_every_fault_of_every_source_is_told_at_once(file: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ("[sidecar]\nlisten_port = = 1\n", "line 2"),
-        ("\n\n[log\n", "line 3"),
+        (b"[sidecar]\nlisten_port = = 1\n", "line 2"),
+        (b"\n\n[log\n", "line 3"),
+        (b"\xff\xfe\x00", "; expected TOML"),
+        (None, "No such file or directory; expected a readable TOML file"),
     ],
 )
-def test_a_syntax_error_tells_its_line(file: Path, content: str, expected: str) -> None:
-    file.write_text(content)
+def test_a_file_that_is_no_toml_is_told(file: Path, content: bytes | None, expected: str) -> None:
+    if content is not None:
+        file.write_bytes(content)
     (fault,) = faults_of(file)
     assert fault.startswith(f"{file}: ")
     assert expected in fault
-
-
-def test_a_file_that_is_not_text_is_a_fault(file: Path) -> None:
-    file.write_bytes(b"\xff\xfe\x00")
-    (fault,) = faults_of(file)
-    assert fault.startswith(f"{file}: ")
-    assert fault.endswith("; expected TOML")
-
-
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
-    assert faults_of(tmp_path / "none.toml") == (
-        f"{tmp_path / 'none.toml'}: No such file or directory; expected a readable TOML file",
-    )
 
 
 @pytest.mark.parametrize(
@@ -170,10 +296,7 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
         (("host.cores=0",), "a number from 0.001 to 4096"),
         (("host.memory_limit_mib=-1",), "a number from 1 to"),
         (("shedding.enabled=yes",), "true or false"),
-        (
-            ("zookeeper.chroot=/a/",),
-            "empty, / for the root, or an absolute path without a slash at the end",
-        ),
+        (("zookeeper.chroot=/a/",), "empty, / for the root, or an absolute path without a slash"),
         (("zookeeper.hosts=a:1, b:2",), "host:port, or several separated by commas"),
         (("cluster.hash=md5",), 'one of "murmur3", "crc32"'),
         (("placement.settings=3",), "a table of keys with plain values"),
@@ -192,10 +315,7 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
         ),
         (("tls.certificate_file=c",), "a file, because [tls] certificate_file is set"),
         (("tls.key_file=k",), "a file, because [tls] key_file is set"),
-        (
-            ("tls.client_authorities_file=a",),
-            "a file, because [tls] client_authorities_file is set",
-        ),
+        (("tls.client_authorities_file=a",), "a file, because [tls] client_authorities_file is"),
         (
             ("security.token_secret_key_file=s", "security.token_public_key_file=p"),
             "empty, because [security] token_secret_key_file is set",
@@ -219,17 +339,9 @@ def test_a_login_by_password_needs_both_its_parts() -> None:
 
 
 def test_listening_on_all_addresses_is_fine_with_an_advertised_one() -> None:
-    overrides = [
-        "sidecar.listen_host=0.0.0.0",
-        "sidecar.advertised_url=http://s1:7750",
-        "security.anonymous=lookup",
-    ]
-    assert load_config(None, ID, overrides).sidecar.advertised_url == "http://s1:7750"
-
-
-def test_a_key_at_fault_does_not_also_contradict_others() -> None:
-    faults = faults_of(overrides=("report.max_interval_s=x", "report.min_interval_s=80"))
-    assert faults == ("--set report.max_interval_s=x; expected a number from 1 to 900",)
+    sidecar = ["sidecar.listen_host=0.0.0.0", "sidecar.advertised_url=http://s1:7750"]
+    config = load_config(None, ID, [*sidecar, "security.anonymous=lookup"])
+    assert config.sidecar.advertised_url == "http://s1:7750"
 
 
 @pytest.mark.parametrize(
@@ -285,9 +397,7 @@ def test_strategies_and_their_settings_are_told_together_with_all_other_faults(f
         "[lookup]\nwait_s = -1\n"
     )
     for overrides in ([], ["log.level=loud"], ["leader.tick_interval_s=100"]):
-        with pytest.raises(ConfigError) as refused:
-            load_config(file, ID, overrides)
-        told = "\n".join(refused.value.faults)
+        told = "\n".join(faults_of(file, ID, tuple(overrides)))
         assert f'{file}: [shedding] strategy = "Thresold"; expected one of' in told
         assert "diffrence is unknown; did you mean difference?" in told
         assert "wait_s" in told
@@ -301,9 +411,7 @@ def test_settings_of_strategies_beside_the_active_one_are_told_with_all_other_fa
         '[shedding]\nshadows = ["joint", {strategy = "avg", settings = {high_hit = 3}}]\n'
         "[lookup]\nwait_s = -1\n"
     )
-    with pytest.raises(ConfigError) as refused:
-        load_config(file, ID)
-    told = "\n".join(refused.value.faults)
+    told = "\n".join(faults_of(file, ID))
     assert "shadows, settings for AvgShedder: high_hit is unknown; did you mean high_hits?" in told
     assert "wait_s" in told
     config = load_config(None, ID, ['shedding.shadows=["avg", {"strategy": "joint"}]'])
@@ -312,9 +420,7 @@ def test_settings_of_strategies_beside_the_active_one_are_told_with_all_other_fa
 
 def test_settings_of_a_strategy_that_is_no_text_are_not_told_as_unknown() -> None:
     given = {**ID, "LOADMANAGER_SHEDDING__SETTINGS": '{"threshold": 0.3}'}
-    with pytest.raises(ConfigError) as refused:
-        load_config(None, given, ["shedding.strategy=3 4"])
-    assert len(refused.value.faults) == 1
+    assert len(faults_of(None, given, ("shedding.strategy=3 4",))) == 1
 
 
 def test_an_empty_variable_sets_nothing() -> None:
@@ -324,12 +430,6 @@ def test_an_empty_variable_sets_nothing() -> None:
 def test_variables_of_a_kubernetes_service_are_no_settings() -> None:
     environ = {**ID, "LOADMANAGER_PORT": "tcp://10.0.0.1:7750", "LOADMANAGER_SERVICE_HOST": "x"}
     assert load_config(None, environ) == load_config(None, ID)
-
-
-def test_a_variable_with_one_underscore_too_few_is_told() -> None:
-    assert faults_of(environ={**ID, "LOADMANAGER_LOG_LEVEL": "debug"}) == (
-        "environment LOADMANAGER_LOG_LEVEL: sets nothing; did you mean LOADMANAGER_LOG__LEVEL?",
-    )
 
 
 def test_secrets_are_in_no_message_and_no_print(file: Path) -> None:
@@ -366,15 +466,18 @@ def test_every_key_says_its_effect_and_its_own_default_is_accepted() -> None:
 
 
 def test_units_are_read_off_the_names() -> None:
+    expected = {
+        "lookup.wait_s": "seconds",
+        "http.max_body_bytes": "bytes",
+        "planner.max_bytes_per_s_per_round": "bytes per second",
+        "host.nic_speed_mbit_per_s": "Mbit per second",
+        "split.max_mib_per_s": "MiB per second",
+        "split.max_msgs_per_s": "messages per second",
+        "split.difference_percent": "percent",
+        "sidecar.listen_port": "",
+    }
     units = {f"{k.section}.{k.key}": k.unit for k in describe()}
-    assert units["lookup.wait_s"] == "seconds"
-    assert units["http.max_body_bytes"] == "bytes"
-    assert units["planner.max_bytes_per_s_per_round"] == "bytes per second"
-    assert units["host.nic_speed_mbit_per_s"] == "Mbit per second"
-    assert units["split.max_mib_per_s"] == "MiB per second"
-    assert units["split.max_msgs_per_s"] == "messages per second"
-    assert units["split.difference_percent"] == "percent"
-    assert units["sidecar.listen_port"] == ""
+    assert expected.items() <= units.items()
 
 
 @pytest.mark.parametrize(
@@ -396,17 +499,5 @@ def test_probes_have_a_port_beside_the_others(overrides: tuple[str, ...], port: 
     "overrides", [("sidecar.health_port=7750",), ("sidecar.listen_port=65000",)]
 )
 def test_a_port_for_probes_that_cannot_be_is_refused(overrides: tuple[str, ...]) -> None:
-    with pytest.raises(ConfigError, match=r"health_port.*expected a port up to"):
-        load_config(None, ID, overrides)
-
-
-def test_a_placement_that_is_no_name_is_reported_and_not_looked_up() -> None:
-    assert faults_of(overrides=("placement.strategy=3 4",)) == (
-        "--set placement.strategy=3 4; expected a name of letters, digits and any of . - _",
-    )
-
-
-def test_a_host_that_cannot_be_listened_on_is_the_only_fault_reported() -> None:
-    assert faults_of(overrides=("sidecar.listen_host=a?b",)) == (
-        "--set sidecar.listen_host=a?b; expected a host name or an address, or empty",
-    )
+    (fault,) = faults_of(None, ID, overrides)
+    assert re.search(r"health_port.*expected a port up to", fault)

@@ -8,12 +8,17 @@ from loadmanager.config.dynamic import NotDynamic, dynamic_names, override, with
 from loadmanager.config.planning import MANY, planner_of
 from loadmanager.config.pulsar_keys import UNUSED
 from loadmanager.core.placement import JointPlacement
+from loadmanager.core.planner import Planner
 
 PULSAR_KEYS = json.loads((Path(__file__).parent / "pulsar_keys.json").read_text())
 
 
 def config(**sections: object) -> Config:
     return Config.model_validate({"broker": {"id": "localhost:8080"}, **sections})
+
+
+def planner(made: Config) -> Planner:
+    return planner_of(made.shedding, made.placement, made.planner, made.leader)
 
 
 def test_no_override_changes_nothing() -> None:
@@ -30,32 +35,21 @@ def test_our_names_and_those_of_pulsar_set_the_same_key() -> None:
 
 def test_a_setting_of_a_strategy_is_in_the_unit_of_its_name() -> None:
     own = config(shedding={"strategy": "ThresholdShedder"})
-    for overrides in (
-        {"shedding.settings.threshold": "0.25"},
-        {"loadBalancerBrokerThresholdShedderPercentage": "25"},
+    for name, text in (
+        ("shedding.settings.threshold", "0.25"),
+        ("loadBalancerBrokerThresholdShedderPercentage", "25"),
     ):
-        changed = with_overrides(own, overrides)
-        shedder = planner_of(
-            changed.shedding, changed.placement, changed.planner, changed.leader
-        ).shedder
+        shedder = planner(with_overrides(own, {name: text})).shedder
         assert getattr(shedder, "threshold", None) == 0.25
 
 
 def test_another_strategy_begins_with_its_own_settings() -> None:
     own = config(shedding={"strategy": "ThresholdShedder", "settings": {"threshold": 0.3}})
-    changed = with_overrides(
-        own,
-        {
-            "loadBalancerAvgShedderLowThreshold": "20",
-            "loadBalancerLoadSheddingStrategy": "AvgShedder",
-        },
-    )
+    low = "loadBalancerAvgShedderLowThreshold"
+    changed = with_overrides(own, {low: "20", "loadBalancerLoadSheddingStrategy": "AvgShedder"})
     assert changed.shedding.strategy == "AvgShedder"
-    assert changed.shedding.settings == {"loadBalancerAvgShedderLowThreshold": 20}
-
-
-def test_the_same_strategy_keeps_its_settings() -> None:
-    own = config(shedding={"strategy": "ThresholdShedder", "settings": {"threshold": 0.3}})
+    assert changed.shedding.settings == {low: 20}
+    # The same one keeps its own.
     assert with_overrides(own, {"shedding.strategy": "ThresholdShedder"}) == own
 
 
@@ -145,12 +139,8 @@ def test_a_misspelt_name_of_pulsar_sets_what_is_meant() -> None:
 def test_every_dynamic_key_of_ours_can_be_set_to_what_it_is() -> None:
     for known in describe():
         if known.dynamic and known.default is not None:
-            text = str(known.default) if known.kind == "text" else as_json(known.default)
+            text = str(known.default) if known.kind == "text" else json.dumps(known.default)
             assert with_overrides(config(), {f"{known.section}.{known.key}": text}) == config()
-
-
-def as_json(value: object) -> str:
-    return json.dumps(list(value) if isinstance(value, tuple) else value)
 
 
 def test_a_setting_of_a_strategy_that_has_none_is_told_as_such() -> None:
@@ -162,13 +152,10 @@ def test_the_joint_strategy_keeps_its_placement_and_its_free_moves_under_other_s
     own = config(shedding={"strategy": "joint"})
     result = override(own, {"leader.settle_s": "3"})
     assert result.faults == {}
-    changed = result.config
-    planner = planner_of(changed.shedding, changed.placement, changed.planner, changed.leader)
-    assert isinstance(planner.placement, JointPlacement)
-    assert planner.settings.moves_per_round == MANY
+    assert isinstance(planner(result.config).placement, JointPlacement)
+    assert planner(result.config).settings.moves_per_round == MANY
     bounded = with_overrides(own, {"planner.max_moves_per_round": "16"})
-    planner = planner_of(bounded.shedding, bounded.placement, bounded.planner, bounded.leader)
-    assert planner.settings.moves_per_round == 16
+    assert planner(bounded).settings.moves_per_round == 16
 
 
 def test_strategies_that_go_together_are_taken_in_beside_one_that_is_wrong() -> None:

@@ -51,11 +51,6 @@ def planner(
     )
 
 
-def test_traffic_has_no_budget_unless_one_is_set() -> None:
-    got = planner(PlannerSettings())
-    assert got.settings.bytes_per_s_per_round == NO_LIMIT
-
-
 def test_every_setting_of_planner_and_filters_can_be_configured() -> None:
     budgets = PlannerSettings(
         mode="parity",
@@ -106,6 +101,7 @@ def test_every_setting_of_planner_and_filters_can_be_configured() -> None:
 
 def test_the_mode_is_safe_and_parity_makes_all_parts_like_java() -> None:
     safe, like_java = planner(), planner(PARITY)
+    assert safe.settings.bytes_per_s_per_round == NO_LIMIT
     assert safe.settings.mode is default_planner().settings.mode is Mode.SAFE
     assert safe.shedder == ThresholdShedder()
     assert like_java.shedder == ThresholdShedder(
@@ -132,12 +128,8 @@ def shadows(
 
 
 def test_a_strategy_beside_is_as_if_it_were_configured_with_its_defaults() -> None:
-    (name, beside), *others = shadows(
-        "threshold",
-        observe=True,
-        enabled=False,
-        grace_period_s=77.0,
-    ).items()
+    found = shadows("threshold", observe=True, enabled=False, grace_period_s=77.0)
+    (name, beside), *others = found.items()
     assert (name, others, beside.shedder) == ("ThresholdShedder", [], ThresholdShedder())
     assert (beside.settings.observe, beside.settings.shedding) == (False, True)
     assert (beside.settings.cool_down_s, beside.settings.moves_per_hour) == (77.0, 9)

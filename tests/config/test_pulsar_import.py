@@ -1,12 +1,13 @@
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from loadmanager.cli import main
-from loadmanager.config import ConfigError, load_config
+from loadmanager.config import Config, ConfigError, load_config
 from loadmanager.config.describe import keys_of
 from loadmanager.config.load import checked
 from loadmanager.config.model import chroot_of
@@ -47,25 +48,14 @@ loadManagerClassName=org.apache.pulsar.broker.loadbalance.impl.ModularLoadManage
 
 # Keys of Pulsar's that are not ours to read, with names like those that are.
 OTHER_KEYS = (
-    "allowAutoSubscriptionCreation",
-    "allowAutoTopicCreationType",
-    "backlogQuotaCheckIntervalInSeconds",
-    "brokerClientTlsEnabled",
-    "configurationMetadataStoreUrl",
-    "configurationStoreServers",
-    "defaultNumPartitions",
-    "exposeConsumerLevelMetricsInPrometheus",
-    "exposeTopicLevelMetricsInPrometheus",
-    "globalZookeeperServers",
-    "managedLedgerDefaultEnsembleSize",
-    "maxConcurrentNonPersistentMessagePerConnection",
-    "metadataStoreConfigPath",
-    "numHttpServerThreads",
-    "tlsEnabled",
-    "webServiceTlsProvider",
-    "zooKeeperOperationTimeoutSeconds",
-    "zooKeeperSessionTimeoutMillis",
-)
+    "allowAutoSubscriptionCreation", "allowAutoTopicCreationType",
+    "backlogQuotaCheckIntervalInSeconds", "brokerClientTlsEnabled", "configurationMetadataStoreUrl",
+    "configurationStoreServers", "defaultNumPartitions", "exposeConsumerLevelMetricsInPrometheus",
+    "exposeTopicLevelMetricsInPrometheus", "globalZookeeperServers",
+    "managedLedgerDefaultEnsembleSize", "maxConcurrentNonPersistentMessagePerConnection",
+    "metadataStoreConfigPath", "numHttpServerThreads", "tlsEnabled", "webServiceTlsProvider",
+    "zooKeeperOperationTimeoutSeconds", "zooKeeperSessionTimeoutMillis",
+)  # fmt: skip
 
 
 def strategy_keys() -> set[str]:
@@ -73,10 +63,16 @@ def strategy_keys() -> set[str]:
     return {key for kind in kinds for key in fields_of(kind)}
 
 
-def written(tmp_path: Path, text: str) -> Path:
-    path = tmp_path / "broker.conf"
+def imported_by_command(folder: Path, text: str, *options: str) -> Result:
+    path = folder / "broker.conf"
     path.write_text(text)
-    return path
+    result = CliRunner().invoke(main, ["config", "import", str(path), *options])
+    (folder / "ours.toml").write_text(result.stdout)
+    return result
+
+
+def imported(found: Mapping[str, str]) -> Config:
+    return checked(import_settings(found, "localhost").given(Path("broker.conf")))
 
 
 @pytest.mark.parametrize("key", [known["key"] for known in PULSAR_KEYS])
@@ -99,10 +95,9 @@ def default_text(known: dict[str, object]) -> str:
 
 @pytest.mark.parametrize("known", PULSAR_KEYS, ids=lambda known: known["key"])
 def test_the_defaults_of_pulsar_can_be_run_with(known: dict[str, object]) -> None:
-    imported = import_settings({str(known["key"]): default_text(known)}, "localhost")
-    config = checked(imported.given(Path("broker.conf")))
-    assert config.broker.id.endswith(":8080")
-    assert imported.foreign == []
+    found = {str(known["key"]): default_text(known)}
+    assert imported(found).broker.id.endswith(":8080")
+    assert import_settings(found, "localhost").foreign == []
 
 
 @pytest.mark.parametrize("shedder", sorted(SHEDDERS.keys() - {"joint"}))
@@ -111,10 +106,8 @@ def test_a_file_with_every_key_becomes_a_file_that_can_be_read(
 ) -> None:
     lines = [f"{known['key']}={default_text(known)}" for known in PULSAR_KEYS]
     lines += [f"loadBalancerLoadSheddingStrategy={shedder}", "advertisedAddress=b1.example.org"]
-    path = written(tmp_path, "\n".join(lines))
-    result = CliRunner().invoke(main, ["config", "import", str(path)])
+    result = imported_by_command(tmp_path, "\n".join(lines))
     assert result.exit_code == 0, result.stderr
-    (tmp_path / "ours.toml").write_text(result.stdout)
     config = load_config(tmp_path / "ours.toml", {})
     assert config.broker.id == "b1.example.org:8080"
     assert config.shedding.strategy == shedder
@@ -131,8 +124,7 @@ def test_a_placement_without_its_shedder_is_imported_beside_pulsars_default(
     key: str, *, named: bool
 ) -> None:
     name, _, text = key.partition("=")
-    imported = import_settings({name: text}, "localhost")
-    config = checked(imported.given(Path("broker.conf")))
+    config = imported({name: text})
     assert ("strategy" in config.shedding.model_fields_set) is named
     assert config.shedding.settings == ({} if named else {name: 0.5})
     if named:
@@ -146,9 +138,8 @@ def test_all_translations_name_keys_of_ours() -> None:
 
 
 def test_a_real_file_becomes_a_configuration_that_runs(tmp_path: Path) -> None:
-    result = CliRunner().invoke(main, ["config", "import", str(written(tmp_path, BROKER_CONF))])
+    result = imported_by_command(tmp_path, BROKER_CONF)
     assert result.exit_code == 0, result.stderr
-    (tmp_path / "ours.toml").write_text(result.stdout)
     config = load_config(tmp_path / "ours.toml", {})
     assert config.broker.id == "broker7.example.com:8080"
     assert config.broker.broker_url == "pulsar://broker7.example.com:6650"
@@ -168,7 +159,7 @@ def test_a_real_file_becomes_a_configuration_that_runs(tmp_path: Path) -> None:
 
 
 def test_what_is_ignored_is_told_with_the_reason(tmp_path: Path) -> None:
-    result = CliRunner().invoke(main, ["config", "import", str(written(tmp_path, BROKER_CONF))])
+    result = imported_by_command(tmp_path, BROKER_CONF)
     assert "loadManagerClassName ignored: loadmanager is the load manager" in result.stderr
     assert (
         "loadBalancerAvgShedderLowThreshold ignored: not a setting of the chosen strategies"
@@ -189,7 +180,7 @@ def test_every_key_that_is_dropped_is_told_those_of_security_first(tmp_path: Pat
         "zooKeeperServers": "zk9:2181",
     }
     text = BROKER_CONF + "".join(f"{key}={value}\n" for key, value in dropped.items())
-    result = CliRunner().invoke(main, ["config", "import", str(written(tmp_path, text))])
+    result = imported_by_command(tmp_path, text)
     assert result.exit_code == 0, result.stderr
     told = result.stderr.splitlines()
     for key in dropped:
@@ -229,36 +220,22 @@ def test_another_key_of_pulsar_is_not_taken_for_a_misspelt_one(key: str) -> None
 def test_a_switch_that_is_off_under_either_name_is_off() -> None:
     both = {"loadBalancerEnabled": "false", "loadBalancerSheddingEnabled": "true"}
     for found in (both, dict(reversed(both.items()))):
-        config = checked(import_settings(found, "localhost").given(Path("broker.conf")))
-        assert not config.shedding.enabled
-
-
-def test_the_misspelt_weight_counts_only_where_the_right_one_has_its_default() -> None:
-    found = {
-        "loadBalancerLoadSheddingStrategy": "ThresholdShedder",
-        "loadBalancerBandwithInResourceWeight": "0.5",
-        "loadBalancerBandwidthInResourceWeight": "0.25",
-    }
-    imported = import_settings(found, "localhost")
-    config = checked(imported.given(Path("broker.conf")))
-    assert config.shedding.settings["loadBalancerBandwidthInResourceWeight"] == 0.25
-    assert "loadBalancerBandwithInResourceWeight" in imported.ignored
+        assert not imported(found).shedding.enabled
 
 
 @pytest.mark.parametrize("misspelt_first", [True, False])
-def test_of_a_weight_with_its_default_the_misspelt_one_counts_wherever_it_is(
-    *, misspelt_first: bool
+@pytest.mark.parametrize(
+    ("right", "counts", "ignored"), [("0.25", 0.25, "Bandwith"), ("1.0", 0.5, "Bandwidth")]
+)
+def test_the_misspelt_weight_counts_only_where_the_right_one_has_its_default(
+    right: str, counts: float, ignored: str, *, misspelt_first: bool
 ) -> None:
-    weights = {
-        "loadBalancerBandwithInResourceWeight": "0.5",
-        "loadBalancerBandwidthInResourceWeight": "1.0",
-    }
+    key = "loadBalancer{}InResourceWeight"
+    weights = {key.format("Bandwith"): "0.5", key.format("Bandwidth"): right}
     order = weights.items() if misspelt_first else reversed(weights.items())
     found = {"loadBalancerLoadSheddingStrategy": "ThresholdShedder", **dict(order)}
-    imported = import_settings(found, "localhost")
-    config = checked(imported.given(Path("broker.conf")))
-    assert config.shedding.settings["loadBalancerBandwidthInResourceWeight"] == 0.5
-    assert "loadBalancerBandwidthInResourceWeight" in imported.ignored
+    assert imported(found).shedding.settings[key.format("Bandwidth")] == counts
+    assert key.format(ignored) in import_settings(found, "localhost").ignored
 
 
 @pytest.mark.parametrize(
@@ -278,8 +255,7 @@ def test_of_a_weight_with_its_default_the_misspelt_one_counts_wherever_it_is(
 def test_a_value_that_means_nothing_is_named_with_its_file_and_key(
     line: str, expected: str, tmp_path: Path
 ) -> None:
-    path = written(tmp_path, line + "\n")
-    result = CliRunner().invoke(main, ["config", "import", str(path), "--host", "localhost"])
+    result = imported_by_command(tmp_path, f"{line}\n", "--host", "localhost")
     assert result.exit_code == 1, result.stdout
     key = line.partition("=")[0]
     assert key in result.stderr or MISSPELT.get(key, "[shedding] strategy") in result.stderr
@@ -289,14 +265,11 @@ def test_a_value_that_means_nothing_is_named_with_its_file_and_key(
 
 def test_a_file_that_cannot_be_read_is_told_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "broker.conf"
-    with pytest.raises(ConfigError, match=r"expected Pulsar's broker\.conf"):
-        read_broker_conf(path)
-    path.write_bytes(b"\xff\xfe=\\uZZ")
-    with pytest.raises(ConfigError, match=r"expected Pulsar's broker\.conf"):
-        read_broker_conf(path)
-    path.write_text("key=\\uZZZZ")
-    with pytest.raises(ConfigError, match=r"expected Pulsar's broker\.conf"):
-        read_broker_conf(path)
+    for content in (None, b"\xff\xfe=\\uZZ", b"key=\\uZZZZ"):
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(ConfigError, match=r"expected Pulsar's broker\.conf"):
+            read_broker_conf(path)
 
 
 def test_units_are_ours() -> None:
@@ -307,22 +280,18 @@ def test_units_are_ours() -> None:
 def test_a_weight_that_is_no_number_is_told_also_where_its_older_name_is_set(
     tmp_path: Path,
 ) -> None:
-    path = written(
+    result = imported_by_command(
         tmp_path,
         "loadBalancerLoadSheddingStrategy=ThresholdShedder\n"
         "loadBalancerBandwithInResourceWeight=2\n"
         "loadBalancerBandwidthInResourceWeight=heavy\n",
     )
-    result = CliRunner().invoke(main, ["config", "import", str(path)])
     assert result.exit_code == 1
     assert "loadBalancerBandwidthInResourceWeight = 'heavy'" in result.stderr
 
 
 def test_a_place_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
-    path = written(tmp_path, "clusterName=eu\n")
     out = str(tmp_path / "missing" / "loadmanager.toml")
-    result = CliRunner().invoke(main, ["config", "import", str(path), "--out", out])
-    assert result.exit_code == 2
-    assert "No such file or directory; expected a file to write to" in result.stderr.replace(
-        "\n", " "
-    )
+    result = imported_by_command(tmp_path, "clusterName=eu\n", "--out", out)
+    told = "No such file or directory; expected a file to write to"
+    assert (result.exit_code, told in result.stderr.replace("\n", " ")) == (2, True)

@@ -31,7 +31,9 @@ def made(shedder: str, placement: str | None = None, **budgets: Any) -> Planner:
     return planner_of(shedding, chosen, PlannerSettings(**budgets), LeaderSettings())
 
 
-def test_the_joint_strategy_is_its_own_placement() -> None:
+def test_a_placement_that_is_not_named_is_the_shedders_own() -> None:
+    assert own_placement(JointShedder) == "joint"
+    assert isinstance(made("threshold").placement, PlannedPlacement)
     for planner in (made("joint"), made("joint", "joint")):
         assert isinstance(planner.shedder, JointShedder)
         assert isinstance(planner.placement, JointPlacement)
@@ -64,11 +66,6 @@ def test_settings_of_another_strategy_are_refused_with_the_strategy_to_name() ->
         ConfigError, match=r"difference .* = 'LeastAverageUsage' or 'LeastResourceU"
     ):
         load_config(None, ID, ["placement.settings.difference=0.7"])
-
-
-def test_a_placement_that_is_not_named_is_the_shedders_own() -> None:
-    assert own_placement(JointShedder) == "joint"
-    assert isinstance(made("threshold").placement, PlannedPlacement)
 
 
 def test_only_a_number_that_was_given_bounds_its_moves() -> None:
