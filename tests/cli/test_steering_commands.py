@@ -203,18 +203,14 @@ def test_sidecars_that_send_one_another_round_in_circles_are_left(serve: Serve) 
     assert "the leader's sidecar is" in got.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (("unload", "public"), ""),
-        (("unload", "a/b/c/d"), ""),
-        (("unload", "a/b", "--to", "b2:8080"), ""),
-        (("drain", "a/b"), "host:port"),
-    ],
-)
-def test_what_has_no_such_name_is_refused_unasked(arguments: tuple[str, ...], says: str) -> None:
-    got = run(*arguments, "--url", "http://127.0.0.1:1")
-    assert (got.exit_code, says in got.stderr) == (2, True)
+@pytest.mark.parametrize("arguments", [("public",), ("a/b/c/d",), ("a/b", "--to", "b2:8080")])
+def test_what_is_no_bundle_is_refused_unasked(arguments: tuple[str, ...]) -> None:
+    assert run("unload", *arguments, "--url", "http://127.0.0.1:1").exit_code == 2
+
+
+def test_a_name_that_is_no_broker_ends_with_2(serve: Serve) -> None:
+    got = run("drain", "a/b", "--url", serve(Application()))
+    assert (got.exit_code, "host:port" in got.stderr) == (2, True)
 
 
 def test_a_drain_shows_its_progress_until_the_broker_is_empty(serve: Serve) -> None:
@@ -228,8 +224,8 @@ def test_a_drain_shows_its_progress_until_the_broker_is_empty(serve: Serve) -> N
     assert "@" in mark.by
 
     got = run("drain", "b1:8080", "--json", "--url", serve(Application()))
-    told: dict[str, Any] = json.loads(got.stdout)
-    assert (told["bundlesLeft"], told["draining"], told["broker"]) == (0, True, "b1:8080")
+    last = json.loads(got.stdout)
+    assert (last["bundlesLeft"], last["draining"], last["broker"]) == (0, True, "b1:8080")
 
 
 @pytest.mark.parametrize(
