@@ -55,8 +55,6 @@ pytestmark = [pytest.mark.bench, pytest.mark.timeout(TIMEOUT_S)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What the sidecars of one role asked in one state of the cluster, for each of them."""
-
     sidecars: int
     state: str
     role: str
@@ -66,7 +64,6 @@ class Row:
 
     @property
     def all_per_s(self) -> float:
-        """All requests a second."""
         return sum(self.per_s.values())
 
 

@@ -36,8 +36,6 @@ FLOOR_PATHS: Final = ("/bench/order", "/bench/released", "/bench/taken")
 
 
 class Floor:
-    """Two bare ZooKeeper clients that do what a hand-over has to do at the least."""
-
     def __init__(self, leader: KazooClient, owner: KazooClient) -> None:
         self._leader = leader
         self._owner = owner
@@ -45,7 +43,6 @@ class Floor:
     @classmethod
     @contextmanager
     def between_two_clients(cls, zookeeper: str) -> "Iterator[Floor]":
-        """Yield it with its nodes made."""
         clients = (KazooClient(zookeeper), KazooClient(zookeeper))
         try:
             for client in clients:

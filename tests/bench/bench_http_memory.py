@@ -31,7 +31,6 @@ HEADS: Final = {
 
 
 async def highest_memory_mb(process: psutil.Process, port: int, sent: bytes) -> float:
-    """Return the highest resident memory while so many connections have sent this."""
     writers: list[asyncio.StreamWriter] = []
     highest = 0
 

@@ -84,12 +84,10 @@ class Lane:
 
     @property
     def proves(self) -> bool:
-        """Whether a bearer token is sent along."""
         return self.server == "guarded"
 
     @property
     def name(self) -> str:
-        """The server, and how it is asked."""
         return f"{self.server}{'_fresh_headers' if self.fresh_headers else ''}"
 
 
@@ -99,8 +97,6 @@ LANES: Final = tuple(Lane(server, fresh) for fresh in (False, True) for server i
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one lane did in one round."""
-
     requests_per_s: float
     server_cpu_us_per_request: float
 
@@ -123,7 +119,6 @@ def measure(rounds: int = 5, round_s: float = 1.0, connections: int = 32) -> dic
 
 
 def figures(results: dict[str, list[Round]]) -> Iterator[dict[str, object]]:
-    """Yield the medians, and how the door compares with the bare handler."""
     speed = {name: [r.requests_per_s for r in each] for name, each in results.items()}
     cpu = {name: [r.server_cpu_us_per_request for r in each] for name, each in results.items()}
     for name in results:
@@ -308,7 +303,6 @@ def _proof(token: str) -> list[str]:
 async def ask(
     port: int, seconds: float, connections: int, *, fresh_headers: bool, proves: bool
 ) -> None:
-    """Ask for so long on so many connections, and print what was answered."""
     loop = asyncio.get_running_loop()
     offset = time.monotonic_ns() % 1_000_000_007
     askers: list[Asker] = []
@@ -355,7 +349,6 @@ def test_lookups_cost_a_fraction_of_the_barest_aiohttp_handler() -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Run one part, or all of it."""
     match arguments:
         case ["serve", name]:
             uvloop.run(serve(name))

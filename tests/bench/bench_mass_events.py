@@ -110,7 +110,6 @@ async def _measured(sidecars: int) -> list[Row]:
 
 
 async def _kill(agents: Sequence[Agent]) -> None:
-    """Kill sidecars together with their brokers."""
     for agent in agents:
         agent.host.kill_broker()
         await agent.kill()

@@ -1,4 +1,4 @@
-"""One round of the leader, and the same in plain Python beside it."""
+"""One round of the leader."""
 
 import gc
 import json
@@ -6,20 +6,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Final
 
 import leader_round
-import numpy as np
 import pytest
 from figures import emit
 from leader_round import CHANGED_EVERY, JOINT, STRATEGIES, LeaderRounds
-from plain_threshold import PlainLeader
 from synthetic_cluster import (
     BUNDLES_PER_BROKER,
-    NOW_S,
     SHAPES,
     Shape,
     SyntheticBroker,
@@ -27,15 +24,11 @@ from synthetic_cluster import (
 )
 
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.load import LoadReport
-from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.memory import Memory
-from loadmanager.core.placement import JointPlacement
 from loadmanager.core.plan import Reason
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.round_memory import RoundMemory
-from loadmanager.core.shadow import Seen, Shadow, after_round
-from loadmanager.core.shedding import JointShedder, Shed, ThresholdShedder
+from loadmanager.core.shedding import ThresholdShedder
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(120)]
 
@@ -43,12 +36,8 @@ NOISE: Final = 2.0
 """How many times its target a round may take on a busy machine."""
 
 RUNS: Final = 7
-MOST_ROUNDS: Final = 10.0
-"""So many rounds of the leader a strategy beside it may take; measured were one and two."""
-
 TARGETS_MS: Final = {100: 50.0, 1000: 300.0}
 PEAK_BYTES: Final = 200e6
-LEAST_RATIO_TO_PLAIN: Final = 1.5
 JOINT_TARGETS_MS: Final = {"a thousand": 500.0, "few": 200.0}
 ROUNDS_TO_EVEN: Final = 5
 NETWORK_KBIT: Final = 1e6
@@ -103,30 +92,6 @@ def _settings(brokers: int, shape: Shape) -> dict[str, object]:
     }
 
 
-@dataclass(slots=True)
-class Lane:
-    """CPU time of one leader's rounds, in seconds."""
-
-    view_s: list[float] = field(default_factory=list)
-    shed_s: list[float] = field(default_factory=list)
-
-    @property
-    def round_ms(self) -> float:
-        """Reports, samples, view and shedding, the median of all rounds."""
-        return 1000 * median(map(sum, zip(self.view_s, self.shed_s, strict=True)))
-
-    @property
-    def shed_ms(self) -> float:
-        """Shedding alone."""
-        return 1000 * median(self.shed_s)
-
-
-BESIDE: Final = {
-    "ThresholdShedder": Planner(shedder=SHEDDER),
-    "JointShedder": Planner(shedder=JointShedder(), placement=JointPlacement()),
-}
-
-
 @pytest.mark.parametrize("tasks", JOINT_TARGETS_MS)
 def test_a_joint_round_is_done_in_time(tasks: str) -> None:
     brokers, shape = 1000, SHAPES[0]
@@ -153,7 +118,6 @@ def test_a_joint_round_is_done_in_time(tasks: str) -> None:
 
 
 def carried_out(brokers: Sequence[SyntheticBroker], plan: Plan) -> list[SyntheticBroker]:
-    """Return the brokers with the bundles of a plan where they are to be, and their CPU."""
     held = {one.name: dict(one.bundles) for one in brokers}
     for move in plan.moves:
         assert move.source is not None
@@ -163,101 +127,6 @@ def carried_out(brokers: Sequence[SyntheticBroker], plan: Plan) -> list[Syntheti
     )
     moved = [replace(one, bundles=held[one.name]) for one in brokers]
     return [replace(one, cpu_percent=per_msg * one.totals.msgs_per_s) for one in moved]
-
-
-@pytest.mark.parametrize("strategy", BESIDE)
-def test_a_strategy_beside_takes_no_longer_than_a_few_rounds(strategy: str) -> None:
-    brokers, shape = 1000, SHAPES[-1]
-    rounds = LeaderRounds(synthetic_brokers(brokers, shape))
-    shadow, rng, cpu_ms, round_ms = Shadow(), np.random.default_rng(1), [], []
-    for number in range(RUNS):
-        times, view, plan = rounds.round(1 + number / 100)
-        parts = rounds.planner.divided(view, RoundMemory())
-        found = rounds.planner.optimality(view, RoundMemory())
-        assert parts is not None
-        assert found is not None
-        seen = Seen(view=view, divided=parts, optimality=found, moves=plan.moves)
-        began_s = time.thread_time()
-        shadow = after_round(shadow, BESIDE[strategy], seen, rng)
-        cpu_ms.append(1000 * (time.thread_time() - began_s))
-        round_ms.append(times.cpu_ms)
-    emit(
-        "shadow",
-        figure="one round of a strategy beside the active one, after the round",
-        **_settings(brokers, shape),
-        strategy=strategy,
-        cpu_median_ms=median(cpu_ms),
-        cpu_max_ms=max(cpu_ms),
-        round_cpu_median_ms=median(round_ms),
-        bundles_elsewhere=len(shadow.away),
-        runs=RUNS,
-    )
-    assert shadow.moves
-    assert median(cpu_ms) <= MOST_ROUNDS * median(round_ms)
-
-
-class TwoLeaders:
-    """The same reports for our leader and for the plain one, timed round by round."""
-
-    def __init__(self) -> None:
-        self.tracker = LoadTracker()
-        self.memory = Memory()
-        self.plain = PlainLeader(threshold=SHEDDER.threshold, history=SHEDDER.history)
-        self.lanes = {"ours": Lane(), "plain": Lane()}
-
-    def round(self, reports: Sequence[LoadReport]) -> tuple[Shed, dict[str, list[str]]]:
-        """Return what both select."""
-        times_s = [time.thread_time()]
-        for report in reports:
-            self.tracker.report(report, NOW_S)
-        self.tracker.sample()
-        view = self.tracker.view(NOW_S)
-        times_s.append(time.thread_time())
-        shed = SHEDDER.shed(view, self.memory)
-        times_s.append(time.thread_time())
-        for report in reports:
-            self.plain.take(report)
-        self.plain.sample()
-        times_s.append(time.thread_time())
-        selected = self.plain.select()
-        times_s.append(time.thread_time())
-        self.memory = shed.memory
-        for lane, place in zip(self.lanes.values(), (0, 2), strict=True):
-            lane.view_s.append(times_s[place + 1] - times_s[place])
-            lane.shed_s.append(times_s[place + 2] - times_s[place + 1])
-        return shed, selected
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_round_is_faster_than_plain_loops_and_selects_the_same(shape: Shape) -> None:
-    brokers = 100
-    synthetic = list(synthetic_brokers(brokers, shape))
-    two = TwoLeaders()
-    two.round([broker.report() for broker in synthetic])
-    two.lanes = {"ours": Lane(), "plain": Lane()}
-    gc.collect()
-    for number in range(RUNS):
-        changed = synthetic[number::CHANGED_EVERY]
-        shed, want = two.round([broker.report(grown_by=1.5) for broker in changed])
-        got: dict[str, list[str]] = {}
-        for offer in shed.offers:
-            got.setdefault(offer.source, []).append(offer.bundle)
-        assert got == want
-    ours, plain = two.lanes["ours"], two.lanes["plain"]
-    emit(
-        "beside_plain_python",
-        figure="changed reports, samples, view, ThresholdShedder",
-        **_settings(brokers, shape),
-        plain_to_ours_ratio=plain.round_ms / ours.round_ms,
-        cpu_median_ms=ours.round_ms,
-        plain_cpu_median_ms=plain.round_ms,
-        shedder_alone_plain_to_ours_ratio=plain.shed_ms / ours.shed_ms,
-        shedder_alone_cpu_median_ms=ours.shed_ms,
-        shedder_alone_plain_cpu_median_ms=plain.shed_ms,
-        selected=len(shed.offers),
-        runs=RUNS,
-    )
-    assert plain.round_ms / ours.round_ms >= LEAST_RATIO_TO_PLAIN
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -97,7 +97,6 @@ async def _measured(many: Swarm, sidecars: int, server: psutil.Process) -> None:
 async def _start_cold(
     many: Swarm, bundles: int, server: psutil.Process, report: Callable[..., None]
 ) -> None:
-    """Have all bundles placed by lookups."""
     before, server_before, began_s = await many.use(), _spent(server), monotonic()
     answers = await many.look_up(CLIENTS_AT_ONCE)
     served_s = await many.all_served(within_s=60.0) - began_s
@@ -154,7 +153,6 @@ async def _count_requests(
 
 
 async def _kill_some(many: Swarm, tenth: Group, report: Callable[..., None]) -> None:
-    """Kill a tenth of all sidecars with their brokers, and then the leader with its own."""
     killed_s = monotonic()
     lost = (await tenth.ask("state"))["serving"]
     await tenth.kill()

@@ -30,7 +30,6 @@ _LINE: Final = "live page"
 
 @contextmanager
 def demo() -> Iterator[str]:
-    """Yield the address of the live page of a demo that runs."""
     command = (sys.executable, "-m", "loadmanager", "demo", "--json", "--duration", "240")
     with tempfile.TemporaryDirectory() as folder:
         told = Path(folder) / "told"
@@ -59,7 +58,6 @@ def _url(told: Path) -> str:
 
 
 def main() -> None:
-    """Write the picture."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=PICTURE)
     out = parser.parse_args().out

@@ -53,8 +53,6 @@ _TRANSFER: Final = {_STRATEGY: f"{_EXTENSIBLE}.TransferShedder"}
 
 @dataclass(frozen=True, slots=True)
 class Balancer:
-    """Who balances, and what beyond Pulsar's defaults is set for it."""
-
     manager: str
     settings: Mapping[str, object] = field(default_factory=dict)
     ours: str = ""
@@ -187,7 +185,6 @@ def _commit() -> str:
 
 
 def main() -> None:
-    """Measure what is asked for, then draw and print everything that was measured."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help=f"of {', '.join(BALANCERS)}; all if none is named")
     parser.add_argument("--seconds", type=float, default=240.0, help="how long each one is watched")

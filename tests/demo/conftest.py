@@ -11,7 +11,6 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "pipeline.md"
 
 @pytest.fixture(scope="session")
 def first_commands() -> dict[str, list[str]]:
-    """Return the arguments of each command that docs/pipeline.md begins with."""
     block = DOCUMENT.read_text(encoding="utf-8").partition("```sh\n")[2].partition("```")[0]
     lines = [shlex.split(line) for line in block.splitlines()]
     return {words[1]: words[2:] for words in lines if words[0] == "loadmanager"}
@@ -21,6 +20,5 @@ def first_commands() -> dict[str, list[str]]:
 def demo_with_a_killed_leader(
     first_commands: dict[str, list[str]], tmp_path_factory: pytest.TempPathFactory
 ) -> Demo:
-    """Return the demo of the document, whose leader is killed while it writes history."""
     folder = tmp_path_factory.mktemp("demo")
     return Demo(folder, run_demo(folder / "data", *first_commands["demo"]), folder / "history")

@@ -54,7 +54,6 @@ class PretendedNode:
     acknowledgement: dict[str, object] | None = None
 
     async def lookup(self, request: web.Request) -> web.Response:
-        """Answer with the next status, then with the owner."""
         self.looked_up.append(request.match_info["topic"])
         status = self.lookup_statuses.pop(0) if self.lookup_statuses else 200
         if status != 200:
@@ -62,7 +61,6 @@ class PretendedNode:
         return web.json_response({"httpUrl": self.owner_url or self.url})
 
     async def publish(self, request: web.Request) -> web.Response:
-        """Take the message, or answer with the next status."""
         status = self.publish_statuses.pop(0) if self.publish_statuses else 204
         if status == 204:
             self.published.append(request.match_info["topic"])

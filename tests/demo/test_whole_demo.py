@@ -94,7 +94,6 @@ def test_an_interrupted_demo_sums_up_and_leaves_no_process(tmp_path: Path) -> No
 
 
 def processes_of(data_dir: Path) -> list[str]:
-    """Return the command lines of all processes that name the directory."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

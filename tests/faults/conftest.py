@@ -7,7 +7,6 @@ from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_jav
 
 @pytest.fixture(scope="session", autouse=True)
 def java() -> None:
-    """Skip where no ZooKeeper can run."""
     try:
         find_java()
     except EmbeddedZooKeeperError as error:

@@ -46,27 +46,21 @@ FAULTS_PER_CLUSTER = 10
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One fault to come."""
-
     fault: str
     seed: int
 
 
 @dataclass(slots=True)
 class Tally:
-    """What all runs came to."""
-
     outcomes: list[Outcome] = field(default_factory=list)
     never_taken: int = 0
 
     @property
     def left_open(self) -> int:
-        """How many runs the machine left open at every attempt."""
         return sum(one.finding is Finding.INCONCLUSIVE for one in self.outcomes)
 
     @property
     def broken(self) -> int:
-        """How many runs broke a promise."""
         return sum(one.finding is Finding.BROKEN for one in self.outcomes)
 
 
@@ -87,7 +81,6 @@ def plan(
 
 
 async def run_all(clusters: Iterator[tuple[Surroundings, list[Run]]], folder: Path) -> Tally:
-    """Let the faults happen."""
     tracker = Tally()
     for number, (place, runs) in enumerate(clusters, start=1):
         data_dir = folder / f"cluster-{number}"
@@ -132,7 +125,6 @@ def by_kind(outcomes: Sequence[Outcome]) -> Mapping[str, Mapping[str, float | in
 
 
 def tell_table(kinds: Mapping[str, Mapping[str, float | int]]) -> None:
-    """Print the figures for people."""
     head = ("runs", "median_s", "worst_s", "bound_s", "violations", "left_open")
     say(f"{'':46} " + " ".join(f"{name:>10}" for name in head))
     for name, figures in kinds.items():

@@ -96,14 +96,12 @@ class Stop:
         asked.touch()
 
     async def done(self) -> None:
-        """Return when it has stopped."""
         deadline_s = monotonic() + STOPPED_BOUND_S
         while self._stands():
             assert monotonic() < deadline_s, "the leader wrote no orders"
             await asyncio.sleep(0.01)
 
     def call_off(self) -> None:
-        """Ask no more."""
         self._asked.unlink(missing_ok=True)
 
     def _stands(self) -> bool:
@@ -111,7 +109,6 @@ class Stop:
 
 
 def places(asked: Path, more: Mapping[str, str]) -> tuple[Place, ...]:
-    """Return three hosts of the build."""
     environment = {**build("stops_at_orders"), "STOP_FILE": str(asked), **more}
     return (Place(sidecar_environment=environment),) * 3
 

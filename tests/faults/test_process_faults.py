@@ -17,7 +17,6 @@ pytestmark = [
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[FaultCluster]:
-    """Return a cluster whose sidecars reach ZooKeeper through proxies."""
     async with fault_cluster(tmp_path_factory.mktemp("processes"), proxied=True) as running:
         yield running
 

@@ -18,7 +18,6 @@ pytestmark = [
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[FaultCluster]:
-    """Return a cluster with three ZooKeeper servers."""
     async with fault_cluster(tmp_path_factory.mktemp("servers"), servers=3) as running:
         yield running
 

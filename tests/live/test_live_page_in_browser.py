@@ -79,7 +79,6 @@ SEEN = replace(
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the npm packages that the page is built from and checked with."""
     npm = shutil.which("npm")
     if npm is None:
         pytest.skip("no npm on the path: Debian has it in its package npm, others with Node.js")

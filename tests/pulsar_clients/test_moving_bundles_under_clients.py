@@ -32,7 +32,6 @@ async def streaming(
     topics: int,
     hash_name: HashName = DEFAULT_HASH,
 ) -> AsyncIterator[list[Stream]]:
-    """Yield streams of all three subscription types that have each sent something."""
     url = processes.cluster.members[0].sidecar_url
     types = pulsar.ConsumerType
     kinds = (types.Exclusive, types.Shared, types.Failover)
@@ -80,7 +79,6 @@ async def put(processes: ProcessCluster, member: Member, path: str, **query: str
 
 
 def owner_of(processes: ProcessCluster, bundle: BundleId) -> Member | None:
-    """Return the member whose record says that it serves ``bundle`` now."""
     alive = processes.cluster.alive
     return next((one for one in alive if bundle in processes.served_now([one])), None)
 

@@ -32,7 +32,6 @@ class CountingService(TimedService):
             counter.clear()
 
     def asked_by(self, agents: Iterable[Agent]) -> Counter[str]:
-        """Return how many requests of each name these sidecars made, all together."""
         sessions = {agent.coordination.session.session_id for agent in agents}
         asked: Counter[str] = Counter()
         for (session_id, name), count in self.requests.items():
@@ -41,7 +40,6 @@ class CountingService(TimedService):
         return asked
 
     def bytes_of(self, agents: Iterable[Agent]) -> int:
-        """Return how many bytes of nodes these sidecars read and wrote, all together."""
         sessions = [agent.coordination.session.session_id for agent in agents]
         return sum(self.read_bytes[one] + self.written_bytes[one] for one in sessions)
 
@@ -89,7 +87,6 @@ class CountingService(TimedService):
 async def counted_cluster(
     sidecars: int, *, read_ahead: int = READ_AHEAD
 ) -> AsyncIterator[tuple[Cluster, CountingService]]:
-    """Yield a cluster at work with the default configuration, for a virtual loop."""
     service = CountingService()
     cluster = Cluster(counted_config(), Random(1), service=service)  # noqa: S311 - to be repeatable
     cluster.read_ahead = lambda: read_ahead

@@ -135,7 +135,6 @@ def rate(metric: str, by: str, window: str = "10m") -> str:
 
 
 def one_rate(metric: str) -> str:
-    """Return the rates of a counter at the chosen instances."""
     return f"rate({metric}{ONE}[5m])"
 
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import aiohttp
 from fault_clients import BUNDLES, TOPICS, Clients, Sidecars
-from fault_hosts import LOOPBACK, SESSION_S, TICK_S, Host, Life, Place, sidecar_settings
+from fault_hosts import LOOPBACK, TICK_S, Host, Life, Place, sidecar_settings
 from fault_stalls import Stalls
 from zookeeper_proxy import ZooKeeperProxy
 from zookeeper_servers import PORTS_PER_MEMBER, Servers, ensemble, standalone
@@ -75,7 +75,6 @@ class FaultCluster:
         await self._sidecars.unload_all(self.hosts[0])
 
     async def start_broker(self, host: Host) -> None:
-        """Start a broker, with a record of its own."""
         name = f"broker-{host.number}"
         folder = host.place.broker_folder or self.data_dir
         record = folder / f"{name}.{len(host.lives) + 1}.record"
@@ -176,8 +175,6 @@ class FaultCluster:
         return len({one.bundle for one in spells if one.start_s <= now_s < one.end_s})
 
     async def until_well(self, *, since_s: float) -> None:
-        """Return when every bundle is served and each topic had a message taken ``since_s``."""
-
         async def ailing() -> str:
             now_s = monotonic()
             served = {one.bundle for one in self.spells() if one.start_s <= now_s < one.end_s}
@@ -214,8 +211,6 @@ async def fault_cluster(
     proxied: bool = False,
     listen: str = LOOPBACK,
     zookeeper_environment: Mapping[str, str] = NOTHING,
-    session_timeout_s: float = SESSION_S,
-    tick_s: float = TICK_S,
 ) -> AsyncIterator[FaultCluster]:
     """Yield a running cluster, and end all its processes afterwards.
 
@@ -226,12 +221,10 @@ async def fault_cluster(
         proxied: whether each sidecar reaches ZooKeeper through a proxy of its own.
         listen: where one server does.
         zookeeper_environment: of its servers.
-        session_timeout_s: what sidecars ask ZooKeeper for.
-        tick_s: ZooKeeper's, as sidecars are told.
     """
     ports = free_ports(PORTS_PER_MEMBER * servers + 2 * len(places))
     of_hosts = [*zip(*(iter(ports[PORTS_PER_MEMBER * servers :]),) * 2, strict=True)]
-    tick_ms = round(1000 * tick_s)
+    tick_ms = round(1000 * TICK_S)
     if servers == 1:
         service = standalone(data_dir / "zookeeper", tick_ms, ports[0], host=listen)
     else:
@@ -249,16 +242,7 @@ async def fault_cluster(
             if proxied:
                 proxy = await stack.enter_async_context(ZooKeeperProxy(service.hosts))
             reached_at = proxy.address if proxy else service.hosts_seen_from(place.zookeeper)
-            host = Host.at(
-                place,
-                number,
-                pair,
-                hosts=reached_at,
-                proxy=proxy,
-                session_timeout_s=session_timeout_s,
-                tick_s=tick_s,
-            )
-            hosts.append(host)
+            hosts.append(Host.at(place, number, pair, hosts=reached_at, proxy=proxy))
         cluster = FaultCluster(data_dir, service, hosts, children, http)
         await cluster.start()
         yield cluster

@@ -63,8 +63,6 @@ class Host:
     hosts: str
     place: Place
     proxy: ZooKeeperProxy | None = None
-    session_timeout_s: float = SESSION_S
-    tick_s: float = TICK_S
     sidecar: Child | None = None
     lives: list[Life] = field(default_factory=list)
 
@@ -77,15 +75,10 @@ class Host:
         *,
         hosts: str,
         proxy: ZooKeeperProxy | None,
-        session_timeout_s: float,
-        tick_s: float,
     ) -> Self:
         """Return a host at its place; the ports are its broker's and its sidecar's."""
         broker, sidecar = (f"{place.address}:{port}" for port in ports)
-        sidecar_url = f"http://{sidecar}"
-        return cls(
-            number, BrokerId(broker), sidecar_url, hosts, place, proxy, session_timeout_s, tick_s
-        )
+        return cls(number, BrokerId(broker), f"http://{sidecar}", hosts, place, proxy)
 
     @property
     def life(self) -> Life:
@@ -97,7 +90,6 @@ class Host:
         return self.sidecar
 
     async def kill(self, *, sidecar: bool = False, broker: bool = False) -> None:
-        """Kill one or both at the same moment, and return when they are dead."""
         victims = [*[self._sidecar] * sidecar, *[self.life.child] * broker]
         for child in victims:
             child.send(signal.SIGKILL)
@@ -106,7 +98,6 @@ class Host:
             self.life.dead_at_s = monotonic()
 
     def send(self, number: signal.Signals, *, sidecar: bool = False, broker: bool = False) -> None:
-        """Stop or continue one or both."""
         for child in [*[self._sidecar] * sidecar, *[self.life.child] * broker]:
             os.killpg(child.process.pid, number)
 
@@ -121,10 +112,10 @@ def sidecar_settings(host: Host) -> Mapping[str, Mapping[str, Any]]:
         "cluster": {"name": "faults"},
         "zookeeper": {
             "hosts": host.hosts,
-            "session_timeout_s": host.session_timeout_s,
+            "session_timeout_s": SESSION_S,
             # As operators are told to: a lease counts from what ZooKeeper's leader heard, up to
             # half a tick late, so a thawed sidecar would wait for a second with the usual 2 s.
-            "tick_s": host.tick_s,
+            "tick_s": TICK_S,
         },
         "host": {"scope": "process", "cores": 0.1},
         "report": {"sample_interval_s": 0.5, "min_interval_s": 0.5, "max_interval_s": 2.0},

@@ -60,7 +60,6 @@ async def cut_link(cluster: FaultCluster, _rng: Random) -> Disturbance:
 
 
 def raise_loopback() -> None:
-    """Make 127.0.0.1 work in a new network."""
     _shell("ip link set lo up")
 
 

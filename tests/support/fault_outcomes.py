@@ -61,7 +61,6 @@ class Outcome:
     unserved_s: float
 
     def __str__(self) -> str:
-        """Tell it to people, with each broken promise on a line of its own."""
         told = (
             f"{self.fault:46} served again after {self.recovery_s:5.2f} s of {self.within_s:.2f}, "
             f"taken again after {self.published_s:5.2f} s: {self.finding}"
@@ -154,7 +153,6 @@ def publish_recovery_s(publishes: Sequence[Publish], disturbance: Disturbance) -
 
 
 def now(what: str, began_s: float, *hosts: Host) -> Disturbance:
-    """Return a fault of these hosts that the cluster gets over by itself from ``began_s`` on."""
     return Disturbance(
         what=what,
         began_s=began_s,

@@ -53,8 +53,6 @@ class Slowness:
 
 
 class Stalls:
-    """What a clock-watch wrote down."""
-
     def __init__(self, record: Path) -> None:
         lines = record.read_text().split("\n")[:-1]
         self._turns = [Turn(*map(float, line.split())) for line in lines]

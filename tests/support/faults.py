@@ -147,8 +147,6 @@ def restarting(*, sidecar: bool = False, broker: bool = False) -> Fault:
 def freezing(
     *, sidecar: bool = False, broker: bool = False, leader: bool = False, pause_s: float = PAUSE_S
 ) -> Fault:
-    """Return a fault that stops processes of one host for a while."""
-
     async def freeze(cluster: FaultCluster, rng: Random) -> Disturbance:
         host = await (cluster.leader() if leader else victim(cluster, rng))
         began_s = monotonic()

@@ -166,7 +166,6 @@ class Swarm:
         await hand.close()
 
     async def draw_topics(self) -> None:
-        """Choose a topic in each bundle, for `look_up`."""
         assert self.boundaries is not None
         living = self.living
         for part, group in enumerate(living):

@@ -137,7 +137,6 @@ class SwarmProcess:
         }
 
     def draw_topics(self, namespace: str, bundles: int, part: int, of: int) -> None:
-        """Choose a topic in each ``of``-th bundle, for `look_up`."""
         boundaries = Boundaries.even(Namespace(namespace), bundles)
         missing = set(boundaries.bundles[part::of])
         self.topics = []
@@ -180,7 +179,6 @@ class SwarmProcess:
         }
 
     def change_loads(self, *, on: bool) -> None:
-        """Let the traffic of every broker change each second, or let it be as it was."""
         if self.changing is not None:
             self.changing.cancel()
         self.changing = asyncio.ensure_future(self._change()) if on else None

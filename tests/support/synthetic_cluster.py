@@ -1,4 +1,4 @@
-"""Clusters of any size that anybody can make again: the inputs of the recorded Java timings.
+"""Clusters of any size that anybody can make again.
 
 A 64-bit linear congruential generator draws each broker's CPU and then the rate of each
 of its bundles, so that two programs in two languages decide on the same numbers.
@@ -8,14 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-import numpy as np
-
-from loadmanager.core.broker_table import BrokerLoad
-from loadmanager.core.cluster import ClusterView, TopBundle
-from loadmanager.core.columns import Listing
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
-from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.rates import Rates
 
 Shape = Literal["hot5pct", "spread"]
@@ -54,28 +48,7 @@ class SyntheticBroker:
             sum(one.bytes_out_per_s for one in every),
         )
 
-    @property
-    def _score(self) -> float:
-        """Its load as the timed Java saw it: a percentage in 32 bits, then a fraction in 64."""
-        usage, limit = np.float32(self.cpu_percent * CORES), np.float32(100 * CORES)
-        return float(usage / limit * np.float32(100)) / 100.0
-
-    def load(self, top_k: int) -> BrokerLoad:
-        totals = self.totals
-        return BrokerLoad(
-            broker=self.name,
-            usage=(self.cpu_percent * CORES, 0.0, 0.0, 0.0, 0.0),
-            limit=(100.0 * CORES, 0.0, 0.0, 0.0, 0.0),
-            totals=totals,
-            listing=Listing.of(self.bundles),
-            long_msgs_per_s=totals.msgs_per_s,
-            load_ema=self._score,
-            bytes_ema=totals.bytes_per_s,
-            top=self.heaviest(top_k),
-        )
-
     def report(self, *, grown_by: float = 1.0) -> LoadReport:
-        """Return its load report with all traffic ``grown_by`` so many times."""
         bundles = {name: _times(stats, grown_by) for name, stats in self.bundles.items()}
         return LoadReport(
             broker=self.name,
@@ -93,28 +66,14 @@ class SyntheticBroker:
         used = bytes_per_s * _KBIT_PER_BYTE if self.network_kbit else 0.0
         return ResourceUsage(used, self.network_kbit)
 
-    def heaviest(self, count: int) -> tuple[TopBundle, ...]:
-        """Return its ``count`` heaviest bundles, ascending."""
-        weighed = [TopBundle(name, stats.bytes_per_s) for name, stats in self.bundles.items()]
-        return tuple(sorted(weighed, key=lambda top: top.bytes_per_s)[-count:])
-
 
 def synthetic_brokers(count: int, shape: Shape) -> Iterator[SyntheticBroker]:
-    """Yield ``count`` brokers with 100 bundles each."""
     draws = _draws()
     for number in range(count):
         cpu = _cpu_percent(number, shape, next(draws))
         rates = [(1 + 200 * next(draws) ** 4) * cpu / 50 for _ in range(BUNDLES_PER_BROKER)]
         bundles = {_bundle(number, part): _stats(rate) for part, rate in enumerate(rates)}
         yield SyntheticBroker(BrokerId(f"broker-{number}:8080"), cpu, bundles)
-
-
-def synthetic_view(brokers: int, shape: Shape, *, top_k: int = 10) -> ClusterView:
-    tracker = LoadTracker()
-    for broker in synthetic_brokers(brokers, shape):
-        tracker.put(broker.load(top_k))
-    tracker.sample()
-    return tracker.view(NOW_S)
 
 
 def _draws() -> Iterator[float]:

@@ -33,8 +33,6 @@ _T = TypeVar("_T")
 
 
 class Fault(StrEnum):
-    """Faults of a command."""
-
     # Nothing is done: BrokerUnreachable.
     UNREACHABLE = "unreachable"
     # The command is carried out, but never answered: BrokerUnreachable.

@@ -15,8 +15,6 @@ from tests.testbed.checker.publishes import Acknowledgement, Publish
 
 
 class Why(StrEnum):
-    """What is wrong with an acknowledgement."""
-
     NOT_SERVING = "its broker did not serve the bundle under that token then"
     NEWER_OWNER = "another broker served the bundle under a newer token then"
     OTHER_BROKER = "it was sent to another broker than the one that took it"
@@ -26,8 +24,6 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Misplaced:
-    """An acknowledged message that its broker had no right to accept."""
-
     publish: Publish
     why: Why
 

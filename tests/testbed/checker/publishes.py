@@ -80,8 +80,6 @@ def publishes_in(text: str, where: str) -> Iterator[Publish]:
 
 
 class RecordingProducer(Producer):
-    """A producer that passes each attempt to ``record``."""
-
     def __init__(self, *arguments: Any, record: Callable[[Publish], object]) -> None:
         super().__init__(*arguments)
         self._record = record

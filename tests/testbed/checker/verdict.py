@@ -32,8 +32,6 @@ class History:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The violations of each rule."""
-
     overlaps: Sequence[Overlap]
     misplaced: Sequence[Misplaced]
     token_faults: Sequence[TokenFault]

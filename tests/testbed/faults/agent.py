@@ -81,8 +81,6 @@ class NoServer:
 
 
 class Agent:
-    """One sidecar process, from its start to its end."""
-
     def __init__(self, world: World, host: Host, number: int) -> None:
         self._world = world
         self.host = host
@@ -192,8 +190,6 @@ class Agent:
 
 @dataclass(slots=True)
 class CallingLine:
-    """The `LeaderLine` that calls the leader's `LookupService` in the same process."""
-
     world: World
     caller: Agent
 

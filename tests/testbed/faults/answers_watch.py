@@ -58,8 +58,6 @@ class _Touch:
 
 @dataclass(slots=True)
 class AnswersWatch:
-    """Compares each answer with the history of locks and registrations."""
-
     trace: Trace
     report: Report
     held: defaultdict[BundleId, list[Spell]] = field(default_factory=lambda: defaultdict(list))
@@ -74,7 +72,6 @@ class AnswersWatch:
     _epochs: dict[str, int] = field(default_factory=dict)
 
     def node_changed(self, path: str, was: Znode | None, now: Znode | None, at_s: float) -> None:
-        """Record a lock or registration that was created or deleted."""
         if path.startswith(_LOCKS) and _ephemeral(was, now):
             token = now.node.stat.czxid if now else 0
             content = now.node.data if now else b""

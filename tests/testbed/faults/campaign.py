@@ -20,8 +20,6 @@ LAST_LIMIT_S: Final = 10 * CPU_LIMIT_S
 
 @dataclass(slots=True)
 class Totals:
-    """Sums over the outcomes of several runs."""
-
     seeds: int = 0
     steps: int = 0
     virtual_s: float = 0.0

@@ -22,8 +22,6 @@ _IDLE_FRACTION: Final = 0.05
 
 
 class Clients:
-    """Looks up topics at random sidecars, and loads each broker by the weights of its topics."""
-
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
         self._rng = Random(scene.rng.randrange(2**32))  # noqa: S311 - to be repeatable
@@ -50,7 +48,6 @@ class Clients:
         return owner
 
     async def all_answered(self) -> None:
-        """Return when every sidecar has answered a lookup of every bundle."""
         for agent in self._scene.cluster.living:
             for bundle in self._scene.monitor.bundles:
                 await self._asked_until_answered(agent, bundle)

@@ -45,8 +45,6 @@ SERVED_WITHIN_S: Final = 30.0
 
 @dataclass(slots=True)
 class Cluster(World):
-    """A simulated cluster, with the operations and checks that tests use."""
-
     log_entries: list[Mapping[str, Any]] = field(default_factory=list)
     """Every log event of level info or above."""
     _operator: MemoryCoordination | None = None
@@ -68,7 +66,6 @@ class Cluster(World):
 
     @property
     def leader(self) -> Agent:
-        """The sidecar whose session holds the election node."""
         holder = self.service.dump()[znodes.LEADER].stat.ephemeral_owner
         return next(a for a in self.living if a.coordination.session.session_id == holder)
 
@@ -196,7 +193,6 @@ class Cluster(World):
                 yield f"{bundle}: served under {token}, lock is {lock and lock.stat}"
 
     def _wrong_beliefs(self, bundles: Sequence[BundleId]) -> Iterator[str]:
-        """Yield what a running sidecar believes of a bundle that is served by one broker."""
         for bundle in bundles:
             host = self.server(bundle)
             for agent in self.living:
@@ -299,8 +295,6 @@ def play(
     checked: bool = True,
     config: Config | None = None,
 ) -> None:
-    """Run ``story`` with a new cluster in virtual time."""
-
     async def program() -> None:
         cluster = Cluster(config or make_config(), Random(seed))  # noqa: S311 - to be repeatable
         listen(cluster.log_entries.append)

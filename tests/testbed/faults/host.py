@@ -199,8 +199,6 @@ class BrokerLine:
 
 
 class ScriptedProbe:
-    """A `HostProbe` that reports the load set for the host."""
-
     def __init__(self, host: Host) -> None:
         self._host = host
 

@@ -118,7 +118,6 @@ class Monitor:
             await asyncio.sleep(LOOK_EVERY_S)
 
     def look(self) -> None:
-        """Check the served bundles, the leader, and which sidecars are connected."""
         cluster, now_s = self._cluster, self._now_s()
         self.answers.look_at_touch(cluster.living, now_s)
         living, service = cluster.living, cluster.service

@@ -68,7 +68,6 @@ async def mark_draining(scene: Scene) -> str:
 
 
 async def unmark_draining(scene: Scene) -> str:
-    """Delete all drain marks, as an operator does with a ZooKeeper client."""
     operator = await scene.cluster.operator()
     marked = [host for host in scene.cluster.hosts if _is_marked(scene, host.name)]
     for host in marked:

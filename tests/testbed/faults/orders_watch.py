@@ -79,7 +79,6 @@ class OrdersWatch:
     # --- reads and commits of the sidecars -------------------------------------------
 
     def follow(self, agent: Agent) -> None:
-        """Check the orders that a sidecar reads, and its commits."""
         session, broker = agent.coordination, agent.host.name
         name = agent.context.identity.instance
         session.after_read = lambda path, node: self._was_read(name, broker, path, node)

@@ -53,7 +53,6 @@ class Scene:
         return self.rng.choice(namespaces) if namespaces else None
 
     def terms(self) -> list[tuple[Agent, LeaderTerm]]:
-        """Return every sidecar that considers itself the leader, with its term."""
         found = []
         for agent in self.cluster.living:
             leader_term = agent.app.leading.leader_term if agent.application else None

@@ -115,8 +115,6 @@ def seeded_config(**sections: Mapping[str, Any]) -> Config:
 
 
 class _SeedRun:
-    """The state of one run."""
-
     def __init__(self, seed: int, steps: int, actions: Sequence[Action], trace: Trace) -> None:
         self._seed = seed
         self._steps = steps
@@ -232,7 +230,6 @@ class _SeedRun:
             return
 
     async def _peace(self, scene: Scene, clients: Clients) -> None:
-        """Repair all faults, start missing sidecars, and check that the cluster settles."""
         cluster = scene.cluster
         self._trace.add("peace", "")
         cluster.losses.lost = frozenset()

@@ -21,8 +21,6 @@ NodeChanged = Callable[[str, Znode | None, Znode | None], None]
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A copy of all nodes."""
-
     zxid: int
     tree: Mapping[str, Znode]
 
@@ -67,7 +65,6 @@ class TimedService(MemoryService):
         return self.main.tree
 
     def go_down(self) -> None:
-        """Lose the majority."""
         self._down = True
 
     def come_up(self) -> None:
@@ -106,7 +103,6 @@ class TimedService(MemoryService):
         server.hold()
 
     def hurry(self) -> None:
-        """End the lag of all servers."""
         lags_s, self._lags_s = self._lags_s, {}
         for server in lags_s:
             server.catch_up()
@@ -165,7 +161,6 @@ class TimedService(MemoryService):
         return () if self._down else super().expire_silent()
 
     def apply(self, session_id: int, operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
-        """Apply a transaction, which is activity of the session."""
         self._hear(session_id)
         return super().apply(session_id, operations)
 

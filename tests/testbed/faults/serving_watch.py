@@ -26,7 +26,6 @@ class ServingWatch:
         self.loads = 0
 
     def changed(self, host: Host, change: Change) -> None:
-        """Record a change of the bundles that the broker of ``host`` serves."""
         if isinstance(change, LeaseGranted):
             return
         if isinstance(change, BundleLoaded):

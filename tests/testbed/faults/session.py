@@ -30,8 +30,6 @@ _GIVE_UP_FRACTION = 2 / 3
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """A trigger that is delivered over the connection from the service to the client."""
-
     link: "FaultyLink"
     trigger: Trigger
 
@@ -62,7 +60,6 @@ class FaultyLink(MemoryLink):
         )
 
     def deliver(self, trigger: Trigger) -> None:
-        """Deliver an event to the client."""
         loop = asyncio.get_running_loop()
         if self.scatter_s:
             loop.call_later(self._rng.random() * self.scatter_s, trigger)
@@ -75,12 +72,10 @@ class FaultyLink(MemoryLink):
 
     @property
     def server_lag_s(self) -> float:
-        """The lag of the server to which the client is connected."""
         return self._timed.lag_s_of(self._server)
 
     @property
     def heard(self) -> bool:
-        """Whether the server of the client belongs to the ensemble."""
         return self._server.in_ensemble
 
     def is_on(self, server: Server) -> bool:

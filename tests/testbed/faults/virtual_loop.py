@@ -30,8 +30,6 @@ class VirtualTimeError(AssertionError):
 
 
 class _Call(asyncio.TimerHandle):
-    """A queued callback or a timer."""
-
     __slots__ = ("args", "callback", "context", "dead", "when_s")
 
     def __init__(
@@ -98,7 +96,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: *Args,
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
-        """Run ``callback`` in the next iteration."""
         call = _Call(0.0, callback, args, context)
         self._ready.append(call)
         return call
@@ -144,7 +141,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
                     self.call_exception_handler({"message": f"{call!r} failed", "exception": error})
 
     def _jump(self) -> None:
-        """Advance the clock to the next timer."""
         timers = self._timers
         while timers and timers[0][2].dead:
             heapq.heappop(timers)

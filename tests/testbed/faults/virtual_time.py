@@ -66,8 +66,6 @@ WALL_START_MS: Final = 1_700_000_000_000
 
 
 class VirtualClock:
-    """The `Clock` port on the time of the running loop."""
-
     def monotonic_s(self) -> float:
         return asyncio.get_running_loop().time()
 
@@ -143,8 +141,6 @@ _AFTER_ALL_S: Final = 1e9
 
 
 class DriftingClock:
-    """A monotonic clock with its own origin and rate."""
-
     def __init__(self, offset_s: float = 0.0, rate: float = 1.0) -> None:
         self._offset_s = offset_s
         self.rate = rate

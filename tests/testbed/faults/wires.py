@@ -11,8 +11,6 @@ T = TypeVar("T")
 
 
 class Gate:
-    """Blocks messages and processes while it is shut."""
-
     def __init__(self) -> None:
         self._open = asyncio.Event()
         self._open.set()
@@ -92,8 +90,6 @@ def _arrive(arrived: asyncio.Future[None]) -> None:
 
 
 class LossPlace(StrEnum):
-    """Whether the request or the reply of a write is lost."""
-
     REQUEST = "request"
     REPLY = "reply"
 

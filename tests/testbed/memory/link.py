@@ -28,8 +28,6 @@ Answer = TypeVar("Answer")
 
 
 class Loss(Enum):
-    """Where on its way a request is lost."""
-
     REQUEST = auto()
     REPLY = auto()
 
@@ -42,7 +40,6 @@ class QueuedTrigger:
     trigger: Trigger
 
     def __call__(self) -> None:
-        """Take a place in the loop's queue."""
         asyncio.get_running_loop().call_soon(self.trigger)
 
 
@@ -258,7 +255,6 @@ class MemoryLink:
         self._become(Connection.CONNECTED, session_id)
 
     def _break(self) -> None:
-        """Lose the connection, and make it again at the next turn of the loop."""
         self._drop()
         asyncio.get_running_loop().call_soon(self._connect)
 

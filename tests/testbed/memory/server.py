@@ -30,7 +30,6 @@ class Triggers:
             trigger()
 
     def forget(self, session_id: int) -> None:
-        """Drop the triggers of a session whose connection broke."""
         for place, armed in list(self.by_place.items()):
             kept = {key: None for key in armed if key[0] != session_id}
             if kept:
@@ -66,7 +65,6 @@ class Server:
         self._holding = True
 
     def leave_ensemble(self) -> None:
-        """Be cut off from all transactions."""
         self.in_ensemble = False
         self.hold()
 
@@ -88,7 +86,6 @@ class Server:
         self.wake()
 
     def catch_up(self) -> None:
-        """Apply everything, and stop lagging behind."""
         self._holding = False
         while self._behind:
             self.apply_next()
@@ -109,7 +106,6 @@ class Server:
             await waiting
 
     def wake(self) -> None:
-        """Wake all waiting tasks to check again."""
         waiting, self._waiting = self._waiting, []
         for one in waiting:
             if not one.done():

@@ -110,7 +110,6 @@ class MemoryService:
             session.server.triggers.forget(session_id)
 
     def close_session(self, session_id: int) -> None:
-        """End a session at its own wish."""
         if session_id in self._sessions:
             self._end(session_id)
 
@@ -121,7 +120,6 @@ class MemoryService:
         session.expired()
 
     def expire_silent(self) -> tuple[int, ...]:
-        """Expire, and return, the sessions that were silent for their timeout."""
         now_s = self._clock()
         due = tuple(
             session_id
@@ -222,7 +220,6 @@ class MemoryService:
                 server.receive(draft)
 
     def _end(self, session_id: int) -> None:
-        """Remove a session with its ephemeral nodes, in one transaction."""
         self._sessions.pop(session_id).server.triggers.forget(session_id)
         draft = self._draft(session_id)
         drafted(draft, [Delete(path) for path in ephemerals_of(self.main.tree, session_id)])

@@ -57,14 +57,12 @@ class Draft:
     touched: list[tuple[str, str]] = field(default_factory=list)
 
     def find(self, path: str) -> Znode:
-        """Return the node as this transaction sees it."""
         znode = self.changes[path] if path in self.changes else self.tree.get(path)
         if znode is None:
             raise NodeMissing(f"{path}: no such node")
         return znode
 
     def apply(self, operation: Operation) -> Stat | None:
-        """Do one operation, and return the stat of what it created or set."""
         match operation:
             case Create():
                 return self._create(operation)
@@ -77,7 +75,6 @@ class Draft:
         return None
 
     def apply_to(self, tree: dict[str, Znode]) -> None:
-        """Make its changes to a tree that is as the one it was drafted on."""
         for path, znode in self.changes.items():
             if znode is None:
                 tree.pop(path, None)

@@ -56,7 +56,6 @@ class Ledger:
         return appended.lastrowid
 
     def ack(self, subscription: str, numbers: Collection[int]) -> None:
-        """Record that a subscription has consumed these entries."""
         with self._writing():
             self._database.executemany(
                 "INSERT OR IGNORE INTO acked VALUES (?, ?)",

@@ -45,8 +45,6 @@ _PROTOCOL_VERSION: Final = 19
 
 
 class ForwardingBroker(MemoryBroker):
-    """A broker that knows the next owner of a bundle while it is unloaded."""
-
     def __init__(self, **settings: Any) -> None:
         self.next_owner_urls: dict[BundleId, str] = {}
         super().__init__(**settings)
@@ -190,7 +188,6 @@ class PulsarServer:
         return None if isinstance(done, PublishRefused) else number
 
     def deliver(self, topic: _Topic) -> None:
-        """Send consumers the messages that they have permits for, while the bundle is served."""
         if self._broker.grant(topic.name) is None or topic.closed:
             return
         for consumer in [one for one in topic.clients if one.permits]:
@@ -207,8 +204,6 @@ class PulsarServer:
 
 
 class _Connection:
-    """The connection of one client library, with its producers and consumers."""
-
     def __init__(
         self, server: PulsarServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:

@@ -6,7 +6,6 @@ from loadmanager.reference_broker.memory_broker import MemoryBroker
 
 
 def _expire(self: MemoryBroker) -> float:
-    """Let the leases be."""
     return self._clock_s()
 
 
