@@ -2,21 +2,19 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 import pytest
+from simulated_worlds import Told
 
 from loadmanager.core.averages import BundleAverages
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.explaining import Known, explain_broker, explain_bundle
 from loadmanager.core.ids import BundleId
-from loadmanager.core.load import LoadReport
 from loadmanager.core.plan import Reason, Refusal
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.simulator.catalogue import shipped
 from loadmanager.simulator.engine import simulate
-from loadmanager.simulator.run import MoveRecord
 from loadmanager.simulator.scenario_files import load_scenario
 from loadmanager.simulator.strategies import Strategy, planner_for
 
@@ -30,30 +28,22 @@ LARGE = {"thousand", "cold-start"}
 """Where simulating takes long and nothing else happens to a broker or a bundle."""
 
 
-@dataclass
-class Asking:
+class Asking(Told):
     """Asks after each round why some brokers and bundles are where they are; keeps poor answers."""
 
-    planner: Planner
-    rounds: int = 0
-    poor: list[str] = field(default_factory=list)
-
-    def reported(self, at_s: float, report: LoadReport) -> None:
-        """Take no note of reports."""
-
-    def moved(self, record: MoveRecord) -> None:
-        """Take no note of moves."""
+    def __init__(self, planner: Planner) -> None:
+        super().__init__()
+        self.planner = planner
+        self.poor: list[str] = []
 
     def round_done(
         self,
-        now_s: float,
+        at_s: float,
         view: ClusterView,
         plan: Plan,
         averages: Callable[[], Mapping[BundleId, BundleAverages]],
     ) -> None:
-        """Ask about brokers and bundles that the round left alone."""
-        del now_s, averages
-        self.rounds += 1
+        super().round_done(at_s, view, plan, averages)
         refusals: dict[str, list[Refusal]] = {}
         for one in plan.refusals:
             refusals.setdefault(one.subject, []).append(one)
@@ -79,7 +69,7 @@ class Asking:
             or one.subject == ""
         ]
         if not numbered:
-            self.poor.append(f"round {self.rounds}: {subject}: {grounds}")
+            self.poor.append(f"round {len(self.rounds)}: {subject}: {grounds}")
 
 
 def _some(every: Sequence[T]) -> Sequence[T]:
@@ -94,5 +84,5 @@ def test_whatever_is_left_alone_has_a_reason_with_numbers(name: str) -> None:
     planner = planner_for(scenario, JOINT)
     asking = Asking(planner)
     simulate(scenario, planner, strategy=JOINT.name, seed=1, witness=asking)
-    assert asking.rounds >= 2
+    assert len(asking.rounds) >= 2
     assert not asking.poor, asking.poor[:5]

@@ -53,13 +53,7 @@ def assert_same(got: ClusterView, want: ClusterView) -> None:
     for name in ("draining", "persistent", "non_persistent", "topics", "seen_s", "limit", "usage"):
         np.testing.assert_array_equal(getattr(got.brokers, name), getattr(want.brokers, name))
     # Sums over a broker's bundles may be added up in another order.
-    for name in (
-        "traffic",
-        "long_msgs_per_s",
-        "preallocated_msgs_per_s",
-        "load_ema",
-        "bytes_ema",
-    ):
+    for name in ("traffic", "long_msgs_per_s", "preallocated_msgs_per_s", "load_ema", "bytes_ema"):
         np.testing.assert_allclose(
             getattr(got.brokers, name), getattr(want.brokers, name), rtol=1e-12
         )

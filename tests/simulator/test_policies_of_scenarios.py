@@ -6,20 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scenario_texts import SOUND, loaded, told
-from simulated_worlds import FREE, PLAIN, QUIET, Stepped, broker, scenario
-
-from loadmanager.simulator.engine import simulate
-from loadmanager.simulator.run import Run
-from loadmanager.simulator.scenario import Scenario
-from loadmanager.simulator.strategies import Strategy, planner_for
-
-BROKERS = [
-    {
-        "name": "b", "count": 4, "cores": 1.0, "background": QUIET,
-        "cost": FREE | {"cpu_us_per_msg": 100.0},
-    }
-]  # fmt: skip
-"""Four brokers that are full at 10,000 messages a second."""
+from simulated_worlds import BUSY, PLAIN, Stepped, broker, run, scenario
 
 LOAD = {
     "bundles": 8, "topics": 16, "over": "bundles", "msgs_in_per_s": 4_000.0, "fan_out": 0.0,
@@ -30,18 +17,13 @@ LOAD = {
 KEPT = [{"name": "few", "namespaces": ["kept/.*"], "primary": ["b-[12]"]}]
 
 
-def run(played: Scenario, pair: str = "threshold+least_long_term_message_rate") -> Run:
-    planner = planner_for(played, Strategy.parse(pair))
-    return simulate(played, planner, strategy=pair, seed=1)
-
-
 @pytest.mark.parametrize(
     "pair", ["threshold+least_long_term_message_rate", "uniform+least_long_term_message_rate"]
 )
 def test_no_bundle_goes_where_isolation_does_not_let_it(pair: str) -> None:
     load = LOAD | {"namespace": "kept/here", "placed_on": ["b-1"], "msgs_in_per_s": 9_000.0}
     fields: dict[str, Any] = {
-        "brokers": BROKERS, "load": load, "step_s": 10.0, "duration_s": 2400.0,
+        "brokers": BUSY, "load": load, "step_s": 10.0, "duration_s": 2400.0,
     }  # fmt: skip
     free = {move.target for move in run(scenario(**fields), pair).moves}
     kept = {move.target for move in run(scenario(isolation=KEPT, **fields), pair).moves}
@@ -51,18 +33,18 @@ def test_no_bundle_goes_where_isolation_does_not_let_it(pair: str) -> None:
 
 def test_bundles_begin_where_isolation_lets_them() -> None:
     loads = [LOAD | {"namespace": "kept/here"}, LOAD | {"namespace": "free/there"}]
-    world = Stepped(scenario(brokers=BROKERS, load=loads, isolation=KEPT))
+    world = Stepped(scenario(brokers=BUSY, load=loads, isolation=KEPT))
     assert world.owners() == ["b-1", "b-2"] * 4 + ["b-3", "b-4"] * 4
 
 
 def test_the_bound_is_that_of_what_isolation_allows() -> None:
     load = LOAD | {"namespace": "kept/here"}
-    free = Stepped(scenario(brokers=BROKERS, load=load, hidden=PLAIN))
-    kept = Stepped(scenario(brokers=BROKERS, load=load, hidden=PLAIN, isolation=KEPT))
+    free = Stepped(scenario(brokers=BUSY, load=load, hidden=PLAIN))
+    kept = Stepped(scenario(brokers=BUSY, load=load, hidden=PLAIN, isolation=KEPT))
     assert free.world.bound() == pytest.approx(0.1)
     assert kept.world.bound() == pytest.approx(0.2)
     growing = PLAIN | {"cpu_growth": 0.5}
-    grown = Stepped(scenario(brokers=BROKERS, load=load, hidden=growing, isolation=KEPT))
+    grown = Stepped(scenario(brokers=BUSY, load=load, hidden=growing, isolation=KEPT))
     assert grown.world.bound() == pytest.approx(0.2 * 1.1)
 
 
@@ -72,15 +54,13 @@ def test_namespaces_of_one_group_are_placed_on_different_brokers() -> None:
         LOAD | one | {"namespace": f"team/{number}", "anti_affinity_group": "apart"}
         for number in range(4)
     ]
-    fields: dict[str, Any] = {"brokers": BROKERS, "step_s": 5.0, "duration_s": 120.0}
+    fields: dict[str, Any] = {"brokers": BUSY, "step_s": 5.0, "duration_s": 120.0}
     owned = run(scenario(load=loads, **fields)).timeline.bundles[-1]
     assert owned.tolist() == [1, 1, 1, 1]
 
 
 def test_groups_are_spread_over_failure_domains_first() -> None:
-    racks = [
-        BROKERS[0] | {"name": name, "count": 2, "failure_domain": name} for name in ("r1", "r2")
-    ]
+    racks = [BUSY[0] | {"name": name, "count": 2, "failure_domain": name} for name in ("r1", "r2")]
     one = {"bundles": 1, "topics": 1, "placed": "unowned", "anti_affinity_group": "apart"}
     loads = [LOAD | one | {"namespace": f"team/{number}"} for number in range(2)]
     fields: dict[str, Any] = {"step_s": 5.0, "duration_s": 120.0}

@@ -82,9 +82,7 @@ def test_every_round_says_which_reports_the_leader_had(kept: tuple[KeptHistory, 
             assert reports[broker, at_ms]["msgs_in_per_s"] == pytest.approx(traffic)
 
 
-def test_a_base_has_all_bundles_and_what_strategies_remember(
-    kept: tuple[KeptHistory, Run],
-) -> None:
+def test_a_base_has_all_bundles_and_what_strategies_remember(kept: tuple[KeptHistory, Run]) -> None:
     sink, _ = kept
     bases = {line["round"]: line for line in sink.lines("round") if line["base"]}
     bundles = {line["round"]: line["bundles"] for line in sink.lines("bundles")}

@@ -96,23 +96,14 @@ settings = { a = { b = 1 } }
     [
         ("", "title is not set; expected a text of 1 to 120 characters"),
         ("a = 1\na = 2\n", "Cannot overwrite a value (at line 2, column 6); expected TOML"),
-        (
-            "[a]\nb = [\n",
-            "Invalid value (at end of document); expected TOML",
-        ),
+        ("[a]\nb = [\n", "Invalid value (at end of document); expected TOML"),
         (b"a = 1\nb = '\xff'", "the byte 0xff is not UTF-8; expected TOML in UTF-8"),
         ("a = " + "[" * 5000, "lists in lists without end; expected TOML"),
-        (
-            "[load]\ntopics = 1",
-            ("load = {topics = 1}; expected [[load]] tables"),
-        ),
+        ("[load]\ntopics = 1", ("load = {topics = 1}; expected [[load]] tables")),
         ("events = [5]", "events[0] = 5; expected a table"),
         ("noise = 5", "noise = 5; expected a table, [noise]"),
         ("trace = 1979-05-27", "trace = 1979-05-27; expected a text"),
-        (
-            "model = 1",
-            "model = 1; no such key; expected it to be left out: there is one model",
-        ),
+        ("model = 1", "model = 1; no such key; expected it to be left out: there is one model"),
         ('"a b".c = 1', '"a b" = {c = 1}; no such key; expected one of title, '),
     ],
 )

@@ -60,10 +60,7 @@ def test_bundles_of_namespaces_lie_one_after_the_other() -> None:
     other = Namespace("tenant/other")
     found = topics(load(bundles=3), load(namespace=other, bundles=5))
     assert found.namespaces == {SPACE: slice(0, 3), other: slice(3, 8)}
-    assert found.bundles == (
-        *Boundaries.even(SPACE, 3).bundles,
-        *Boundaries.even(other, 5).bundles,
-    )
+    assert found.bundles == (*Boundaries.even(SPACE, 3).bundles, *Boundaries.even(other, 5).bundles)
 
 
 def test_a_skew_over_bundles_deals_topics_out_evenly() -> None:

@@ -71,10 +71,7 @@ HEAD = "time_s,topic,msg_rate_in\n"
 @pytest.mark.parametrize(
     ("text", "faults"),
     [
-        (
-            "",
-            [f"rates.csv: is empty; expected columns {NAMES}"],
-        ),
+        ("", [f"rates.csv: is empty; expected columns {NAMES}"]),
         (HEAD, ["rates.csv: no rows; expected one for each topic at each time"]),
         (
             "time,topic\n",
@@ -133,10 +130,7 @@ HEAD = "time_s,topic,msg_rate_in\n"
                 ),
             ],
         ),
-        (
-            HEAD + '0,"a\nb\nc",1\n0,d,x\n',
-            ["rates.csv:5: msg_rate_in = 'x'; expected a number"],
-        ),
+        (HEAD + '0,"a\nb\nc",1\n0,d,x\n', ["rates.csv:5: msg_rate_in = 'x'; expected a number"]),
         (HEAD + '0,"a,1\n', ["rates.csv:2: unexpected end of data; expected CSV"]),
         (
             HEAD.encode() + b"0,a,1\n0,\xff,1\n",

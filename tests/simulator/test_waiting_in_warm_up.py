@@ -1,20 +1,10 @@
 """Clients wait before and after the end of the warm-up: what counts is the time after it."""
 
 import pytest
-from simulated_worlds import EXACT, scenario
+from simulated_worlds import AT_ONCE, EXACT, run, scenario
 
-from loadmanager.simulator.engine import simulate
-from loadmanager.simulator.run import Run
 from loadmanager.simulator.scenario import Scenario
 from loadmanager.simulator.scores import scores_of
-from loadmanager.simulator.strategies import Strategy, planner_for
-
-PAIR = Strategy.parse("threshold+least_long_term_message_rate")
-INSTANT = {
-    "order_s": 0.0, "base_s": 0.0, "per_topic_s": 0.0, "reconnect_s": 0.0,
-    "session_timeout_s": 30.0,
-}  # fmt: skip
-PLACING = INSTANT | {"order_s": 2.0, "reconnect_s": 1.0}
 
 
 def crashing(warm_up_s: float) -> Scenario:
@@ -24,7 +14,7 @@ def crashing(warm_up_s: float) -> Scenario:
         load={"bundles": 2, "topics": 10, "over": "bundles"},
         events=[{"kind": "crash", "at_s": 100.0, "brokers": ["b-1"]}],
         warm_up_s=warm_up_s,
-        hand_over=INSTANT,
+        hand_over=AT_ONCE | {"session_timeout_s": 30.0},
         noise=EXACT,
     )
 
@@ -35,13 +25,9 @@ def cold(warm_up_s: float) -> Scenario:
         duration_s=60.0,
         load={"bundles": 2, "topics": 10, "over": "bundles", "placed": "unowned"},
         warm_up_s=warm_up_s,
-        hand_over=PLACING,
+        hand_over=AT_ONCE | {"order_s": 2.0, "reconnect_s": 1.0},
         noise=EXACT,
     )
-
-
-def run(played: Scenario) -> Run:
-    return simulate(played, planner_for(played, PAIR), strategy=PAIR.name, seed=1)
 
 
 def interrupted_client_s(played: Scenario) -> float:

@@ -136,8 +136,7 @@ def test_steps_hold_from_their_times_on() -> None:
 
 def test_patterns_multiply() -> None:
     both = workload(
-        {"kind": "steps", "at_s": [0.0], "factors": [3.0]},
-        {"kind": "trend", "per_hour": 1.0},
+        {"kind": "steps", "at_s": [0.0], "factors": [3.0]}, {"kind": "trend", "per_hour": 1.0}
     )
     assert both.at(HOUR_S)[:, 0].tolist() == [600.0, 600.0]
 

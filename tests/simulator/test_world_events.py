@@ -190,10 +190,7 @@ def test_a_restart_goes_on_when_a_broker_crashes_while_it_drains() -> None:
     restart = event("restart", 10.0, "b-1", "b-2", every_s=0.0, down_s=5.0)
     stepped = played(restart, event("crash", 12.0, "b-1"))
     stepped.until(42.0)
-    assert texts(stepped)[2:] == [
-        (42.0, "b-1:8080 lost its session"),
-        (42.0, "b-2:8080 drains"),
-    ]
+    assert texts(stepped)[2:] == [(42.0, "b-1:8080 lost its session"), (42.0, "b-2:8080 drains")]
 
 
 def test_a_drain_ends_with_a_crash() -> None:

@@ -1,14 +1,7 @@
 from collections.abc import Mapping
 
 import pytest
-from live_comparison import (
-    Story,
-    calibrated,
-    common_prefix,
-    compared,
-    edit_distance,
-    without_noise,
-)
+from live_comparison import Story, calibrated, common_prefix, compared, edit_distance, without_noise
 from live_run import LiveLook, LiveRun, Step, bundle_of
 
 from loadmanager.core.ids import BundleId, Namespace

@@ -1,16 +1,23 @@
 """Small scenarios for tests of the simulator, and a world that is asked step by step."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from loadmanager.core.averages import BundleAverages
+from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.load import LoadReport
 from loadmanager.core.plan import Cause, Move
-from loadmanager.simulator.run import Why
+from loadmanager.core.planner import Plan
+from loadmanager.simulator.engine import simulate
+from loadmanager.simulator.run import MoveRecord, Run, Why
 from loadmanager.simulator.scenario import Scenario
+from loadmanager.simulator.strategies import Strategy, planner_for
 from loadmanager.simulator.world import Moment, World
 
 NAMESPACE = "tenant/space"
+PAIR = "threshold+least_long_term_message_rate"
 
 FREE = {
     "cpu_us_per_msg": 0.0,
@@ -30,6 +37,15 @@ QUIET = {"cores": 0.0, "memory_mib": 0.0}
 EXACT = {"usage_fraction": 0.0, "rate_fraction": 0.0, "delay_s": 0.0}
 """Agents that measure without error, and are seen at once."""
 
+AT_ONCE = {"order_s": 0.0, "base_s": 0.0, "per_topic_s": 0.0, "reconnect_s": 0.0}
+
+BUSY = [
+    {
+        "name": "b", "count": 4, "cores": 1.0, "background": QUIET,
+        "cost": FREE | {"cpu_us_per_msg": 100.0},
+    }
+]  # fmt: skip
+"""Four brokers that are full at 10,000 messages a second."""
 
 PLAIN = {
     "bundle_cpu_spread": 0.0,
@@ -67,6 +83,38 @@ def broker(name: str) -> BrokerId:
     return BrokerId(f"{name}:8080")
 
 
+def run(played: Scenario, strategy: str = PAIR, seed: int = 1, **others: object) -> Run:
+    pair = Strategy.parse(strategy)
+    planner = planner_for(played, pair)
+    return simulate(played, planner, strategy=pair.name, seed=seed, **others)  # type: ignore[arg-type]  # by name
+
+
+class Told:
+    """A witness that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.reports: list[tuple[float, LoadReport]] = []
+        self.rounds: list[tuple[float, ClusterView, Plan]] = []
+        self.averages: list[Mapping[BundleId, BundleAverages]] = []
+        self.moves: list[MoveRecord] = []
+
+    def reported(self, at_s: float, report: LoadReport) -> None:
+        self.reports.append((at_s, report))
+
+    def round_done(
+        self,
+        at_s: float,
+        view: ClusterView,
+        plan: Plan,
+        averages: Callable[[], Mapping[BundleId, BundleAverages]],
+    ) -> None:
+        self.rounds.append((at_s, view, plan))
+        self.averages.append(averages())
+
+    def moved(self, record: MoveRecord) -> None:
+        self.moves.append(record)
+
+
 class Stepped:
     def __init__(self, played: Scenario, seed: int = 1) -> None:
         self.scenario = played
@@ -75,7 +123,6 @@ class Stepped:
         self.moment: Moment = self.world.advance(0.0)
 
     def until(self, now_s: float) -> Moment:
-        """Go on step by step to ``now_s``."""
         while self.now_s < now_s:
             self.now_s += self.scenario.step_s
             self.moment = self.world.advance(self.now_s)
