@@ -1,4 +1,3 @@
-import math
 from dataclasses import fields, replace
 from typing import Any
 
@@ -20,6 +19,132 @@ def scored(load: list[list[float]], *moves: MoveRecord, **changed: object) -> Sc
     return scores_of(run_of(load, *moves, **changed))
 
 
+EVEN, UNEVEN = [0.45, 0.45], [0.9, 0.3]
+JOINED = ((110.0, "large-2 joins"),)
+SWINGING = [[0.2, 0.6], [0.6, 0.2], [0.2, 0.6], [0.6, 0.2], [0.2, 0.6]]
+# Rises of 0.6, falls of 0.2, within 0.1 and 0.5.
+TREND = (0.2 / 0.6) ** 0.8
+
+
+@pytest.mark.parametrize(
+    ("load", "changed", "want"),
+    [
+        pytest.param(
+            [[0.4, 0.4]] * 10,
+            {},
+            dict.fromkeys(("max_over_mean", "max_over_mean_p95", "max_over_mean_end"), 1.0)
+            | dict.fromkeys(("deviation", "thrash_percent", "overload_min", "balance_s"), 0.0)
+            | {"largest": 0.4, "gap": 0.0},
+            id="even",
+        ),
+        # Nine minutes of 0.9 and 0.3, mean 0.6: 1.5; then one of 0.6 and 0.6: 1. The bound is 0.4.
+        pytest.param(
+            [[0.9, 0.3]] * 9 + [[0.6, 0.6]],
+            {},
+            {
+                "max_over_mean": (9 * 1.5 + 1) / 10,
+                "max_over_mean_p95": 1.5,
+                "max_over_mean_end": 1.0,
+                "deviation": 0.9 * 0.3,
+                "deviation_end": 0.0,
+                "largest_end": 0.6,
+                "gap": (9 * 1.25 + 0.5) / 10,
+                "gap_p95": 1.25,
+                "gap_end": 0.5,
+            },
+            id="over time",
+        ),
+        pytest.param(
+            [[0.6, 0.3, NAN]] * 4,
+            {},
+            {"max_over_mean": 0.6 / 0.45, "deviation": 0.15},
+            id="absent brokers are in no mean",
+        ),
+        pytest.param(
+            [[0.6, 0.3], [NAN, NAN], [0.6, 0.3]],
+            {},
+            {"max_over_mean": 0.6 / 0.45},
+            id="a time without brokers is left out",
+        ),
+        pytest.param(
+            [[NAN, NAN]] * 3,
+            {},
+            dict.fromkeys(("max_over_mean", "largest_p95", "gap_end"), NAN)
+            | {"thrash_percent": 0.0},
+            id="nobody",
+        ),
+        pytest.param(
+            [[0.0, 0.0]] * 3, {}, {"max_over_mean": 1.0, "moved_ratio": 0.0}, id="idle is even"
+        ),
+        pytest.param(
+            [[1.2, 1.1, 0.9]] * 3 + [[1.2, 0.5, 0.5]] * 2,
+            {},
+            {"overload_min": 3 * 2 + 2, "hot_min": 3 * 3 + 2},
+            id="overload of each broker",
+        ),
+        pytest.param(
+            [[0.9, 0.3], [0.6, 0.6], [0.6, 0.6]],
+            {"duration_s": 120.0},
+            {"max_over_mean": 1.25},
+            id="a moment stands for the time until the next",
+        ),
+        # The lower bound is 0.4: 0.46 is 15 percent above it, even though nothing is uneven.
+        pytest.param(
+            [[0.5, 0.5], [0.45, 0.3], [0.5, 0.5], [0.45, 0.3], [0.45, 0.3]],
+            {},
+            {"balance_s": 180.0},
+            id="a gap that stays small",
+        ),
+        pytest.param(
+            [[0.45, 0.3], [0.45, 0.3], [0.5, 0.5]], {}, {"balance_s": None}, id="a gap at the end"
+        ),
+        pytest.param([[0.6, 0.6]] * 3 + [UNEVEN], {}, {"balance_s": None}, id="uneven at the end"),
+        pytest.param(
+            [EVEN, EVEN, UNEVEN, EVEN, UNEVEN, EVEN, EVEN],
+            {"happened": JOINED},
+            {"balance_s": 300.0 - 110.0},
+            id="balance from the last event to the last time it was lost",
+        ),
+        pytest.param(
+            [EVEN, EVEN, UNEVEN, EVEN, UNEVEN, EVEN, EVEN], {}, {"balance_s": 300.0}, id="no event"
+        ),
+        pytest.param(
+            [EVEN] * 7, {"happened": JOINED}, {"balance_s": 0.0}, id="even before the event"
+        ),
+        pytest.param(
+            [[0.1, 0.9], [0.3, 0.7], [0.5, 0.5]], {}, {"thrash_percent": 0.0}, id="a trend"
+        ),
+        # Each broker goes through the whole range four times, and ends where it began.
+        pytest.param(
+            SWINGING,
+            {},
+            {"thrash_percent": 800.0, "thrash_per_broker_percent": 400.0},
+            id="all of a swing",
+        ),
+        pytest.param(
+            [[0.1], [0.5], [0.3], [0.5]],
+            {},
+            {"thrash_percent": 100 * (TREND * 0.8 + (1 - TREND) * 0.2) / 0.4},
+            id="thrash is discounted by the trend as CockroachDB does",
+        ),
+        pytest.param(
+            [[0.2, 0.9], [NAN, 0.9], [0.9, 0.9], [NAN, 0.9], [0.2, 0.9]],
+            {},
+            {"thrash_percent": 0.0},
+            id="a broker that was away did not move",
+        ),
+    ],
+)
+def test_scores_are_those_of_the_sum_done_by_hand(
+    load: list[list[float]], changed: dict[str, object], want: dict[str, float | None]
+) -> None:
+    found = scored(load, **changed)
+    assert {name: getattr(found, name) for name in want} == {
+        name: one if one is None else pytest.approx(one, rel=1e-6, abs=1e-6, nan_ok=True)
+        for name, one in want.items()
+    }
+
+
 def run_of(load: list[list[float]], *moves: MoveRecord, **changed: object) -> Run:
     given: dict[str, Any] = {"warm_up_s": 0.0, "happened": (), **changed}
     return a_run(np.array(load), *moves, **given)
@@ -39,30 +164,6 @@ def test_every_score_is_described_with_its_unit() -> None:
     assert tuple(doc.name for doc in SCORE_DOCS) == SCORE_NAMES
     assert all(doc.title and doc.what.endswith((".", "even.")) for doc in SCORE_DOCS)
     assert len({doc.title for doc in SCORE_DOCS}) == len(SCORE_DOCS)
-
-
-def test_an_even_cluster_scores_one_and_is_balanced_at_once() -> None:
-    found = scored([[0.4, 0.4]] * 10)
-    assert found.max_over_mean == found.max_over_mean_p95 == found.max_over_mean_end == 1.0
-    assert found.deviation == found.thrash_percent == found.overload_min == 0.0
-    assert found.largest == pytest.approx(0.4)
-    assert found.gap == pytest.approx(0.0, abs=1e-6)
-    assert found.balance_s == 0.0
-
-
-def test_figures_over_time_are_those_of_the_sum_done_by_hand() -> None:
-    # Nine minutes of 0.9 and 0.3, mean 0.6: 1.5; then one of 0.6 and 0.6: 1.
-    found = scored([[0.9, 0.3]] * 9 + [[0.6, 0.6]])
-    assert found.max_over_mean == pytest.approx((9 * 1.5 + 1) / 10)
-    assert found.max_over_mean_p95 == pytest.approx(1.5)
-    assert found.max_over_mean_end == pytest.approx(1.0)
-    assert found.deviation == pytest.approx(0.9 * 0.3)
-    assert found.deviation_end == 0.0
-    assert found.largest_end == pytest.approx(0.6)
-    # The lower bound is 0.4 throughout.
-    assert found.gap == pytest.approx((9 * 1.25 + 0.5) / 10, rel=1e-6)
-    assert found.gap_p95 == pytest.approx(1.25, rel=1e-6)
-    assert found.gap_end == pytest.approx(0.5, rel=1e-6)
 
 
 def test_how_even_it_was_in_the_warm_up_does_not_count_but_moves_do() -> None:
@@ -95,11 +196,10 @@ def test_twice_the_time_halves_the_price_of_a_move() -> None:
 
 
 def test_thrash_is_what_moves_add_to_what_happens_without_them() -> None:
-    swinging = [[0.2, 0.6], [0.6, 0.2], [0.2, 0.6], [0.6, 0.2], [0.2, 0.6]]
-    assert thrash_of(swinging, unmoved=swinging) == 0.0
-    assert thrash_of(swinging, unmoved=[[0.2, 0.6]] * 5) == pytest.approx(800.0)
+    assert thrash_of(SWINGING, unmoved=SWINGING) == 0.0
+    assert thrash_of(SWINGING, unmoved=[[0.2, 0.6]] * 5) == pytest.approx(800.0)
     # Moves that calm it down do not make up for anything.
-    assert thrash_of([[0.4, 0.4]] * 5, unmoved=swinging) == 0.0
+    assert thrash_of([[0.4, 0.4]] * 5, unmoved=SWINGING) == 0.0
 
 
 def thrash_of(load: list[list[float]], unmoved: list[list[float]]) -> float:
@@ -108,76 +208,23 @@ def thrash_of(load: list[list[float]], unmoved: list[list[float]]) -> float:
     return scores_of(replace(run, timeline=timeline)).thrash_percent
 
 
-def test_the_excess_is_the_mean_over_time() -> None:
+def test_the_excess_and_what_nobody_served_are_counted_over_time() -> None:
     run = run_of([[0.5, 0.5]] * 4)
+    run.timeline.unowned_msgs_per_s[1:3] = 10.0
     excess = np.array([0.1, 0.1, 0.3, 0.3], dtype=np.float32)
     found = scores_of(replace(run, timeline=replace(run.timeline, excess=excess)))
     assert found.excess == pytest.approx(0.2)
+    assert found.unowned_s == 120.0
+    assert found.unowned_msgs == pytest.approx(1200.0)
 
 
-def test_balance_is_a_gap_that_stays_small() -> None:
-    # The lower bound is 0.4: 0.46 is 15 percent above it, even though nothing is uneven.
-    high, low = [0.5, 0.5], [0.45, 0.3]
-    assert scored([high, low, high, low, low]).balance_s == 180.0
-    assert scored([low, low, high]).balance_s is None
-
-
-def test_opposite_unevenness_of_two_resources_does_not_cancel() -> None:
+def test_unevenness_is_that_of_the_scarcest_resource_and_opposite_ones_do_not_cancel() -> None:
     run = run_of([[0.8, 0.2]] * 2)
     run.timeline.demand[:, :, 3] = [[0.2, 0.8]] * 2
     assert scores_of(run).max_over_mean == pytest.approx(1.6)
-
-
-def test_a_resource_nobody_is_short_of_does_not_count() -> None:
     run = run_of([[0.8, 0.8]] * 2)
     run.timeline.demand[:, :, 1:] = [[[0.1] * 3, [0.0] * 3]] * 2
     assert scores_of(run).max_over_mean == pytest.approx(1.0)
-
-
-def test_absent_brokers_are_in_no_mean() -> None:
-    found = scored([[0.6, 0.3, NAN]] * 4)
-    assert found.max_over_mean == pytest.approx(0.6 / 0.45)
-    assert found.deviation == pytest.approx(0.15)
-
-
-def test_a_time_without_brokers_is_left_out() -> None:
-    found = scored([[0.6, 0.3], [NAN, NAN], [0.6, 0.3]])
-    assert found.max_over_mean == pytest.approx(0.6 / 0.45)
-    nobody = scored([[NAN, NAN]] * 3)
-    assert math.isnan(nobody.max_over_mean)
-    assert math.isnan(nobody.largest_p95)
-    assert math.isnan(nobody.gap_end)
-    assert nobody.thrash_percent == 0.0
-
-
-def test_an_idle_cluster_is_even() -> None:
-    found = scored([[0.0, 0.0]] * 3)
-    assert found.max_over_mean == 1.0
-    assert found.moved_ratio == 0.0
-
-
-def test_overload_is_counted_for_each_broker() -> None:
-    found = scored([[1.2, 1.1, 0.9]] * 3 + [[1.2, 0.5, 0.5]] * 2)
-    assert found.overload_min == pytest.approx(3 * 2 + 2)
-    assert found.hot_min == pytest.approx(3 * 3 + 2)
-
-
-def test_balance_is_counted_from_the_last_event_to_the_last_time_it_was_lost() -> None:
-    uneven, even = [0.9, 0.3], [0.45, 0.45]
-    load = [even, even, uneven, even, uneven, even, even]
-    joined = ((110.0, "large-2 joins"),)
-    assert scored(load, happened=joined).balance_s == 300.0 - 110.0
-    assert scored(load).balance_s == 300.0
-    assert scored([even] * 7, happened=joined).balance_s == 0.0
-
-
-def test_a_cluster_uneven_at_the_end_was_never_balanced() -> None:
-    assert scored([[0.6, 0.6]] * 3 + [[0.9, 0.3]]).balance_s is None
-
-
-def test_a_moment_stands_for_the_time_until_the_next() -> None:
-    run = run_of([[0.9, 0.3], [0.6, 0.6], [0.6, 0.6]], duration_s=120.0)
-    assert scores_of(run).max_over_mean == pytest.approx(1.25)
 
 
 def test_moves_are_told_apart_by_who_asked_for_them() -> None:
@@ -198,15 +245,9 @@ def test_moves_are_told_apart_by_who_asked_for_them() -> None:
 
 def test_waiting_in_the_warm_up_is_taken_off_whatever_it_was_for() -> None:
     moves = (moved(10.0, None, "large-2:8080", Why.PLACED), moved(200.0, "a:1", "b:1"))
-    found = scored(
-        [[0.5, 0.5]] * 5,
-        *moves,
-        interrupted_client_s=100.0,
-        interrupted_in_warm_up_client_s=42.0,
-        warm_up_s=60.0,
-    )
-    assert found.interrupted_client_s == 58.0
-    assert found.interrupted_by_moves_client_s == 2.5
+    waited = {"interrupted_client_s": 100.0, "interrupted_in_warm_up_client_s": 42.0}
+    found = scored([[0.5, 0.5]] * 5, *moves, **waited, warm_up_s=60.0)
+    assert (found.interrupted_client_s, found.interrupted_by_moves_client_s) == (58.0, 2.5)
 
 
 def test_a_bundle_back_within_the_hour_was_moved_in_vain() -> None:
@@ -218,35 +259,6 @@ def test_a_bundle_back_within_the_hour_was_moved_in_vain() -> None:
     assert returned([moved(0.0, "a:1", "b:1"), moved(9.0, None, "a:1")]) == 1
     other = replace(back, bundle=a_move(0.0, 7).bundle)
     assert returned([there, other]) == 0
-
-
-def test_what_nobody_served_is_counted_in_time_and_messages() -> None:
-    run = run_of([[0.5, 0.5]] * 4)
-    run.timeline.unowned_msgs_per_s[1:3] = 10.0
-    assert scores_of(run).unowned_s == 120.0
-    assert scores_of(run).unowned_msgs == pytest.approx(1200.0)
-
-
-def test_a_load_that_only_rises_or_falls_does_not_thrash() -> None:
-    assert scored([[0.1, 0.9], [0.3, 0.7], [0.5, 0.5]]).thrash_percent == 0.0
-
-
-def test_a_load_that_swings_counts_all_of_it() -> None:
-    # Each broker goes through the whole range four times, and ends where it began.
-    found = scored([[0.2, 0.6], [0.6, 0.2], [0.2, 0.6], [0.6, 0.2], [0.2, 0.6]])
-    assert found.thrash_percent == pytest.approx(800.0)
-    assert found.thrash_per_broker_percent == pytest.approx(400.0)
-
-
-def test_thrash_is_discounted_by_the_trend_as_cockroach_does() -> None:
-    # Rises of 0.6, falls of 0.2, within 0.1 and 0.5.
-    f = (0.2 / 0.6) ** 0.8
-    found = scored([[0.1], [0.5], [0.3], [0.5]])
-    assert found.thrash_percent == pytest.approx(100 * (f * 0.8 + (1 - f) * 0.2) / 0.4)
-
-
-def test_a_broker_that_was_away_did_not_move() -> None:
-    assert scored([[0.2, 0.9], [NAN, 0.9], [0.9, 0.9], [NAN, 0.9], [0.2, 0.9]]).thrash_percent == 0
 
 
 @given(
