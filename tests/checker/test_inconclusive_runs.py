@@ -1,5 +1,6 @@
 """A late recovery counts against the product, unless the machine itself stood still for as long."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,17 +42,39 @@ def turns(folder: Path, *late: tuple[float, float], best_s: float = BEST_S) -> S
     return Stalls(record)
 
 
-def test_a_machine_that_kept_time_explains_nothing(tmp_path: Path) -> None:
-    assert finding(judge(LATE), KILL, turns(tmp_path)) is Finding.BROKEN
+ALONE = replace(LATE, intervals=[spell(0, 30, token=3), spell(32, 60, by="b2", token=5)])
+IN_TIME = replace(LATE, intervals=[LATE.intervals[0], spell(13.9, 60, by="b2", token=5)])
 
 
-def test_a_machine_that_stood_still_for_as_long_leaves_it_open(tmp_path: Path) -> None:
-    assert finding(judge(LATE), KILL, turns(tmp_path, (12, 1.1))) is Finding.INCONCLUSIVE
-    assert finding(judge(LATE), KILL, turns(tmp_path, (12, 0.9))) is Finding.BROKEN
-
-
-def test_a_machine_that_stood_still_at_another_time_explains_nothing(tmp_path: Path) -> None:
-    assert finding(judge(LATE), KILL, turns(tmp_path, (20, 2.0))) is Finding.BROKEN
+@pytest.mark.parametrize(
+    ("history", "late", "found"),
+    [
+        (LATE, [], Finding.BROKEN),
+        (LATE, [(12, 1.1)], Finding.INCONCLUSIVE),
+        (LATE, [(12, 0.9)], Finding.BROKEN),
+        (LATE, [(20, 2.0)], Finding.BROKEN),
+        # A loss without a fault.
+        (ALONE, [], Finding.BROKEN),
+        (ALONE, [(28, 2.1)], Finding.INCONCLUSIVE),
+        (IN_TIME, [(12, 5.0)], Finding.KEPT),
+        # No machine excuses two owners, none, or a token that goes back.
+        (
+            replace(LATE, intervals=[spell(0, 16, token=3), LATE.intervals[1]]),
+            [(12, 5.0)],
+            Finding.BROKEN,
+        ),
+        (replace(LATE, publishes=[publish(12, token=3)]), [(12, 5.0)], Finding.BROKEN),
+        (
+            replace(LATE, intervals=[LATE.intervals[0], spell(15, 60, by="b2", token=2)]),
+            [(12, 5.0)],
+            Finding.BROKEN,
+        ),
+    ],
+)
+def test_only_a_machine_that_stood_still_then_and_for_as_long_leaves_a_run_open(
+    tmp_path: Path, history: History, late: Sequence[tuple[float, float]], found: Finding
+) -> None:
+    assert finding(judge(history), KILL, turns(tmp_path, *late)) is found
 
 
 def test_many_small_delays_are_no_stall(tmp_path: Path) -> None:
@@ -69,28 +92,3 @@ def test_a_machine_at_half_its_speed_leaves_it_open(tmp_path: Path) -> None:
 
 def test_a_time_nobody_watched_explains_what_was_late_in_it(tmp_path: Path) -> None:
     assert turns(tmp_path).between(100, 103).explains(3.0)
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        replace(LATE, intervals=[spell(0, 16, token=3), LATE.intervals[1]]),
-        replace(LATE, publishes=[publish(12, token=3)]),
-        replace(LATE, intervals=[LATE.intervals[0], spell(15, 60, by="b2", token=2)]),
-    ],
-    ids=["two owners", "no owner", "token back"],
-)
-def test_no_machine_excuses_two_owners(tmp_path: Path, broken: History) -> None:
-    still = turns(tmp_path, (12, 5.0))
-    assert finding(judge(broken), KILL, still) is Finding.BROKEN
-
-
-def test_a_loss_without_a_fault_is_broken_unless_the_machine_stood_still(tmp_path: Path) -> None:
-    alone = replace(LATE, intervals=[spell(0, 30, token=3), spell(32, 60, by="b2", token=5)])
-    assert finding(judge(alone), KILL, turns(tmp_path)) is Finding.BROKEN
-    assert finding(judge(alone), KILL, turns(tmp_path, (28, 2.1))) is Finding.INCONCLUSIVE
-
-
-def test_what_was_in_time_is_kept_however_slow_the_machine(tmp_path: Path) -> None:
-    in_time = replace(LATE, intervals=[LATE.intervals[0], spell(13.9, 60, by="b2", token=5)])
-    assert finding(judge(in_time), KILL, turns(tmp_path, (12, 5.0))) is Finding.KEPT

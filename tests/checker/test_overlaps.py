@@ -1,6 +1,7 @@
 from dataclasses import replace
 from itertools import combinations, product
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,36 +32,40 @@ def interval(
     )
 
 
-def test_two_owners_at_one_time_are_found() -> None:
-    first, second = interval(1, 5), interval(4, 9, incarnation="i2")
-    assert overlaps([second, first]) == [Overlap(first=first, second=second, start_s=4, end_s=5)]
+ALONE = interval(1, 5)
 
 
-def test_a_hand_over_at_the_same_instant_is_none() -> None:
-    assert overlaps([interval(1, 5), interval(5, 9, incarnation="i2")]) == []
-
-
-def test_a_bundle_and_a_half_of_it_hold_the_same_topics() -> None:
-    parent, half = interval(1, 5), interval(2, 3, (2, 4), incarnation="i2")
-    assert overlaps([parent, half]) == [Overlap(first=parent, second=half, start_s=2, end_s=3)]
+@pytest.mark.parametrize(
+    ("second", "between_s"),
+    [
+        (interval(4, 9, incarnation="i2"), (4, 5)),
+        (interval(5, 9, incarnation="i2"), None),
+        (interval(2, 3, (2, 4), incarnation="i2"), (2, 3)),
+        (interval(1, 5, incarnation="i2", namespace="t/other"), None),
+        (interval(2, 3, (2, 4)), None),
+        (interval(4, 9, incarnation="i1-restarted"), (4, 5)),
+    ],
+    ids=[
+        "two owners",
+        "a hand-over at an instant",
+        "a half of the bundle",
+        "another namespace",
+        "one process and a half",
+        "one broker in two lives",
+    ],
+)
+def test_two_owners_at_one_time_are_found(
+    second: ServingInterval, between_s: tuple[float, float] | None
+) -> None:
+    expected = []
+    if between_s is not None:
+        start_s, end_s = between_s
+        expected = [Overlap(first=ALONE, second=second, start_s=start_s, end_s=end_s)]
+    assert overlaps([second, ALONE]) == expected
 
 
 def test_neighbouring_bundles_may_be_served_at_the_same_time() -> None:
     assert overlaps([interval(1, 5, (0, 2)), interval(1, 5, (2, 4), incarnation="i2")]) == []
-
-
-def test_the_same_range_of_another_namespace_is_another_bundle() -> None:
-    other = interval(1, 5, incarnation="i2", namespace="t/other")
-    assert overlaps([interval(1, 5), other]) == []
-
-
-def test_one_process_may_serve_a_bundle_and_its_half() -> None:
-    assert overlaps([interval(1, 5), interval(2, 3, (2, 4))]) == []
-
-
-def test_one_broker_in_two_lives_at_once_is_two_owners() -> None:
-    first, second = interval(1, 5), interval(4, 9, incarnation="i1-restarted")
-    assert len(overlaps([first, second])) == 1
 
 
 def by_hand(intervals: list[ServingInterval]) -> set[frozenset[int]]:

@@ -58,27 +58,28 @@ async def ready(
     await children.wait_until(silent, child=child, what="ready", bound_s=60)
 
 
-async def test_stopping_ends_every_child(children: Children) -> None:
-    await ready(children, "one", SLEEPER)
-    await ready(children, "two", SLEEPER)
-    await children.stop()
-    codes = [child.process.returncode for child in children.started]
-    assert codes == [-signal.SIGKILL, -signal.SIGKILL]
-
-
-async def test_a_child_with_something_to_take_along_is_asked_first(children: Children) -> None:
-    await ready(children, "polite", SLEEPER, signal.SIGTERM)
-    await children.stop()
-    assert children.started[0].process.returncode == -signal.SIGTERM
-
-
-async def test_a_child_that_ignores_the_request_is_killed(
-    children: Children, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("program", "ends_by", "ended_by"),
+    [
+        (SLEEPER, signal.SIGKILL, signal.SIGKILL),
+        (SLEEPER, signal.SIGTERM, signal.SIGTERM),
+        (STUBBORN, signal.SIGTERM, signal.SIGKILL),
+    ],
+    ids=["at once", "asked first", "ignores it"],
+)
+async def test_stopping_ends_every_child(
+    children: Children,
+    program: str,
+    ends_by: signal.Signals,
+    ended_by: signal.Signals,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("loadmanager.demo.children.KILL_AFTER_S", 0.2)
-    await ready(children, "stubborn", STUBBORN, signal.SIGTERM)
+    if program is STUBBORN:
+        monkeypatch.setattr("loadmanager.demo.children.KILL_AFTER_S", 0.2)
+    for name in ("one", "two"):
+        await ready(children, name, program, ends_by)
     await children.stop()
-    assert children.started[0].process.returncode == -signal.SIGKILL
+    assert [child.process.returncode for child in children.started] == [-ended_by] * 2
 
 
 async def test_what_a_child_started_ends_with_it(children: Children) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from aiohttp import web
 
+from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BundleId, Namespace, TopicName
 from loadmanager.demo.client import (
     BackOff,
@@ -34,6 +35,7 @@ from tests.testbed.checker.publishes import (
 
 TOPIC = TopicName("persistent", Namespace("public/demo"), "orders-1")
 BUNDLE = BundleId("public/demo/0x00000000_0xffffffff")
+OTHER = BundleId("public/other/0x00000000_0xffffffff")
 
 
 @dataclass
@@ -266,3 +268,33 @@ async def test_the_generator_places_every_bundle_then_publishes_until_it_is_stop
     assert (final.waiting, final.publish_errors, final.lookup_errors) == (0, 0, 0)
     assert process.returncode == 0
     assert len([*publishes_in(record.read_text(), "record")]) == final.published
+
+
+def test_a_report_tells_the_slowest_message_of_each_bundle_once() -> None:
+    counts = TrafficCounts(waiting=4)
+    counts.ended(BUNDLE, 0.7, accepted=True)
+    counts.ended(BUNDLE, 3.0, accepted=True)
+    counts.ended(OTHER, 0.1, accepted=True)
+    counts.ended(OTHER, 30.0, accepted=False)
+    assert counts.report("progress", 5.0) == TrafficReport(
+        kind="progress",
+        at_s=5.0,
+        published=3,
+        publish_errors=1,
+        waiting=0,
+        slowest_s={BUNDLE: 3.0, OTHER: 30.0},
+    )
+    assert counts.report("progress", 6.0).slowest_s == {}
+
+
+def test_a_report_survives_its_line() -> None:
+    report = TrafficReport(
+        kind="final", at_s=1.5, lookups=3, slowest_s={BUNDLE: 2.0}, last_lookup_error="é"
+    )
+    assert TrafficReport.from_line(report.to_line()) == report
+
+
+@pytest.mark.parametrize("line", ["", "[]", "{", '{"kind": "final"}', '{"cow": 1}'])
+def test_a_line_that_is_no_report_is_refused(line: str) -> None:
+    with pytest.raises(MalformedContent, match="traffic generator"):
+        TrafficReport.from_line(line)

@@ -1,7 +1,7 @@
 """What is promised of time: that somebody leads, and that what is asked for is served."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -28,6 +28,9 @@ NAMESPACE = Namespace("acme/orders")
 
 Told = list[tuple[Invariant, str]]
 
+_LAG_S = 1.5
+_LATER_S = LAGS_TO_A_LEADER * _LAG_S
+
 
 def _leader_watch() -> tuple[LeaderWatch, Told]:
     told: Told = []
@@ -42,13 +45,27 @@ def test_the_bounds_are_made_of_the_settings() -> None:
     assert served_when_asked_within_s(config) == led_within_s(config) + 10.0
 
 
-def test_that_nobody_leads_is_told_of_after_the_bound() -> None:
+@pytest.mark.parametrize(
+    ("disturbed_s", "looks", "late_s", "lag_s"),
+    [
+        (None, [(1016.0, False)], 1016.5, 0.0),
+        (1010.0, [(1026.0, False), (1026.5, True), (1042.5, False)], 1043.0, 0.0),
+        (None, [(1016.0 + _LATER_S, False)], 1016.5 + _LATER_S, _LAG_S),
+    ],
+    ids=["nobody leads", "anew after a fault and after a leader", "late replies"],
+)
+def test_that_nobody_leads_is_told_of_after_the_bound(
+    disturbed_s: float | None, looks: Sequence[tuple[float, bool]], late_s: float, lag_s: float
+) -> None:
     watch, told = _leader_watch()
-    watch.look(1016.0, led=False, healthy=True)
+    if disturbed_s is not None:
+        watch.disturbed(disturbed_s)
+    for at_s, led in looks:
+        watch.look(at_s, led=led, healthy=True, lag_s=lag_s)
     assert not told
-    watch.look(1016.5, led=False, healthy=True)
+    watch.look(late_s, led=False, healthy=True, lag_s=lag_s)
     assert told == [(Invariant.SOMEBODY_LEADS, znodes.LEADER)]
-    assert watch.longest_s == 16.5
+    assert watch.longest_s == 16.5 + LAGS_TO_A_LEADER * lag_s
 
 
 def test_the_bound_of_a_leader_does_not_run_where_nobody_can_lead() -> None:
@@ -56,25 +73,6 @@ def test_the_bound_of_a_leader_does_not_run_where_nobody_can_lead() -> None:
     for at_s in range(1001, 1100):
         watch.look(float(at_s), led=False, healthy=at_s % 10 != 0)
     assert not told
-
-
-def test_the_bound_of_a_leader_runs_anew_after_each_fault_and_each_leader() -> None:
-    watch, told = _leader_watch()
-    watch.disturbed(1010.0)
-    watch.look(1026.0, led=False, healthy=True)
-    watch.look(1026.5, led=True, healthy=True)
-    watch.look(1042.5, led=False, healthy=True)
-    assert not told
-    watch.look(1043.0, led=False, healthy=True)
-    assert told
-
-
-def test_the_bound_of_a_leader_is_later_where_replies_are_late() -> None:
-    watch, told = _leader_watch()
-    watch.look(1016.0 + LAGS_TO_A_LEADER * 1.5, led=False, healthy=True, lag_s=1.5)
-    assert not told
-    watch.look(1016.5 + LAGS_TO_A_LEADER * 1.5, led=False, healthy=True, lag_s=1.5)
-    assert told
 
 
 def _availability() -> tuple[AvailabilityWatch, Told]:

@@ -1,14 +1,8 @@
-"""A simulation of a large cluster in a process of its own: what it takes, as JSON."""
+"""A large cluster for simulations."""
 
-import json
-import resource
-import sys
-import time
 from typing import Any
 
-from loadmanager.simulator.engine import simulate
 from loadmanager.simulator.scenario import Scenario
-from loadmanager.simulator.strategies import Strategy, planner_for
 
 
 def scenario(brokers: int, bundles: int, hours: float) -> Scenario:
@@ -43,24 +37,3 @@ def scenario(brokers: int, bundles: int, hours: float) -> Scenario:
         ],
     }
     return Scenario.model_validate(content)
-
-
-def measure(brokers: int, bundles: int, hours: float, strategy: str) -> dict[str, object]:
-    began_s, began_cpu_s = time.perf_counter(), time.process_time()
-    played, pair = scenario(brokers, bundles, hours), Strategy.parse(strategy)
-    run = simulate(played, planner_for(played, pair), strategy=pair.name, seed=1)
-    return {
-        "wall_s": time.perf_counter() - began_s,
-        "cpu_s": time.process_time() - began_cpu_s,
-        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        "rounds": run.rounds,
-        "moves": len(run.moves),
-        "largest_demand_at_the_end": float(run.timeline.demand[-1].max()),
-        "bound_at_the_end": float(run.timeline.bound[-1]),
-    }
-
-
-if __name__ == "__main__":
-    sizes, pair_name = sys.argv[1:4], sys.argv[4]
-    found = measure(int(sizes[0]), int(sizes[1]), float(sizes[2]), pair_name)
-    sys.stdout.write(json.dumps(found))
