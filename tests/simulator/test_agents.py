@@ -30,19 +30,19 @@ def agents(report: ReportSettings = STEADY, noise: NoiseSettings = EXACT, seed: 
     return Agents(BROKERS, BUNDLES, report, noise, np.random.default_rng(seed))
 
 
-def measured(owner: tuple[int, ...] = (0, 0, 1, 1), **changed: object) -> Measured:
-    rates = np.outer(np.arange(1.0, 5.0), [100.0, 200.0, 1e5, 2e5])
+def measured(owner: Sequence[int] = (0, 0, 1, 1), brokers: int = 2, **changed: object) -> Measured:
+    bundles = len(owner)
     plain = Measured(
         owner=np.array(owner, dtype=np.intp),
-        rates=rates,
-        topics=np.arange(1, 5),
-        producers=np.full(4, 2),
-        consumers=np.full(4, 3),
-        usage=np.array([[200.0, 500.0, 0.0, 1e4, 2e4], [400.0, 500.0, 0.0, 1e4, 2e4]]),
-        limit=np.array([[800.0, 4096.0, 0.0, 1e6, 1e6]] * 2),
-        present=np.array([True, True]),
-        draining=np.array([False, False]),
-        started_at_ms=np.array([1, 2]),
+        rates=np.outer(np.arange(1.0, bundles + 1.0), [100.0, 200.0, 1e5, 2e5]),
+        topics=np.arange(1, bundles + 1),
+        producers=np.full(bundles, 2),
+        consumers=np.full(bundles, 3),
+        usage=np.array([[200.0 * (row + 1), 500.0, 0.0, 1e4, 2e4] for row in range(brokers)]),
+        limit=np.array([[800.0, 4096.0, 0.0, 1e6, 1e6]] * brokers),
+        present=np.ones(brokers, dtype=np.bool_),
+        draining=np.zeros(brokers, dtype=np.bool_),
+        started_at_ms=np.arange(1, brokers + 1),
     )
     return replace(plain, **changed)  # type: ignore[arg-type]  # fields by name
 
@@ -139,12 +139,8 @@ def test_the_first_reports_say_what_each_broker_does() -> None:
     assert published[1].load().totals.msgs_in_per_s == 700.0
 
 
-def test_nothing_is_reported_from_before_the_beginning() -> None:
-    assert {one.at_s for one in agents().sample(0.0, measured())} == {0.0}
-
-
 def test_a_report_is_seen_after_its_delay_and_once() -> None:
-    every = agents(noise=replace_noise(delay_s=12.0))
+    every = agents(noise=EXACT.model_copy(update={"delay_s": 12.0}))
     every.sample(0.0, measured())
     assert every.news(11.9) == []
     assert {one.broker for one in every.news(12.0)} == set(BROKERS)
@@ -155,14 +151,11 @@ def test_a_report_is_seen_after_its_delay_and_once() -> None:
     assert every.news(40.0) == sorted(busier, key=lambda one: one.at_s)
 
 
-def replace_noise(**changed: float) -> NoiseSettings:
-    return EXACT.model_copy(update=changed)
-
-
-def test_what_does_not_change_is_told_as_a_sign_of_life() -> None:
+def test_what_does_not_change_is_told_as_a_sign_of_life_from_the_beginning_on() -> None:
     every = agents()
-    told = [step for step in range(14) if every.sample(10.0 * step, measured())]
-    assert told == [0, 7, 13]
+    assert {one.at_s for one in every.sample(0.0, measured())} == {0.0}
+    told = [step for step in range(1, 14) if every.sample(10.0 * step, measured())]
+    assert told == [7, 13]
 
 
 def test_jitter_shortens_the_time_between_signs_of_life() -> None:
@@ -220,13 +213,7 @@ def test_steps_longer_than_a_report_may_be_old_leave_no_report_stale(seed: int) 
     noise = NoiseSettings(delay_s=2.0)
     brokers = [BrokerId(f"b-{number}:8080") for number in range(8)]
     told = Agents(brokers, BUNDLES, STEADY, noise, np.random.default_rng(seed))
-    plain = measured(
-        usage=np.ones((8, 5)),
-        limit=np.full((8, 5), 100.0),
-        present=np.ones(8, dtype=np.bool_),
-        draining=np.zeros(8, dtype=np.bool_),
-        started_at_ms=np.zeros(8, dtype=np.int64),
-    )
+    plain = measured(brokers=8)
     for step in range(5):
         now_s = 240.0 * step
         told.sample(now_s, plain)
@@ -334,19 +321,7 @@ def test_what_is_listed_is_what_is_owned_by_name(story: list[list[int]]) -> None
     every = Agents(brokers, bundles, STEADY, EXACT, np.random.default_rng(1))
     stands: dict[BrokerId, set[BundleId]] = {}
     for step, owner in enumerate(story, 1):
-        one = Measured(
-            owner=np.array(owner, dtype=np.intp),
-            rates=np.ones((24, 4)),
-            topics=np.ones(24, dtype=np.int64),
-            producers=np.ones(24, dtype=np.int64),
-            consumers=np.ones(24, dtype=np.int64),
-            usage=np.ones((12, 5)),
-            limit=np.ones((12, 5)),
-            present=np.ones(12, dtype=np.bool_),
-            draining=np.zeros(12, dtype=np.bool_),
-            started_at_ms=np.zeros(12, dtype=np.int64),
-        )
-        for told in every.sample(10.0 * step, one):
+        for told in every.sample(10.0 * step, measured(owner, brokers=12)):
             assert list(told.listing.names) == sorted(told.listing.names)
             assert [bundles[row] for row in told.rows] == list(told.listing.names)
             stands[told.broker] = set(told.listing.names)

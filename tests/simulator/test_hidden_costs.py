@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from simulated_worlds import FREE, PLAIN, QUIET, Stepped, scenario
+from simulated_worlds import AT_ONCE, FREE, PLAIN, QUIET, Stepped, scenario
 
 from loadmanager.simulator.fleet import full_at, grown_cpu
 from loadmanager.simulator.scenario import Scenario
@@ -12,8 +12,6 @@ BROKER = {
     "cost": FREE | {"cpu_us_per_msg": 100.0},
 }  # fmt: skip
 """A broker that 40,000 messages fill."""
-
-AT_ONCE = {"order_s": 0.0, "base_s": 0.0, "per_topic_s": 0.0, "reconnect_s": 0.0}
 
 
 def played(hidden: dict[str, float], **others: object) -> Scenario:
@@ -101,29 +99,24 @@ def test_clients_that_connect_again_cost_the_new_owner_once() -> None:
     assert cpu(world, 1) == pytest.approx(0.125)
 
 
-def test_what_came_while_nobody_served_is_sent_afterwards() -> None:
-    slow = AT_ONCE | {"base_s": 4.0, "reconnect_s": 1.0}
-    world = moved({"backlog_s": 30.0}, hand_over=slow)
-    world.until(20.0)
-    # 5,000 messages a second for 5 s more, within a step of 10 s.
-    assert world.moment.measured.rates[0, 0] == pytest.approx(7_500.0)
-    assert cpu(world, 1) == pytest.approx(0.125 * 1.5)
-    world.until(30.0)
-    assert world.moment.measured.rates[0, 0] == pytest.approx(5_000.0)
-
-
-def test_no_more_waits_than_producers_keep() -> None:
-    slow = AT_ONCE | {"base_s": 9.0}
-    world = moved({"backlog_s": 2.0}, hand_over=slow)
-    world.until(20.0)
-    assert world.moment.measured.rates[0, 0] == pytest.approx(6_000.0)
-
-
-def test_what_waits_is_sent_at_most_so_fast() -> None:
-    slow = AT_ONCE | {"base_s": 9.0}
-    world = moved({"backlog_s": 30.0, "catch_up_factor": 0.6}, hand_over=slow)
-    rates = [float(world.until(now_s).measured.rates[0, 0]) for now_s in (20.0, 30.0, 40.0)]
-    assert rates == pytest.approx([8_000.0, 6_500.0, 5_000.0])
+# 5,000 messages a second for as long as nobody served, within steps of 10 s.
+@pytest.mark.parametrize(
+    ("base_s", "hidden", "rates"),
+    [
+        (5.0, {"backlog_s": 30.0}, [7_500.0, 5_000.0, 5_000.0]),
+        (9.0, {"backlog_s": 2.0}, [6_000.0, 5_000.0, 5_000.0]),
+        (9.0, {"backlog_s": 30.0, "catch_up_factor": 0.6}, [8_000.0, 6_500.0, 5_000.0]),
+    ],
+    ids=["all", "as much as producers keep", "at most so fast"],
+)
+def test_what_came_while_nobody_served_is_sent_afterwards(
+    base_s: float, hidden: dict[str, float], rates: list[float]
+) -> None:
+    world = moved(hidden, hand_over=AT_ONCE | {"base_s": base_s - 1.0, "reconnect_s": 1.0})
+    for now_s, rate in zip((20.0, 30.0, 40.0), rates, strict=True):
+        world.until(now_s)
+        assert world.moment.measured.rates[0, 0] == pytest.approx(rate)
+        assert cpu(world, 1) == pytest.approx(0.125 * rate / 5_000.0)
 
 
 def test_what_a_full_broker_did_not_serve_waits_for_room() -> None:

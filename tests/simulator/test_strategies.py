@@ -23,19 +23,26 @@ def scenario(**sections: object) -> Scenario:
     return Scenario.model_validate({"title": "two brokers", "brokers": brokers, **sections})
 
 
-def test_a_pair_is_named_by_our_short_names() -> None:
-    pair = Strategy.parse("ThresholdShedder+LeastLongTermMessageRate")
-    assert pair.name == "threshold+least_long_term_message_rate"
-
-
-def test_names_with_their_package_tell_the_two_of_one_name_apart() -> None:
-    name = "LeastResourceUsageWithWeight"
-    modular = Strategy.parse(f"uniform+{PACKAGE}.impl.{name}")
-    extensible = Strategy.parse(f"transfer+{PACKAGE}.extensions.strategy.{name}")
-    assert (modular.placement, extensible.placement) == (
-        "least_resource_usage_with_weight",
-        "least_average_usage",
-    )
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (
+            "ThresholdShedder+LeastLongTermMessageRate",
+            "threshold+least_long_term_message_rate",
+        ),
+        # With their package, the two of one name are told apart.
+        (
+            f"uniform+{PACKAGE}.impl.LeastResourceUsageWithWeight",
+            "uniform+least_resource_usage_with_weight",
+        ),
+        (
+            f"transfer+{PACKAGE}.extensions.strategy.LeastResourceUsageWithWeight",
+            "transfer+least_average_usage",
+        ),
+    ],
+)
+def test_a_pair_is_named_by_our_short_names(text: str, name: str) -> None:
+    assert Strategy.parse(text).name == name
 
 
 def test_every_pair_can_be_configured() -> None:

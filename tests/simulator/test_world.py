@@ -18,11 +18,9 @@ def one_broker(cost: dict[str, float], **others: object) -> list[dict[str, objec
     return [{**plain, "memory_mib": 1000.0, "background": QUIET, "cost": FREE | cost, **others}]
 
 
-def used(
-    cost: dict[str, float], load: dict[str, object] | None = None, **others: object
-) -> list[float]:
+def used(cost: dict[str, float], **load: object) -> list[float]:
     """Return the usage in report units of one broker with `ONE_BUNDLE`."""
-    alone = Stepped(scenario(brokers=one_broker(cost, **others), load=ONE_BUNDLE | (load or {})))
+    alone = Stepped(scenario(brokers=one_broker(cost), load=ONE_BUNDLE | load))
     return [float(one) for one in alone.moment.measured.usage[0]]
 
 
@@ -52,22 +50,19 @@ def test_each_kind_of_work_costs_what_its_class_says(
 
 
 def test_what_leaves_is_as_much_as_is_read() -> None:
-    found = used({}, {"fan_out": 3.0})
+    found = used({}, fan_out=3.0)
     assert found[BANDWIDTH_OUT] == pytest.approx(3 * found[BANDWIDTH_IN])
 
 
-def test_background_use_is_seen_in_the_usage() -> None:
+def test_limits_and_background_use_are_those_of_the_class_and_direct_memory_is_unknown() -> None:
     background = {
         "cores": 1.0, "memory_mib": 300.0,
         "network_in_mbit_per_s": 5.0, "network_out_mbit_per_s": 7.0,
     }  # fmt: skip
-    found = used({}, {"msgs_in_per_s": 0.0}, background=background)
-    assert found == [100.0, 300.0, 0.0, 5000.0, 7000.0]
-
-
-def test_limits_are_those_of_the_class_and_direct_memory_is_unknown() -> None:
-    alone = Stepped(scenario(brokers=one_broker({}), load=ONE_BUNDLE))
-    assert alone.moment.measured.limit.tolist() == [[400.0, 1000.0, 0.0, 1e5, 1e5]]
+    brokers = one_broker({}, background=background)
+    idle = Stepped(scenario(brokers=brokers, load=ONE_BUNDLE | {"msgs_in_per_s": 0.0}))
+    assert idle.moment.measured.usage.tolist() == [[100.0, 300.0, 0.0, 5000.0, 7000.0]]
+    assert idle.moment.measured.limit.tolist() == [[400.0, 1000.0, 0.0, 1e5, 1e5]]
 
 
 def test_classes_cost_differently_and_only_the_truth_knows() -> None:
@@ -80,9 +75,8 @@ def test_classes_cost_differently_and_only_the_truth_knows() -> None:
 
 def full(cores: float = 1.0) -> Stepped:
     """Return a broker asked for twice the CPU it has: 2,000 messages of 1 ms on one core."""
-    return Stepped(
-        scenario(brokers=one_broker({"cpu_us_per_msg": 1000.0}, cores=cores), load=ONE_BUNDLE)
-    )
+    busy = one_broker({"cpu_us_per_msg": 1000.0}, cores=cores)
+    return Stepped(scenario(brokers=busy, load=ONE_BUNDLE))
 
 
 def test_a_broker_asked_for_twice_what_it_has_serves_half() -> None:
@@ -90,43 +84,34 @@ def test_a_broker_asked_for_twice_what_it_has_serves_half() -> None:
     assert moment.use.demand[0, 0] == pytest.approx(2.0)
     assert moment.use.served_fraction.tolist() == pytest.approx([0.5])
     np.testing.assert_allclose(moment.measured.rates, moment.wanted / 2)
-
-
-def test_usage_never_exceeds_the_limit_and_the_other_resources_shrink_with_the_traffic() -> None:
-    usage = full().moment.measured.usage[0]
+    # Usage never exceeds the limit, and the other resources shrink with the traffic.
+    usage = moment.measured.usage[0]
     assert usage[CPU] == pytest.approx(100.0)
     assert usage[BANDWIDTH_IN] == pytest.approx(used({})[BANDWIDTH_IN] / 2)
+    just_full = full(cores=2.0).moment
+    np.testing.assert_allclose(just_full.measured.rates, just_full.wanted)
 
 
-def test_a_broker_that_is_just_full_serves_everything() -> None:
-    moment = full(cores=2.0).moment
-    np.testing.assert_allclose(moment.measured.rates, moment.wanted)
-
-
-def test_memory_is_a_limit_like_the_others() -> None:
-    brokers = one_broker({"memory_kib_per_msg_per_s": 2.0 * 1024.0})
-    moment = Stepped(scenario(brokers=brokers, load=ONE_BUNDLE)).moment
-    assert moment.use.served_fraction.tolist() == pytest.approx([0.25])
-
-
-def fifteen_of_eight_cores(**others: object) -> Stepped:
-    """Return a broker asked for 11 cores by its traffic beside 4 of others, of its 8."""
-    busy = one_broker({"cpu_us_per_msg": 5500.0}, cores=8.0, background=QUIET | {"cores": 4.0})
-    return Stepped(scenario(brokers=busy, load=ONE_BUNDLE, **others))
+@pytest.mark.parametrize(
+    ("cost", "fraction"),
+    [
+        ({"memory_kib_per_msg_per_s": 2.0 * 1024.0}, 0.25),
+        ({"memory_kib_per_topic": 1024.0 * 400}, 0.0),  # No room for its fixed use.
+    ],
+)
+def test_memory_is_a_limit_like_the_others(cost: dict[str, float], fraction: float) -> None:
+    moment = Stepped(scenario(brokers=one_broker(cost), load=ONE_BUNDLE)).moment
+    assert moment.use.served_fraction.tolist() == pytest.approx([fraction])
+    assert bool(moment.measured.rates.any()) is (fraction > 0)
 
 
 def test_a_full_broker_serves_what_fits_beside_its_fixed_use() -> None:
-    moment = fifteen_of_eight_cores().moment
-    assert moment.use.demand[0, 0] == pytest.approx(15 / 8)
-    assert moment.use.served_fraction.tolist() == pytest.approx([4 / 11])
-    assert moment.use.usage[0, 0] == pytest.approx(8.0)
-
-
-def test_a_broker_without_room_for_its_fixed_use_serves_nothing() -> None:
-    brokers = one_broker({"memory_kib_per_topic": 1024.0 * 400})
-    moment = Stepped(scenario(brokers=brokers, load=ONE_BUNDLE)).moment
-    assert moment.use.served_fraction.tolist() == [0.0]
-    assert not moment.measured.rates.any()
+    # Its traffic asks for 11 cores beside 4 of others, of its 8.
+    busy = one_broker({"cpu_us_per_msg": 5500.0}, cores=8.0, background=QUIET | {"cores": 4.0})
+    use = Stepped(scenario(brokers=busy, load=ONE_BUNDLE)).moment.use
+    assert use.demand[0, 0] == pytest.approx(15 / 8)
+    assert use.served_fraction.tolist() == pytest.approx([4 / 11])
+    assert use.usage[0, 0] == pytest.approx(8.0)
 
 
 def test_nobody_serves_what_nobody_has() -> None:
@@ -136,15 +121,27 @@ def test_nobody_serves_what_nobody_has() -> None:
     assert (moment.wanted > 0).all()
 
 
-def test_bundles_go_round_the_brokers_in_turn_over_all_loads() -> None:
-    loads = [{"namespace": f"tenant/n{number}", "bundles": 1} for number in range(5)]
-    assert Stepped(scenario(brokers=2, load=loads)).owners() == ["b-1", "b-2", "b-1", "b-2", "b-1"]
+TWO_CLASSES = [{"name": "b", "count": 2}, {"name": "c", "count": 2}]
 
 
-def test_bundles_lie_on_the_brokers_named() -> None:
-    classes = [{"name": "b", "count": 2}, {"name": "c", "count": 2}]
-    played = scenario(brokers=classes, load={"placed_on": ["c"]})
-    assert Stepped(played).owners() == ["c-1", "c-2", "c-1", "c-2"]
+@pytest.mark.parametrize(
+    ("brokers", "loads", "owners"),
+    [
+        (
+            2,
+            [{"namespace": f"tenant/n{number}", "bundles": 1} for number in range(5)],
+            "b1 b2 b1 b2 b1",
+        ),
+        (TWO_CLASSES, [{"placed_on": ["c"]}], "c1 c2 c1 c2"),
+        ([TWO_CLASSES[0], {**TWO_CLASSES[1], "joined": False}], [{}], "b1 b2 b1 b2"),
+    ],
+    ids=["in turn over all loads", "on the brokers named", "nothing on one that joins later"],
+)
+def test_bundles_go_round_the_brokers_in_turn(
+    brokers: int | list[dict[str, object]], loads: list[dict[str, object]], owners: str
+) -> None:
+    found = Stepped(scenario(brokers=brokers, load=loads)).owners()
+    assert [str(one).replace("-", "") for one in found] == owners.split()
 
 
 def test_bundles_placed_at_random_are_placed_alike_by_the_same_seed() -> None:
@@ -152,13 +149,6 @@ def test_bundles_placed_at_random_are_placed_alike_by_the_same_seed() -> None:
     first, again, other = (Stepped(played, seed).owners() for seed in (1, 1, 2))
     assert first == again != other
     assert set(first) == {f"b-{number}" for number in range(1, 6)}
-
-
-def test_a_broker_that_joins_later_has_nothing_at_first() -> None:
-    classes = [{"name": "b", "count": 1}, {"name": "late", "count": 1, "joined": False}]
-    played = Stepped(scenario(brokers=classes))
-    assert played.owners() == ["b-1"] * 4
-    assert played.moment.measured.present.tolist() == [True, False]
 
 
 def test_rows_are_found_by_the_name_of_a_broker_or_of_its_class() -> None:

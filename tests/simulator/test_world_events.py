@@ -55,18 +55,13 @@ def test_a_crashed_broker_serves_nothing_and_counts_as_there_until_its_session_e
     assert stepped.owners() == [None, "b-2", "b-3", None]
     assert measured.present.tolist() == [True, True, True]
     assert not stepped.world.members.alive[0]
+    assert stepped.world.world_events.silences == [Silenced((0,), 35.0)]
     stepped.until(34.0)
     assert stepped.world.unowned == []
     measured = stepped.until(35.0).measured
     assert measured.present.tolist() == [False, True, True]
     assert len(stepped.world.unowned) == 2
     assert texts(stepped) == [(5.0, "b-1:8080 crashed"), (35.0, "b-1:8080 lost its session")]
-
-
-def test_the_agent_of_a_crashed_broker_is_silent_for_as_long() -> None:
-    stepped = played(event("crash", 5.0, "b-2"))
-    stepped.until(6.0)
-    assert stepped.world.world_events.silences == [Silenced((1,), 35.0)]
 
 
 def test_clients_of_a_crashed_broker_wait_from_the_crash_on() -> None:

@@ -1,7 +1,5 @@
 """Bundles change hands: who serves meanwhile, and how long clients wait."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,9 +15,11 @@ SLOW = {
 }  # fmt: skip
 
 
-def slow(
-    load: dict[str, object] | None = None, events: Sequence[dict[str, object]] = ()
-) -> Stepped:
+def event(kind: str, at_s: float, name: str) -> dict[str, object]:
+    return {"kind": kind, "at_s": at_s, "brokers": [name]}
+
+
+def slow(*events: dict[str, object], load: dict[str, object] | None = None) -> Stepped:
     """Return a world of four bundles, the first on b-1, with hand-overs of several steps."""
     return Stepped(scenario(brokers=3, load=load, hand_over=SLOW, events=list(events)))
 
@@ -33,22 +33,15 @@ def test_the_old_owner_serves_until_it_lets_go_and_the_new_one_once_it_has_taken
     played = slow()
     bundle = played.world.bundles[0]
     played.order(bundle, "b-2")
-    seen = []
+    assert played.world.in_flight == {bundle: broker("b-2")}
+    seen, flying = [], []
     for second in range(1, 7):
         played.until(float(second))
         seen.append(played.owner(bundle))
+        flying.append(played.world.in_flight == {bundle: broker("b-2")})
+        assert played.world.unowned == []
     assert seen == ["b-1", None, None, None, "b-2", "b-2"]
-
-
-def test_what_was_ordered_is_in_flight_until_it_has_arrived() -> None:
-    played = slow()
-    bundle = played.world.bundles[0]
-    played.order(bundle, "b-2")
-    assert played.world.in_flight == {bundle: broker("b-2")}
-    played.until(4.0)
-    assert played.world.in_flight == {bundle: broker("b-2")}
-    assert played.world.unowned == []
-    played.until(5.0)
+    assert flying == [True] * 4 + [False] * 2
     assert played.world.in_flight == {}
 
 
@@ -66,15 +59,6 @@ def test_clients_wait_from_the_release_until_they_have_reconnected() -> None:
     assert record.bytes_per_s == pytest.approx(float(rates[2] + rates[3]))
 
 
-def test_each_topic_adds_to_the_pause() -> None:
-    played = Stepped(scenario(hand_over={**SLOW, "per_topic_s": 0.1}))
-    played.order(played.world.bundles[0], "b-2")
-    played.until(20.0)
-    topics = float(played.world.topics.topics[0])
-    (record,) = played.world.hand_overs.records
-    assert record.interrupted_client_s == pytest.approx(clients(played) * (3.5 + 0.1 * topics))
-
-
 def test_a_pause_shorter_than_a_step_is_counted_to_the_millisecond() -> None:
     short = {"order_s": 0.1, "base_s": 0.05, "per_topic_s": 0.0, "reconnect_s": 0.2}
     played = Stepped(scenario(step_s=10.0, hand_over=short))
@@ -83,6 +67,15 @@ def test_a_pause_shorter_than_a_step_is_counted_to_the_millisecond() -> None:
     played.until(10.0)
     assert played.owner(bundle) == "b-2"
     assert played.world.hand_overs.interrupted_client_s == pytest.approx(clients(played) * 0.25)
+
+
+def test_each_topic_adds_to_the_pause() -> None:
+    played = Stepped(scenario(hand_over={**SLOW, "per_topic_s": 0.1}))
+    played.order(played.world.bundles[0], "b-2")
+    played.until(20.0)
+    pause_s = 3.5 + 0.1 * float(played.world.topics.topics[0])
+    (record,) = played.world.hand_overs.records
+    assert record.interrupted_client_s == pytest.approx(clients(played) * pause_s)
 
 
 def test_an_order_for_what_is_under_way_or_there_changes_nothing() -> None:
@@ -97,14 +90,17 @@ def test_an_order_for_what_is_under_way_or_there_changes_nothing() -> None:
     assert len(played.world.hand_overs.records) == 1
 
 
-def test_a_bundle_ordered_to_a_broker_that_is_not_there_stays() -> None:
-    leave = {"kind": "leave", "at_s": 1.0, "brokers": ["b-2"]}
-    played = slow(events=[leave])
-    played.until(1.0)
+@pytest.mark.parametrize("ordered_s", [0.0, 1.0])
+def test_a_bundle_ordered_to_a_broker_that_leaves_before_the_release_stays(
+    ordered_s: float,
+) -> None:
+    played = slow(event("leave", 1.0, "b-2"))
+    played.until(ordered_s)
     bundle = played.world.bundles[0]
     played.order(bundle, "b-2")
     played.until(20.0)
     assert played.owner(bundle) == "b-1"
+    assert bundle not in played.world.in_flight
 
 
 def test_what_nobody_has_is_asked_for_and_placed() -> None:
@@ -146,8 +142,7 @@ def test_moves_at_a_time_leave_a_broker_one_after_the_other() -> None:
 
 
 def test_a_crashed_target_is_waited_for_until_its_session_ends() -> None:
-    crash = {"kind": "crash", "at_s": 1.0, "brokers": ["b-2"]}
-    played = slow(events=[crash])
+    played = slow(event("crash", 1.0, "b-2"))
     bundle = played.world.bundles[0]
     played.order(bundle, "b-2")
     played.until(10.0)
@@ -163,19 +158,10 @@ def test_a_crashed_target_is_waited_for_until_its_session_ends() -> None:
     assert len([one for one in played.world.hand_overs.records if one.bundle == bundle]) == 1
 
 
-def test_a_target_that_leaves_before_the_release_leaves_the_bundle_where_it_is() -> None:
-    leave = {"kind": "leave", "at_s": 1.0, "brokers": ["b-2"]}
-    played = slow(events=[leave])
-    bundle = played.world.bundles[0]
-    played.order(bundle, "b-2")
-    played.until(20.0)
-    assert played.owner(bundle) == "b-1"
-    assert bundle not in played.world.in_flight
-
-
-def test_a_source_that_crashes_lets_go_when_its_session_ends() -> None:
-    crash = {"kind": "crash", "at_s": 1.0, "brokers": ["b-1"]}
-    played = slow(events=[crash])
+@pytest.mark.parametrize("ordered_s", [0.0, 5.0])
+def test_a_source_that_crashes_lets_go_when_its_session_ends(ordered_s: float) -> None:
+    played = slow(event("crash", 1.0, "b-1"))
+    played.until(ordered_s)
     bundle = played.world.bundles[0]
     played.order(bundle, "b-2")
     played.until(10.0)
@@ -186,21 +172,8 @@ def test_a_source_that_crashes_lets_go_when_its_session_ends() -> None:
     assert played.owner(bundle) == "b-2"
 
 
-def test_an_order_to_leave_a_crashed_broker_waits_for_its_session_too() -> None:
-    crash = {"kind": "crash", "at_s": 1.0, "brokers": ["b-1"]}
-    played = slow(events=[crash])
-    played.until(5.0)
-    bundle = played.world.bundles[0]
-    played.order(bundle, "b-2")
-    played.until(13.0)
-    assert played.owner(bundle) is None
-    played.until(14.0)
-    assert played.owner(bundle) == "b-2"
-
-
 def test_a_source_that_leaves_lets_go_at_once() -> None:
-    leave = {"kind": "leave", "at_s": 1.0, "brokers": ["b-1"]}
-    played = slow(events=[leave])
+    played = slow(event("leave", 1.0, "b-1"))
     bundle = played.world.bundles[0]
     played.order(bundle, "b-2")
     played.until(4.0)
@@ -244,21 +217,9 @@ some_events = st.lists(
 )
 
 
-@settings(max_examples=25)
-@given(orders=orders, events=some_events)
-def test_pauses_add_up_and_a_bundle_is_never_in_two_places(
-    orders: list[tuple[int, int, str]], events: list[dict[str, object]]
-) -> None:
-    _pauses_add_up(orders, events)
-
-
-@pytest.mark.thorough
-@settings(max_examples=500)
-@given(orders=orders, events=some_events)
-def test_pauses_add_up_in_very_many_stories(
-    orders: list[tuple[int, int, str]], events: list[dict[str, object]]
-) -> None:
-    _pauses_add_up(orders, events)
+@pytest.mark.parametrize("examples", [25, pytest.param(500, marks=pytest.mark.thorough)])
+def test_pauses_add_up_and_a_bundle_is_never_in_two_places(examples: int) -> None:
+    settings(max_examples=examples)(given(orders=orders, events=some_events)(_pauses_add_up))()
 
 
 def _pauses_add_up(orders: list[tuple[int, int, str]], events: list[dict[str, object]]) -> None:
