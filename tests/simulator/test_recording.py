@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from history_disks import finished, lines_in
 from history_sinks import KeptHistory
-from simulated_worlds import EXACT, FREE, QUIET, scenario
+from simulated_worlds import BUSY, EXACT, PAIR, scenario
 from snapshot_of_history import report_of, snapshot_of
 
 from loadmanager.adapters.history import recorded
@@ -26,12 +26,9 @@ from loadmanager.simulator.run import Run
 from loadmanager.simulator.scenario import Scenario
 from loadmanager.simulator.strategies import Strategy, planner_for
 
-PAIR = "threshold+least_long_term_message_rate"
+Averages = Callable[[], Mapping[BundleId, BundleAverages]]
 ALL_ON_ONE = scenario(
-    brokers=[
-        {"name": "b", "count": 4, "cores": 1.0, "background": QUIET,
-         "cost": FREE | {"cpu_us_per_msg": 100.0}},
-    ],
+    brokers=BUSY,
     step_s=10.0,
     duration_s=1200.0,
     load={"bundles": 16, "topics": 16, "over": "bundles", "msgs_in_per_s": 10_000.0,
@@ -123,13 +120,7 @@ class Watched(Recording):
 
     views: list[ClusterView]
 
-    def round_done(
-        self,
-        at_s: float,
-        view: ClusterView,
-        plan: Plan,
-        averages: Callable[[], Mapping[BundleId, BundleAverages]],
-    ) -> None:
+    def round_done(self, at_s: float, view: ClusterView, plan: Plan, averages: Averages) -> None:
         """Keep the view."""
         self.views.append(view)
         super().round_done(at_s, view, plan, averages)

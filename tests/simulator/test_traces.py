@@ -1,7 +1,9 @@
 import gzip
+import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from pyarrow import csv, parquet
 from trace_files import SOUND, assert_is_sound, csv_file, told
@@ -14,13 +16,10 @@ from loadmanager.simulator.traces import read_trace
 NAMES = "time_s, topic, msg_rate_in, msg_rate_out, msg_throughput_in, msg_throughput_out"
 
 
-def test_rows_become_rates_of_topics_at_times_that_begin_with_0(tmp_path: Path) -> None:
-    assert_is_sound(read_trace(csv_file(tmp_path, SOUND)))
-
-
 @pytest.mark.parametrize(
     "text",
     [
+        SOUND,
         SOUND.replace("\n", "\r\n"),
         "\ufeff" + SOUND,
         SOUND.rstrip(),
@@ -29,19 +28,20 @@ def test_rows_become_rates_of_topics_at_times_that_begin_with_0(tmp_path: Path) 
         SOUND.replace("topic,", " topic ,"),
     ],
 )
-def test_csv_in_other_ways_of_writing_is_the_same(tmp_path: Path, text: str) -> None:
+def test_rows_become_rates_of_topics_at_times_that_begin_with_0(tmp_path: Path, text: str) -> None:
     assert_is_sound(read_trace(csv_file(tmp_path, text)))
 
 
-def test_columns_stand_in_any_order(tmp_path: Path) -> None:
+def test_columns_stand_in_any_order_and_the_file_may_be_compressed(tmp_path: Path) -> None:
     rows = [line.split(",") for line in SOUND.splitlines()]
     text = "\n".join(",".join(reversed(row)) for row in rows)
     assert_is_sound(read_trace(csv_file(tmp_path, text)))
-
-
-def test_a_compressed_file_is_the_same(tmp_path: Path) -> None:
     packed = gzip.compress(SOUND.encode())
     assert_is_sound(read_trace(csv_file(tmp_path, packed, "rates.csv.gz")))
+    cut = csv_file(tmp_path, packed[:-12], "rates.csv.gz")
+    assert told(cut)[0].startswith("rates.csv.gz: Compressed file ended before")
+    plain = csv_file(tmp_path, SOUND, "rates.csv.gz")
+    assert told(plain)[0].startswith("rates.csv.gz: Not a gzipped file")
 
 
 @pytest.mark.parametrize(
@@ -163,14 +163,6 @@ def test_of_very_many_faults_the_first_are_told(tmp_path: Path) -> None:
     assert faults[-1] == "rates.csv: and perhaps more; only the first 20 are looked for"
 
 
-def test_a_compressed_file_that_is_cut_off_is_told(tmp_path: Path) -> None:
-    packed = gzip.compress(SOUND.encode())
-    path = csv_file(tmp_path, packed[:-12], "rates.csv.gz")
-    assert told(path)[0].startswith("rates.csv.gz: Compressed file ended before")
-    path = csv_file(tmp_path, SOUND, "rates.csv.gz")
-    assert told(path)[0].startswith("rates.csv.gz: Not a gzipped file")
-
-
 def test_a_file_that_is_not_there_or_of_another_kind_is_told(tmp_path: Path) -> None:
     kinds = ".csv, .csv.gz, .parquet, .pq"
     faults = told(csv_file(tmp_path, SOUND, "a.json"))
@@ -224,3 +216,71 @@ def test_the_shipped_example_is_sound() -> None:
     trace = read_trace(scenario.trace)
     assert trace.rates.shape == (24, 24, 4)
     assert trace.times_s[-1] < scenario.duration_s
+
+
+@pytest.mark.parametrize("types", ["float64", "int64", "float32", "uint8"])
+@pytest.mark.parametrize(
+    "texts", [pa.string(), pa.large_string(), pa.dictionary("int32", "string")]
+)
+def test_parquet_of_any_number_type_is_the_same(
+    tmp_path: Path, types: str, texts: pa.DataType
+) -> None:
+    names, *rows = [line.split(",") for line in SOUND.splitlines()]
+    columns = {
+        name: pa.array(
+            [row[at] if name == "topic" else float(row[at]) for row in rows],
+            type=pa.string() if name == "topic" else pa.float64(),
+        ).cast(texts if name == "topic" else types)
+        for at, name in enumerate(names)
+    }
+    path = tmp_path / "rates.parquet"
+    parquet.write_table(pa.table(columns), path)
+    assert_is_sound(read_trace(path))
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", SOUND.encode(), b"PAR1" + b"x" * 50 + b"PAR1"])
+def test_a_file_that_is_no_parquet_is_told(tmp_path: Path, content: bytes) -> None:
+    faults = told(csv_file(tmp_path, content, "rates.parquet"))
+    assert len(faults) == 1
+    assert faults[0].endswith("; expected a Parquet file")
+
+
+@pytest.mark.parametrize(
+    ("columns", "faults"),
+    [
+        (
+            {"time_s": [0, 0, None], "topic": ["a", None, "c"], "msg_rate_in": [1, -2, 3]},
+            [
+                "row 2: topic '' is not valid; expected a name that is not blank",
+                "row 2: msg_rate_in = -2; expected a number from 0 to 1e+15",
+                "row 3: time_s = nan; expected a number from 0 to 1e+11",
+            ],
+        ),
+        (
+            {"time_s": ["0"], "topic": [1], "msg_rate_in": [[1]]},
+            [
+                "column time_s is of type string; expected numbers",
+                "column topic is of type int64; expected texts",
+                "column msg_rate_in is of type list<element: int64>; expected numbers",
+            ],
+        ),
+    ],
+)
+def test_rows_of_parquet_are_told_by_their_number_and_types_by_their_column(
+    tmp_path: Path, columns: dict[str, list[object]], faults: list[str]
+) -> None:
+    path = tmp_path / "rates.parquet"
+    parquet.write_table(pa.table(columns), path)
+    assert told(path) == [f"rates.parquet: {fault}" for fault in faults]
+
+
+def test_parquet_without_its_library_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert told(csv_file(tmp_path, SOUND, "rates.parquet")) == [
+        (
+            "rates.parquet: Parquet needs pyarrow; expected it installed: "
+            "pip install 'loadmanager[simulator]'"
+        )
+    ]

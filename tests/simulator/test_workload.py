@@ -102,36 +102,46 @@ def test_bursts_come_as_often_and_last_as_long_as_asked_for() -> None:
     assert begun == pytest.approx(10.0, abs=0.7)
 
 
-def test_bursts_that_follow_each_other_without_a_break_are_one() -> None:
-    bursts = pattern(kind="burst", factor=2.0, length_s=60.0, every_s=60.0)
-    assert at_times(bursts, [0.0, 30.0, 1000.0]) == [2.0, 2.0, 2.0]
+FLASH = {"kind": "flash", "at_s": 100.0, "factor": 5.0}
 
 
-def test_a_flash_crowd_rises_holds_and_falls() -> None:
-    flash = pattern(kind="flash", at_s=100.0, factor=5.0, rise_s=40.0, hold_s=100.0, fall_s=200.0)
-    found = at_times(flash, [99.0, 120.0, 140.0, 239.0, 340.0, 440.0, 1e6])
-    assert found == pytest.approx([1.0, 3.0, 5.0, 5.0, 3.0, 1.0, 1.0])
-
-
-def test_a_flash_crowd_may_come_and_go_at_once() -> None:
-    flash = pattern(kind="flash", at_s=100.0, factor=5.0, rise_s=0.0, hold_s=50.0, fall_s=0.0)
-    assert at_times(flash, [99.0, 100.0, 149.0, 150.0]) == [1.0, 5.0, 5.0, 1.0]
-
-
-def test_a_trend_begins_at_its_time_and_never_falls_below_nothing() -> None:
-    down = pattern(kind="trend", per_hour=-0.5, from_s=HOUR_S)
-    found = at_times(down, [0.0, HOUR_S, 2 * HOUR_S, 9 * HOUR_S])
-    assert found == [1.0, 1.0, 0.5, 0.0]
-
-
-def test_growth_doubles() -> None:
-    found = at_times(pattern(kind="growth", doubling_h=2.0), [0.0, 2 * HOUR_S, 6 * HOUR_S])
-    assert found == pytest.approx([1.0, 2.0, 8.0])
-
-
-def test_steps_hold_from_their_times_on() -> None:
-    steps = pattern(kind="steps", at_s=(10.0, 20.0), factors=(0.0, 3.0))
-    assert at_times(steps, [9.0, 10.0, 19.0, 20.0, 1e6]) == [1.0, 0.0, 0.0, 3.0, 3.0]
+@pytest.mark.parametrize(
+    ("fields", "times_s", "factors"),
+    [
+        (
+            {"kind": "steps", "at_s": (10.0, 20.0), "factors": (0.0, 3.0)},
+            [9.0, 10.0, 19.0, 20.0, 1e6],
+            [1.0, 0.0, 0.0, 3.0, 3.0],
+        ),
+        (
+            FLASH | {"rise_s": 40.0, "hold_s": 100.0, "fall_s": 200.0},
+            [99.0, 120.0, 140.0, 239.0, 340.0, 440.0, 1e6],
+            [1.0, 3.0, 5.0, 5.0, 3.0, 1.0, 1.0],
+        ),
+        (
+            FLASH | {"rise_s": 0.0, "hold_s": 50.0, "fall_s": 0.0},
+            [99.0, 100.0, 149.0, 150.0],
+            [1.0, 5.0, 5.0, 1.0],
+        ),
+        (
+            {"kind": "trend", "per_hour": -0.5, "from_s": HOUR_S},
+            [0.0, HOUR_S, 2 * HOUR_S, 9 * HOUR_S],
+            [1.0, 1.0, 0.5, 0.0],
+        ),
+        ({"kind": "growth", "doubling_h": 2.0}, [0.0, 2 * HOUR_S, 6 * HOUR_S], [1.0, 2.0, 8.0]),
+        # Bursts that follow each other without a break are one.
+        (
+            {"kind": "burst", "factor": 2.0, "length_s": 60.0, "every_s": 60.0},
+            [0.0, 30.0, 1000.0],
+            [2.0, 2.0, 2.0],
+        ),
+    ],
+    ids=["steps", "flash", "flash at once", "trend", "growth", "bursts"],
+)
+def test_a_pattern_has_its_factor_at_each_time(
+    fields: dict[str, object], times_s: list[float], factors: list[float]
+) -> None:
+    assert at_times(pattern(**fields), times_s) == pytest.approx(factors)
 
 
 def test_patterns_multiply() -> None:
@@ -217,15 +227,8 @@ def test_demand_is_never_negative_and_the_same_for_the_same_seed(
     patterns: list[dict[str, object]], seed: int
 ) -> None:
     def demanded() -> list[FloatArray]:
-        load = Load.model_validate(
-            {
-                "namespace": SPACE,
-                "bundles": 5,
-                "topics": 9,
-                "msgs_in_per_s": 100.0,
-                "patterns": patterns,
-            }
-        )
+        fields = {"namespace": SPACE, "bundles": 5, "topics": 9, "msgs_in_per_s": 100.0}
+        load = Load.model_validate({**fields, "patterns": patterns})
         rng = np.random.default_rng(seed)
         one = Workload(Topics.of([load], (), 1, rng), None, rng)
         return [one.at(time_s) for time_s in (0.0, 60.0, 70.0, 300.0)]

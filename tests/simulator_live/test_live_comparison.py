@@ -8,18 +8,18 @@ from loadmanager.core.ids import BundleId, Namespace
 from loadmanager.simulator.scenario import BrokerClass, Load, Scenario
 
 
-def test_common_prefix_ends_at_the_first_difference() -> None:
-    assert common_prefix("abc", "abd") == 2
-    assert common_prefix("ab", "abc") == 2
-    assert common_prefix("", "a") == 0
-
-
 @pytest.mark.parametrize(
-    ("one", "other", "edits"),
-    [("abc", "abc", 0), ("abc", "ac", 1), ("abc", "acb", 2), ("", "ab", 2), ("abc", "xyz", 3)],
-)
-def test_edit_distance_counts_what_must_change(one: str, other: str, edits: int) -> None:
+    ("one", "other", "edits", "prefix"),
+    [
+        ("abc", "abc", 0, 3), ("abc", "ac", 1, 1), ("abc", "acb", 2, 1), ("", "ab", 2, 0),
+        ("abc", "xyz", 3, 0), ("ab", "abc", 1, 2),
+    ],
+)  # fmt: skip
+def test_common_prefix_and_edits_of_two_sequences(
+    one: str, other: str, edits: int, prefix: int
+) -> None:
     assert edit_distance(one, other) == edit_distance(other, one) == edits
+    assert common_prefix(one, other) == prefix
 
 
 def story(moves: str, rounds: tuple[int, ...], load: float) -> Story:

@@ -7,19 +7,14 @@ from typing import Final
 
 import numpy as np
 from live_run import ROUNDS, LiveRun, Step, bundle_of
+from simulated_worlds import Told, run
 
 from loadmanager.config.strategies import own_placement
-from loadmanager.core.averages import BundleAverages
-from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.load import LoadReport
 from loadmanager.core.plan import Reason
 from loadmanager.core.planner import Plan
 from loadmanager.core.shedding import SHEDDERS
-from loadmanager.simulator.engine import simulate
-from loadmanager.simulator.run import MoveRecord
 from loadmanager.simulator.scenario import NoiseSettings, Scenario
-from loadmanager.simulator.strategies import Strategy, planner_for
 
 CALIBRATED_S: Final = 6.0
 """The seconds before the leader may move from which cost and noise are taken."""
@@ -72,38 +67,28 @@ class Difference:
         return asdict(self)
 
 
-class Rounds:
+class Rounds(Told):
     """The witness of a simulation: what each round decided that was allowed to move anything."""
 
-    def __init__(self) -> None:
-        self.times_s: list[float] = []
-        self.steps: list[Step] = []
+    @property
+    def decided(self) -> list[tuple[float, Plan]]:
+        """The rounds but those in which the set of brokers had to settle first."""
+        return [
+            (at_s, plan)
+            for at_s, _, plan in self.rounds
+            if not any(one.reason is Reason.MEMBERSHIP_CHANGING for one in plan.refusals)
+        ]
 
-    def reported(self, at_s: float, report: LoadReport) -> None:
-        """Pass over what agents published."""
-
-    def moved(self, record: MoveRecord) -> None:
-        """Pass over what was carried out: of what was ordered, everything is."""
-
-    def round_done(
-        self,
-        at_s: float,
-        view: ClusterView,
-        plan: Plan,
-        averages: Callable[[], Mapping[BundleId, BundleAverages]],
-    ) -> None:
-        """Count a round unless the set of brokers had to settle first."""
-        del view, averages
-        if any(refusal.reason is Reason.MEMBERSHIP_CHANGING for refusal in plan.refusals):
-            return
-        self.times_s.append(at_s)
-        self.steps += [
+    @property
+    def steps(self) -> list[Step]:
+        return [
             Step(
-                round=len(self.times_s),
+                round=number,
                 bundle=move.bundle,
                 source=_name(move.source or move.target),
                 target=_name(move.target),
             )
+            for number, (_, plan) in enumerate(self.decided, 1)
             for move in plan.moves
         ]
 
@@ -152,22 +137,15 @@ def simulated(scenario: Scenario, seed: int) -> Story:
     shedder = scenario.shedding.strategy
     pair = f"{shedder}+{scenario.placement.strategy or own_placement(SHEDDERS[shedder])}"
     rounds = Rounds()
-    run = simulate(
-        scenario,
-        planner_for(scenario, Strategy.parse(pair)),
-        strategy=pair,
-        seed=seed,
-        witness=rounds,
-        record_every_s=scenario.step_s,
-    )
+    timeline = run(scenario, pair, seed, witness=rounds, record_every_s=scenario.step_s).timeline
     interval_s = scenario.leader.round_interval_s
-    first_s = rounds.times_s[0]
-    usage = run.timeline.served[:, :, CPU]
+    first_s = rounds.decided[0][0]
+    usage = timeline.served[:, :, CPU]
 
     def between(begin_s: float, end_s: float) -> dict[str, float]:
-        moments = (run.timeline.time_s >= begin_s) & (run.timeline.time_s < end_s)
+        moments = (timeline.time_s >= begin_s) & (timeline.time_s < end_s)
         means = usage[moments].mean(axis=0).tolist()
-        return {_name(b): mean for b, mean in zip(run.timeline.brokers, means, strict=True)}
+        return {_name(b): mean for b, mean in zip(timeline.brokers, means, strict=True)}
 
     return _story(scenario, rounds.steps, between, first_s, interval_s)
 
