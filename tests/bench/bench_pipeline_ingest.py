@@ -31,7 +31,6 @@ TARGET_GROWTH: Final = 1.3
 
 @pytest.fixture(name="history", scope="module")
 def history_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the history of a simulated cluster."""
     directory = tmp_path_factory.mktemp("history")
     write_history(directory, scenario(BROKERS, BUNDLES, HOURS))
     return directory

@@ -40,7 +40,6 @@ PAIRS: Final = (
 
 @pytest.fixture(name="tables", scope="module")
 def tables_fixture(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return the tables of some hours of a busy cluster."""
     folder = tmp_path_factory.mktemp("replay")
     write_history(folder / "history", scenario(BROKERS, BUNDLES, HOURS))
     _run("ingest", str(folder / "history"), str(folder / "tables"))
@@ -132,7 +131,6 @@ def _ranks(values: list[float]) -> list[float]:
 
 
 def _run(*arguments: str) -> str:
-    """Return what a fresh process says."""
     command = [sys.executable, str(Path(replay_job.__file__)), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return done.stdout

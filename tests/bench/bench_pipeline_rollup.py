@@ -63,7 +63,6 @@ def totals(out: Path, table: str) -> dict[str, float]:
 
 @pytest.fixture(name="samples", scope="module")
 def samples_fixture(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """Return samples of each of `SIZES`."""
     folder = tmp_path_factory.mktemp("samples")
     for rows in SIZES:
         run(rollup_samples, folder / str(rows), rows)

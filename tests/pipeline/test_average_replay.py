@@ -12,7 +12,6 @@ RATE = st.floats(0.0, 1e9)
 
 
 def unknown(bundles: int) -> State:
-    """Return the state of bundles without samples."""
     none, rates = np.zeros(bundles, dtype=np.int64), np.zeros((bundles, 4))
     return State(short=rates, long=rates, short_samples=none, long_samples=none, topics=none)
 

@@ -37,7 +37,7 @@ def test_nine_of_ten_intervals_hold_the_truth() -> None:
     held, errors = [], []
     for month in months(MONTHS):
         of = made(month)
-        found = learn(InMemory(with_moves(month, of)), of.class_of)
+        found = learn(InMemory(with_moves(of)), of.class_of)
         for (number, resource), finding in found.findings.items():
             truth = of.costs[number, resource]
             typical = truth * found.statistics.scale[number]

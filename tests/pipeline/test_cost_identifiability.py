@@ -115,7 +115,7 @@ MONTH = Month(brokers=2, bundles=20, days=11, step_minutes=60, moves_per_day=12.
 @pytest.fixture(scope="module")
 def learned() -> Learned:
     of = made(MONTH)
-    rows = with_moves(MONTH, of)
+    rows = with_moves(of)
     unmeasured = rows.usage.copy()
     unmeasured[:, 2] = np.nan
     return learn(InMemory(replace(rows, usage=unmeasured)), of.class_of)
@@ -153,3 +153,15 @@ def test_tables_have_a_row_for_each_term_and_each_class_and_resource(
     assert quality["cpu"]["moves"] == learned.statistics.changes[0] > 10
     backgrounds = list(results.background_rows(units, learned))
     assert len(backgrounds) == 2 * 4
+
+
+@pytest.mark.parametrize("last", [10 * DAY - 1, 27_000 * DAY], ids=["usual", "a clock years ahead"])
+def test_the_middle_is_that_of_the_time_in_which_all_reported(last: int) -> None:
+    start = 29_000_000
+    found = Units.of(
+        [
+            Unit("c", "plain", f"b{number}:8080", 10 * DAY, start, start + end)
+            for number, end in ((1, 10 * DAY - 1), (2, 10 * DAY - 1), (3, last))
+        ]
+    )
+    assert found.middle_minute == start + 5 * DAY

@@ -1,6 +1,8 @@
 """The estimation as a whole, on months whose truth is known."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ SHORT = replace(SMALL, days=8)
 
 def learned(month: Month) -> tuple[Made, Learned]:
     of = made(month)
-    return of, learn(InMemory(with_moves(month, of)), of.class_of)
+    return of, learn(InMemory(with_moves(of)), of.class_of)
 
 
 def values(
@@ -96,22 +98,27 @@ def test_what_brokers_use_after_moves_is_predicted_better_than_by_traffic_shares
     assert found.trial.change_error[0, CPU] < 0.1
 
 
-def test_outliers_do_not_shift_costs() -> None:
-    of, found = learned(replace(SHORT, odd=0.08))
-    wanted = of.costs[0, CPU] @ found.statistics.scale[0]
-    assert values(found, 0, CPU) @ found.statistics.scale[0] == pytest.approx(wanted, rel=0.02)
-
-
-def test_full_minutes_do_not_flatten_costs() -> None:
-    of, found = learned(replace(SHORT, full=70.0))
-    assert 0.2 < found.statistics.full[0, CPU] / found.statistics.measured[0, CPU] < 0.6
-    wanted = of.costs[0, CPU] @ found.statistics.scale[0]
-    assert values(found, 0, CPU) @ found.statistics.scale[0] == pytest.approx(wanted, rel=0.04)
+@pytest.mark.parametrize(
+    ("changed", "off"),
+    [
+        pytest.param({"odd": 0.08}, 0.02, id="outliers"),
+        pytest.param({"full": 70.0}, 0.04, id="full minutes"),
+        pytest.param({"brokers": 3, "class_factors": (1.0, 0.4)}, 0.06, id="two classes"),
+    ],
+)
+def test_what_is_odd_does_not_shift_costs(changed: dict[str, Any], off: float) -> None:
+    of, found = learned(replace(SHORT, **changed))
+    for number in range(len(set(of.class_of))):
+        scale = found.statistics.scale[number]
+        wanted = of.costs[number, CPU] @ scale
+        assert values(found, number, CPU) @ scale == pytest.approx(wanted, rel=off)
+    if "full" in changed:
+        assert 0.2 < found.statistics.full[0, CPU] / found.statistics.measured[0, CPU] < 0.6
 
 
 def test_minutes_in_which_others_fill_the_host_do_not_raise_costs() -> None:
     of = made(replace(SHORT, full=80.0))
-    rows = with_moves(replace(SHORT, full=80.0), of)
+    rows = with_moves(of)
     limit, sent = rows.limit[:, CPU], rows.rates[:, MSGS_IN]
     idle = rows.level & (rows.usage[:, CPU] < 0.7 * limit)
     # They come when more than usual is sent.
@@ -127,14 +134,6 @@ def test_minutes_in_which_others_fill_the_host_do_not_raise_costs() -> None:
     off = (spoilt - plain) * rows.rates[rows.level].mean(axis=0)
     assert others.sum() > 40
     assert np.abs(off).max() < 0.015 * typical
-
-
-def test_classes_have_costs_of_their_own() -> None:
-    of, found = learned(replace(SHORT, brokers=3, class_factors=(1.0, 0.4)))
-    for number in range(2):
-        wanted = of.costs[number, CPU] @ found.statistics.scale[number]
-        got = values(found, number, CPU) @ found.statistics.scale[number]
-        assert got == pytest.approx(wanted, rel=0.06)
 
 
 def test_costs_that_change_halfway_are_told() -> None:
@@ -153,7 +152,7 @@ def test_costs_that_stay_are_not_said_to_drift(usual: tuple[Made, Learned]) -> N
 
 @pytest.fixture(scope="module")
 def rows() -> Rows:
-    return with_moves(SMALL, made(SMALL))
+    return with_moves(made(SMALL))
 
 
 @pytest.fixture(scope="module")
@@ -205,23 +204,32 @@ def test_minutes_that_are_all_full_are_refused(spoilt: Learned) -> None:
     assert told == "has 0 minutes below 90 % of the limit; expected 240 or more"
 
 
-def test_too_few_minutes_are_refused_with_their_number(rows: Rows) -> None:
-    few = learn(InMemory(rows.take(rows.level).take(slice(0, 200))), [0])
-    told = few.findings[0, CPU].refused
-    assert told == "has 200 minutes below 90 % of the limit; expected 240 or more"
+def steady(rows: Rows) -> Rows:
+    level = rows.take(rows.level)
+    wave = 1.0 + 1e-3 * np.sin(np.arange(len(level)))
+    return replace(level, rates=level.rates.mean(axis=0) * wave[:, None])
 
 
-def test_few_stretches_of_time_are_refused(rows: Rows) -> None:
-    two = rows.take(rows.unit < 2)
-    told = learn(InMemory(replace(two, block=two.block // 4)), [0, 0]).findings[0, CPU].refused
-    assert told == "has 6 stretches of time; expected 20 or more"
-
-
-def test_traffic_that_hardly_varies_is_refused(rows: Rows) -> None:
-    two = rows.take(rows.level & (rows.unit < 2))
-    steady = two.rates.mean(axis=0) * (1.0 + 1e-3 * np.sin(np.arange(len(two))))[:, None]
-    told = learn(InMemory(replace(two, rates=steady)), [0, 0]).findings[0, CPU].refused
-    assert told == "traffic varied by 0.07% of its mean within brokers; expected 1% or more"
+@pytest.mark.parametrize(
+    ("less", "told"),
+    [
+        (
+            lambda rows: rows.take(rows.level).take(slice(0, 200)),
+            "has 200 minutes below 90 % of the limit; expected 240 or more",
+        ),
+        (
+            lambda rows: replace(rows, block=rows.block // 4),
+            "has 6 stretches of time; expected 20 or more",
+        ),
+        (steady, "traffic varied by 0.07% of its mean within brokers; expected 1% or more"),
+    ],
+    ids=["few minutes", "few stretches", "steady traffic"],
+)
+def test_too_little_to_learn_from_is_refused(
+    rows: Rows, less: Callable[[Rows], Rows], told: str
+) -> None:
+    found = learn(InMemory(less(rows.take(rows.unit < 2))), [0, 0])
+    assert found.findings[0, CPU].refused == told
 
 
 def test_batches_of_any_size_give_the_same(rows: Rows) -> None:

@@ -1,6 +1,9 @@
 import pytest
+from py4j.protocol import Py4JNetworkError
+from pyspark.errors import PySparkRuntimeError
 
-from loadmanager.pipeline.failures import plain_cause
+from loadmanager.pipeline.failures import PipelineError, plain_cause
+from loadmanager.pipeline.running import spark_errors_named
 
 JAVA = """\
 An error occurred while calling o1234.parquet.
@@ -17,6 +20,7 @@ Traceback (most recent call last):
     process()
 loadmanager.core.errors.InvalidName: bundle 'x'; expected tenant/ns/0xLLLLLLLL_0xUUUUUUUU
 """
+INVALID = PYTHON.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -36,18 +40,33 @@ def test_what_users_can_mend_is_told_with_what_to_do(cause: str, told: str) -> N
     assert "\n" not in said
 
 
-def test_of_a_chain_of_causes_the_last_is_told() -> None:
-    assert plain_cause(JAVA.format(cause="bad blocks")) == "java.io.IOException: bad blocks"
-
-
-def test_of_a_worker_in_python_its_exception_is_told() -> None:
-    told = "loadmanager.core.errors.InvalidName: bundle 'x'; expected "
-    assert plain_cause(PYTHON) == told + "tenant/ns/0xLLLLLLLL_0xUUUUUUUU"
-
-
-def test_anything_else_is_told_by_its_first_line_and_never_at_length() -> None:
-    assert plain_cause("\n  [TABLE_OR_VIEW_NOT_FOUND] rounds\n== SQL ==") == (
-        "[TABLE_OR_VIEW_NOT_FOUND] rounds"
-    )
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        pytest.param(JAVA.format(cause="bad"), "java.io.IOException: bad", id="the last of causes"),
+        pytest.param(PYTHON, INVALID, id="the exception of a worker"),
+        pytest.param("\n  [NOT_FOUND] rounds\n== SQL ==", "[NOT_FOUND] rounds", id="first line"),
+        pytest.param("", "it failed without a word", id="nothing"),
+    ],
+)
+def test_anything_else_is_told_in_a_line(text: str, told: str) -> None:
+    assert plain_cause(text) == told
     assert len(plain_cause("x" * 9999)) < 500
-    assert plain_cause("") == "it failed without a word"
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (PySparkRuntimeError("No space left on device"), "job rollup: the disk is full; expected"),
+        (Py4JNetworkError("Answer from Java side is empty"), "job rollup: Spark's Java is gone; "),
+        (OSError(28, "No space left on device"), "job rollup: the disk is full; expected"),
+        (PipelineError("tables: there is no table rounds yet"), "tables: there is no table rounds"),
+    ],
+)
+def test_what_spark_throws_names_the_job_and_what_a_job_says_is_left(
+    error: Exception, told: str
+) -> None:
+    with pytest.raises(PipelineError) as raised, spark_errors_named("rollup"):
+        raise error
+    assert str(raised.value).startswith(told)
+    assert error in {raised.value, raised.value.__cause__}

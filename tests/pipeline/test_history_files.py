@@ -17,6 +17,7 @@ from loadmanager.pipeline.ingest.history_files import (
     Listing,
     find_files,
 )
+from loadmanager.pipeline.ingest.messages import Taken, messages_of_lines
 
 HOUR_MS = 3_600_000
 
@@ -25,11 +26,9 @@ class LocalListing:
     """What `Files` says of the local disk."""
 
     def exists(self, where: str) -> bool:
-        """Return whether there is anything."""
         return Path(where).exists()
 
     def listed(self, folder: str) -> list[StoredFile]:
-        """Return what is in a folder."""
         return [
             StoredFile(
                 path=str(one),
@@ -70,13 +69,6 @@ def test_what_was_read_is_known_and_what_changed_is_read_again(tmp_path: Path) -
     assert same != grown
 
 
-def test_files_of_a_live_writer_are_left_to_it_and_counted(tmp_path: Path) -> None:
-    put(tmp_path, [line(report(1))], being_written=True)
-    found = find(tmp_path)
-    assert (found.new, found.being_written, found.foreign) == ([], 1, [])
-    assert found.has_history
-
-
 def test_what_is_not_of_history_is_told_wherever_it_is(tmp_path: Path) -> None:
     name = put(tmp_path, [line(report(1))])
     hour = tmp_path / Path(name).parent
@@ -109,15 +101,6 @@ def test_a_file_too_large_to_be_read_is_told(tmp_path: Path) -> None:
     assert found.has_history
 
 
-def test_an_empty_directory_has_no_history(tmp_path: Path) -> None:
-    assert not find(tmp_path).has_history
-
-
-def test_a_missing_directory_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match="nowhere: there is no such directory; expected one"):
-        find(tmp_path / "nowhere")
-
-
 def test_bounds_leave_other_hours_for_later(tmp_path: Path) -> None:
     names = [
         put(tmp_path, [line(report(seq))], first_seq=seq, at_ms=NOON_MS + seq * HOUR_MS)
@@ -141,3 +124,16 @@ def test_an_hour_is_within_bounds_if_any_moment_of_it_is() -> None:
     at_one = datetime(2026, 1, 5, 13, tzinfo=UTC)
     assert not Bounds(since=at_one).hold(noon)
     assert not Bounds(until=at_one).hold(noon + 1)
+
+
+def test_batches_add_up() -> None:
+    both = Taken(read=6, kept=3, quarantined=2, duplicate=1) + Taken(read=1, kept=1, gone=2)
+    assert list(messages_of_lines(both))[:2] == [
+        "gone before they were read: 2 files",
+        "lines: 7 read = 4 kept + 2 quarantined + 1 duplicate",
+    ]
+
+
+def test_lines_that_are_lost_on_their_way_end_the_ingest() -> None:
+    with pytest.raises(PipelineError, match=r"lines: 6 read, 2 kept, 2 quarantined, 1 duplicate;"):
+        Taken(read=6, kept=2, quarantined=2, duplicate=1)

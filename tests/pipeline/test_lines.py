@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from history_lines import BUNDLES, NOON_MS, SPOILT, UNUSUAL, Spoil, cut, line, packed, report
+from history_lines import BUNDLES, SPOILT, UNUSUAL, Spoil, cut, line, packed, report
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +18,6 @@ FILE = "date=2026-01-05/hour=12/reports-b1_8080-ab12-000000000001.jsonl.gz"
 
 
 def read(*contents: bytes) -> list[dict[str, Any]]:
-    """Return all rows of files."""
     batch = pa.RecordBatch.from_pydict(
         {"path": [f"file:/some/where/{FILE}"] * len(contents), "content": list(contents)}
     )
@@ -103,23 +102,6 @@ def test_reading_in_workers_and_reading_strictly_never_disagree(
     assert told["content"]["fault"] == verdict(content)
 
 
-def test_rows_of_bundles_carry_what_their_report_says() -> None:
-    rows = rows_of("bundle_load", packed([line(report(3))]))
-    assert [row["bundle"] for row in rows] == list(BUNDLES)
-    assert [row["msgs_in_per_s"] for row in rows] == [0.1 * 3, 1.0]
-    for row in rows:
-        assert (row["broker"], row["broker_class"], row["seq"]) == ("b1:8080", "small", 3)
-        assert (row["at_ms"], row["reported_at_ms"]) == (NOON_MS, NOON_MS)
-        assert (row["interval_s"], row["window_s"]) == (60.0, 5.0)
-
-
-def test_copies_have_the_same_digest_and_others_have_not() -> None:
-    same, other = line(report(1)), line(report(1, topics=3))
-    told = [row["content"]["digest"] for row in rows_of("lines", packed([same, same, other]))]
-    assert told[0] == told[1]
-    assert told[0] != told[2]
-
-
 def test_lines_of_the_other_stream_are_taken_for_what_they_are() -> None:
     (told,) = rows_of("lines", packed([cut(5)]))
     assert (told["content"]["kind"], told["seq"]) == ("cut", 5)
@@ -129,16 +111,6 @@ def test_lines_of_the_other_stream_are_taken_for_what_they_are() -> None:
 def test_every_file_is_told_with_its_last_line_even_an_empty_one() -> None:
     found = rows_of("files", packed([line(report(1)), b"x"]), packed([]), packed([cut(1)]))
     assert [(row["file"], row["line"]) for row in found] == [(FILE, 2), (FILE, 1), (FILE, 1)]
-
-
-def test_a_file_that_breaks_off_is_read_as_far_as_it_goes_and_told() -> None:
-    whole = packed([line(report(1)), line(report(2)), line(report(3))])
-    rows = read(whole[: -len(whole) // 6])
-    told = {row["line"]: row["content"]["fault"] for row in rows if row["part"] == "lines"}
-    assert told[1] is None
-    assert told[2] is None
-    assert told[3] == f"the file ends within a gzip member, after {5 * len(whole) // 6} bytes"
-    assert {row["line"] for row in rows if row["part"] == "bundle_load"} == {1, 2}
 
 
 def test_more_rows_than_are_given_away_at_once_all_arrive() -> None:

@@ -85,11 +85,7 @@ def test_rows_are_filed_under_the_day_they_say_whatever_their_order() -> None:
         for part, day, rows in found
         if part == BUNDLES
     }
-    assert by_date == {
-        date(1970, 1, 1): {2, 4},
-        date(2026, 1, 5): {1, 5},
-        date(2026, 1, 6): {3},
-    }
+    assert by_date == {date(1970, 1, 1): {2, 4}, date(2026, 1, 5): {1, 5}, date(2026, 1, 6): {3}}
     for row in rows_of(BUNDLES, found):
         assert row["at_ms"] == moments[row["seq"]]
         assert row["at"] == datetime.fromtimestamp(row["at_ms"] // 1000, UTC).replace(

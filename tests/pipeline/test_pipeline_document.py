@@ -11,6 +11,7 @@ import pytest
 
 from loadmanager.cli import main
 from loadmanager.config import describe
+from loadmanager.pipeline.described import declared
 from loadmanager.pipeline.jobs import JOBS
 
 PROJECT = Path(__file__).parents[2]
@@ -20,7 +21,6 @@ COMMAND = re.compile(r"(?:^|\s|/)loadmanager( [^#\n]+)")
 
 
 def blocks(language: str) -> list[str]:
-    """Return the code of a language, its indentation taken away."""
     found = [match for match in BLOCK.finditer(TEXT) if match[2] == language]
     return [re.sub(rf"(?m)^{match[1]}", "", match[3]) for match in found]
 
@@ -83,3 +83,11 @@ def test_messages_that_are_explained_are_those_that_are_told() -> None:
     told = [text for row in said for text in re.findall(r"`([^`]+)`", row)]
     pieces = [piece.strip(" (,") for text in told for piece in re.split(r"\.\.\.|[\d]+\w*", text)]
     assert [piece for piece in pieces if piece and piece not in source] == []
+
+
+def test_every_table_and_column_says_what_it_is() -> None:
+    tables = declared()
+    assert {table.job for table in tables} <= JOBS.keys()
+    assert [table.name for table in tables if not table.meaning.endswith(".")] == []
+    fields = [(table.name, field) for table in tables for field in table.schema]
+    assert [f"{name}.{one.name}" for name, one in fields if not one.metadata.get("meaning")] == []

@@ -8,7 +8,7 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 
 from loadmanager.pipeline import progress
-from loadmanager.pipeline.progress import StageStatus, progress_on, status_of
+from loadmanager.pipeline.progress import progress_on, status_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,11 +28,9 @@ class Stages:
     asked: threading.Event = field(default_factory=threading.Event)
 
     def getActiveStageIds(self) -> list[int]:  # noqa: N802 - Spark's name
-        """Return their numbers."""
         return list(self.stages)
 
     def getStageInfo(self, stageId: int) -> Any:  # noqa: N802, N803 - Spark's names
-        """Return one of them."""
         self.asked.set()
         return self.stages[stageId]
 
@@ -41,7 +39,6 @@ class Terminal(io.StringIO):
     """Takes what is written, and calls itself a terminal."""
 
     def isatty(self) -> bool:
-        """Say that it is one."""
         return True
 
 
@@ -50,17 +47,19 @@ def session(stages: Stages) -> "SparkSession":
     return cast("SparkSession", SimpleNamespace(sparkContext=context))
 
 
-def test_stages_that_run_at_once_are_told_together() -> None:
-    stages = Stages({9: stage(200, 2, 50, 1), 8: stage(8, 1, 7), 10: None})
-    status = status_of(stages)
-    assert status == StageStatus(stages=(8, 9), tasks=208, running=3, done=57, failed=1)
-    told = "2 stages from 8 on: 57 of 208 tasks, 3 running, 1 failed and tried again"
-    assert str(status) == told
-
-
-def test_one_stage_and_none_are_told_as_such() -> None:
-    assert str(status_of(Stages({7: stage(4, 1, 3)}))) == "stage 7: 3 of 4 tasks, 1 running"
-    assert str(status_of(Stages({}))) == "between two stages"
+@pytest.mark.parametrize(
+    ("stages", "told"),
+    [
+        (
+            {9: stage(200, 2, 50, 1), 8: stage(8, 1, 7), 10: None},
+            "2 stages from 8 on: 57 of 208 tasks, 3 running, 1 failed and tried again",
+        ),
+        ({7: stage(4, 1, 3)}, "stage 7: 3 of 4 tasks, 1 running"),
+        ({}, "between two stages"),
+    ],
+)
+def test_stages_that_run_at_once_are_told_together(stages: dict[int, Any], told: str) -> None:
+    assert str(status_of(Stages(stages))) == told
 
 
 def test_where_there_is_no_terminal_lines_come_while_the_job_runs_and_none_after(
@@ -80,7 +79,6 @@ class Gone(Stages):
     """Stages whose Java was killed."""
 
     def getActiveStageIds(self) -> list[int]:  # noqa: N802 - Spark's name
-        """Fail as py4j does then."""
         self.asked.set()
         raise Py4JNetworkError("Answer from Java side is empty")
 

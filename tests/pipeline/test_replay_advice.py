@@ -74,9 +74,10 @@ def test_what_is_clearly_better_is_advised_with_what_is_behind_it() -> None:
     assert f"better in {STRETCHES} of {STRETCHES} stretches" in got.rests_on
     assert "off by 2 %" in got.rests_on
     assert got.costs.startswith("Each hour 10 moves, 0 connections made again")
-    assert [line.partition(":")[0] for line in sentences(got)[1:]] == [
-        "  rests on", "  costs", "  how sure",
-    ]  # fmt: skip
+    heads = [line.partition(":")[0] for line in sentences(got)[1:]]
+    assert heads == ["  rests on", "  costs", "  how sure"]
+    noted = {name: getattr(got, name) for name in ("text", "name", "rests_on", "costs", "because")}
+    assert Advice.of({"verdict": "try", "sure": "fair", **noted}) == got
 
 
 @pytest.mark.parametrize(
@@ -111,13 +112,7 @@ def test_nothing_is_advised_if_nothing_was_scored_or_too_few_stretches() -> None
     assert got.text == "No advice: it needs 8 stretches of 10 min to compare in; has 7."
 
 
-@pytest.mark.parametrize(
-    "less",
-    [
-        {"other": 0.91},
-        {"better": 9},
-    ],
-)
+@pytest.mark.parametrize("less", [{"other": 0.91}, {"better": 9}])
 def test_what_is_not_clearly_better_is_not_advised(less: dict[str, Any]) -> None:
     got = advice(found(**less))
     assert (got.verdict, got.name) == (Verdict.STAY, OTHER)
@@ -136,14 +131,6 @@ def test_a_strategy_that_moves_nothing_is_not_advised_however_well_it_scores() -
         )
     )
     assert (got.verdict, got.name) == (Verdict.TRY, OTHER)
-
-
-def test_an_advice_is_noted_and_read_again() -> None:
-    got = advice(found())
-    noted = {"verdict": "try", "sure": "fair", **{
-        name: getattr(got, name) for name in ("text", "name", "rests_on", "costs", "because")
-    }}  # fmt: skip
-    assert Advice.of(noted) == got
 
 
 def test_a_short_history_gives_no_advice() -> None:

@@ -31,49 +31,58 @@ def task(state: str, bundle: str = A, **other: Any) -> dict[str, Any]:
     } | other
 
 
-def collected(*lines: dict[str, Any]) -> tuple[CarriedOut, ...]:
-    found = CarriedOutMoves()
-    for line in lines:
-        (found.task if "task" in line else found.move)(line)
-    return found.taken()
-
-
 def carried_out(bundle: str = A) -> CarriedOut:
     return CarriedOut(bundle, "b1:8080", "b2:8080", Cause.OVERLOADED)
 
 
-def test_without_tasks_each_move_that_was_ordered_counts() -> None:
-    lines = (move(), move(B, outcome="placed"), move(outcome="failed"), move(outcome="observed"))
-    assert collected(*lines) == (carried_out(), carried_out(B))
+ONE = (carried_out(),)
+BOTH = (carried_out(), carried_out(B))
+SPLIT = {"cause": "oversized"}
 
 
-@pytest.mark.parametrize("state", ["failed", "superseded", "timed_out", "landed_elsewhere"])
-def test_an_order_that_came_to_nothing_is_no_move(state: str) -> None:
-    assert collected(task("ordered"), move(), task(state)) == ()
-
-
-def test_a_task_is_carried_out_once_when_its_target_serves() -> None:
-    lines = (task("ordered"), move(), task("released"), task("serving"))
-    assert collected(*lines) == (carried_out(),)
-
-
-def test_a_move_whose_reply_was_lost_counts_once_it_is_seen_to_have_happened() -> None:
-    lines = (task("unconfirmed"), move(outcome="failed"), task("ordered"), task("serving"))
-    assert collected(*lines) == (carried_out(),)
-
-
-def test_what_follows_up_orders_of_a_former_leader_is_no_decision_of_this_one() -> None:
-    assert collected(task("serving", asked_by="reconciliation", cause="inherited")) == ()
-
-
-@pytest.mark.parametrize("action", ["split", "merge"])
-def test_a_split_or_merge_is_no_move(action: str) -> None:
-    assert collected(task("serving", action=action, cause="oversized")) == ()
-
-
-def test_moves_of_a_former_term_without_tasks_count_beside_tasks_of_the_next() -> None:
-    lines = (move(B, epoch=2), task("ordered"), move(), task("serving"))
-    assert collected(*lines) == (carried_out(), carried_out(B))
+@pytest.mark.parametrize(
+    ("lines", "counted"),
+    [
+        pytest.param(
+            [move(), move(B, outcome="placed"), move(outcome="failed"), move(outcome="observed")],
+            BOTH,
+            id="without tasks each that was ordered",
+        ),
+        *(
+            pytest.param([task("ordered"), move(), task(state)], (), id=state)
+            for state in ("failed", "superseded", "timed_out", "landed_elsewhere")
+        ),
+        pytest.param(
+            [task("ordered"), move(), task("released"), task("serving")],
+            ONE,
+            id="once, when its target serves",
+        ),
+        pytest.param(
+            [task("unconfirmed"), move(outcome="failed"), task("ordered"), task("serving")],
+            ONE,
+            id="a move whose reply was lost",
+        ),
+        pytest.param(
+            [task("serving", asked_by="reconciliation", cause="inherited")],
+            (),
+            id="an order of a former leader",
+        ),
+        pytest.param([task("serving", action="split", **SPLIT)], (), id="a split"),
+        pytest.param([task("serving", action="merge", **SPLIT)], (), id="a merge"),
+        pytest.param(
+            [move(B, epoch=2), task("ordered"), move(), task("serving")],
+            BOTH,
+            id="a former term without tasks",
+        ),
+    ],
+)
+def test_moves_count_as_carried_out(
+    lines: list[dict[str, Any]], counted: tuple[CarriedOut, ...]
+) -> None:
+    found = CarriedOutMoves()
+    for line in lines:
+        (found.task if "task" in line else found.move)(line)
+    assert found.taken() == counted
 
 
 def test_a_term_keeps_its_tasks_from_round_to_round() -> None:

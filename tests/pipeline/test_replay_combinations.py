@@ -47,11 +47,7 @@ def test_all_values_of_all_settings_are_tried_with_each_other() -> None:
 
 def test_a_setting_goes_to_the_pairs_that_have_it() -> None:
     found = names([PAIR, "overload+round_robin"], "threshold=0.1,0.2")
-    assert found[1:] == [
-        f"{PAIR} threshold=0.1",
-        f"{PAIR} threshold=0.2",
-        "overload+round_robin",
-    ]
+    assert found[1:] == [f"{PAIR} threshold=0.1", f"{PAIR} threshold=0.2", "overload+round_robin"]
     assert len(names([PAIR, "overload+round_robin"], "placement.overloaded=0.7,0.8")) == 1 + 2 + 1
 
 

@@ -19,20 +19,8 @@ RULES = SplitRules()
 
 
 def bundle(low: int, high: int, *, share: float = 0.001, **more: Any) -> dict[str, Any]:
-    rates = dict.fromkeys(
-        ("msgs_in_per_s", "msgs_out_per_s", "bytes_in_per_s", "bytes_out_per_s"), 1.0
-    )
-    return {
-        "bundle": f"t/n/0x{low:08x}_0x{high:08x}",
-        "namespace": "t/n",
-        "broker": "a:1",
-        "share": share,
-        "topics": 4,
-        "producers": 1,
-        "consumers": 1,
-        **rates,
-        **more,
-    }
+    rates = dict.fromkeys(small_report.RATES[:4], 1.0)
+    return small_report.sized(f"t/n/0x{low:08x}_0x{high:08x}", share, **{**rates, **more})
 
 
 def test_a_short_history_gives_nothing_to_act_on() -> None:
@@ -90,55 +78,64 @@ def test_without_data_the_part_says_so_and_draws_nothing() -> None:
     assert len(alone.findings) == 1
 
 
-def test_what_exceeds_a_limit_of_the_leader_is_to_be_split() -> None:
-    rows = to_split(
-        [bundle(0, 1, msgs_in_per_s=31_000.0), bundle(1, 2, topics=1001), bundle(2, 3)], 10, RULES
-    )
-    assert [(row["bundle"][-10:], row["why"]) for row in rows] == [
-        ("0x00000001", "31001 messages/s"),
-        ("0x00000002", "1001 topics"),
-    ]
-
-
-def test_a_bundle_larger_than_half_a_broker_is_to_be_split_whatever_the_limits() -> None:
-    assert to_split([bundle(0, 10, share=0.051)], 10, RULES)[0]["why"] == (
-        "51 % of a broker's mean traffic"
-    )
-    assert to_split([bundle(0, 10, share=0.049)], 10, RULES) == []
-    assert to_split([bundle(0, 10, share=1.0)], 1, RULES) == []
-
-
-def test_a_bundle_of_one_topic_cannot_be_split() -> None:
-    row = to_split([bundle(0, 10, share=0.5, topics=1)], 10, RULES)[0]
-    assert row["hint"] == "has 1 topic: partition the topic instead"
-    row = to_split([bundle(5, 6, share=0.5)], 10, RULES)[0]
-    assert row["hint"] == "is a single position: it cannot be cut"
+@pytest.mark.parametrize(
+    ("given", "brokers", "why", "hint"),
+    [
+        (bundle(0, 1, msgs_in_per_s=31_000.0), 10, "31001 messages/s", "is a single position"),
+        (bundle(1, 9, topics=1001), 10, "1001 topics", ""),
+        (bundle(2, 9), 10, None, ""),
+        (bundle(0, 10, share=0.051), 10, "51 % of a broker's mean traffic", ""),
+        (bundle(0, 10, share=0.049), 10, None, ""),
+        (bundle(0, 10, share=1.0), 1, None, ""),
+        (
+            bundle(0, 10, share=0.5, topics=1),
+            10,
+            "500 % of a broker's mean traffic",
+            "has 1 topic: partition the topic instead",
+        ),
+        (
+            {**bundle(0, 10, share=0.5), "bundle": "t/n/whole"},
+            10,
+            "500 % of a broker's mean traffic",
+            "is a single position: it cannot be cut",
+        ),
+    ],
+)
+def test_what_exceeds_a_limit_or_half_a_broker_is_to_be_split(
+    given: dict[str, Any], brokers: int, why: str | None, hint: str
+) -> None:
+    rows = to_split([given], brokers, RULES)
+    assert [row["why"] for row in rows] == ([why] if why else [])
+    assert all(row["hint"].startswith(hint) for row in rows)
+    largest = bundle(20, 29, share=2.0, topics=2000)
+    assert to_split([given, largest], brokers, RULES)[0]["bundle"] == largest["bundle"]
 
 
 def test_small_neighbours_are_merged_in_pairs() -> None:
     rows = [bundle(at, at + 10) for at in (20, 0, 10, 40)]
     found = to_merge(rows, 2, RULES, {"t/n": 10})
     assert [row["whole"] for row in found] == ["t/n/0x00000000_0x00000014"]
-    assert found[0]["topics"] == 8
-    assert found[0]["same_broker"]
+    assert (found[0]["topics"], found[0]["same_broker"]) == (8, True)
 
 
-def test_a_namespace_keeps_as_many_bundles_as_there_are_brokers() -> None:
-    rows = [bundle(at, at + 10) for at in (0, 10, 20, 30)]
-    assert to_merge(rows, 4, RULES, {"t/n": 4}) == []
-    assert len(to_merge(rows, 3, RULES, {"t/n": 4})) == 1
-    assert len(to_merge(rows, 1, RULES, {"t/n": 4})) == 2
+FOUR = [bundle(at, at + 10) for at in (0, 10, 20, 30)]
+ODD = {**bundle(0, 10), "bundle": "t/n/whole"}
 
 
-def test_what_would_be_cut_again_at_once_is_not_merged() -> None:
-    rows = [bundle(0, 10, topics=600), bundle(10, 20, topics=600)]
-    assert to_merge(rows, 1, RULES, {"t/n": 10}) == []
-
-
-def test_names_that_are_no_bundles_are_left_out() -> None:
-    odd = {**bundle(0, 10), "bundle": "t/n/whole"}
-    assert to_merge([odd, bundle(10, 20)], 1, RULES, {"t/n": 10}) == []
-    assert to_split([{**odd, "share": 0.5}], 10, RULES)[0]["hint"].startswith("is a single")
+@pytest.mark.parametrize(
+    ("rows", "brokers", "bundles", "merged"),
+    [
+        pytest.param(FOUR, 4, 4, 0, id="a bundle for each broker"),
+        pytest.param(FOUR, 3, 4, 1, id="one more than brokers"),
+        pytest.param(FOUR, 1, 4, 2, id="many more"),
+        pytest.param([{**one, "topics": 600} for one in FOUR[:2]], 1, 10, 0, id="to be cut again"),
+        pytest.param([ODD, bundle(10, 20)], 1, 10, 0, id="a name that is no bundle"),
+    ],
+)
+def test_a_namespace_keeps_bundles_for_its_brokers_and_what_would_be_cut_again(
+    rows: list[dict[str, Any]], brokers: int, bundles: int, merged: int
+) -> None:
+    assert len(to_merge(rows, brokers, RULES, {"t/n": bundles})) == merged
 
 
 def namespace(bundles: int, share: float, largest: float) -> dict[str, Any]:
@@ -164,9 +161,6 @@ def test_a_namespace_has_too_few_bundles_for_its_traffic(
 ) -> None:
     row = judged(namespace(bundles, share, largest), brokers=10)
     assert (row["why"], row["wanted"]) == (why, wanted)
-
-
-def test_a_single_broker_needs_no_second_bundle() -> None:
     assert judged(namespace(1, 1.0, 1.0), brokers=1)["why"] == ""
 
 
@@ -187,12 +181,8 @@ def test_numbers_are_told_with_their_units() -> None:
     ]  # fmt: skip
     assert [scaled(1.5e6, "B/s"), scaled(12.0, "/s")] == ["1.50 M B/s", "12.0 /s"]
     assert [percent(0.123), percent(0.123, 1), percent(float("nan"))] == ["12 %", "12.3 %", UNKNOWN]
-    assert [span(90), span(7200), span(3 * 86400), span(0.258)] == [
-        "90 s",
-        "2.0 h",
-        "3.0 days",
-        "0.26 s",
-    ]
+    spans = [span(seconds) for seconds in (90, 7200, 3 * 86400, 0.258)]
+    assert spans == ["90 s", "2.0 h", "3.0 days", "0.26 s"]
     assert [many(1, "move"), many(1200, "move")] == ["1 move", "1,200 moves"]
 
 

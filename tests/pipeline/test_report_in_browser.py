@@ -1,35 +1,19 @@
 """The pipeline's report in a real Chromium: it opens from a file, alone, and all is drawn."""
 
-import base64
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import small_report
-from chromium import PATIENCE_MS, Heard, chromium, opened
-from playwright.sync_api import Browser, Locator, Page, expect
+from chromium import MANY_COLOURS, PATIENCE_MS, chromium, colours, fetched_alone, opened
+from playwright.sync_api import Locator, Page, expect
 
 pytestmark = pytest.mark.browser
 
 CHARTS = 16
 
-MANY_COLOURS = 50
-"""A chart that is not drawn has no more, the letters' edges included."""
-
-COLOURS = """async (text) => {
-    const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-    const image = await createImageBitmap(new Blob([bytes]));
-    const drawing = new OffscreenCanvas(image.width, image.height).getContext("2d");
-    drawing.drawImage(image, 0, 0);
-    const pixels = drawing.getImageData(0, 0, image.width, image.height).data;
-    return new Set(new Uint32Array(pixels.buffer)).size;
-}"""
-
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a report with every part."""
     file = tmp_path_factory.mktemp("report") / "report.html"
     small_report.write(file)
     return file
@@ -41,11 +25,6 @@ def draw_all(page: Page) -> list[Locator]:
         chart.scroll_into_view_if_needed()
         expect(chart).to_have_attribute("data-state", "drawn")
     return charts
-
-
-def colours(blank: Page, png: bytes) -> int:
-    """Return how many colours a picture has."""
-    return int(blank.evaluate(COLOURS, base64.b64encode(png).decode()))
 
 
 def every_chart_has_something_in_it(page: Page, blank: Page) -> None:
@@ -105,14 +84,7 @@ def test_the_report_opens_alone_and_draws_every_chart(report: Path) -> None:
         what_is_drawn_can_be_read(page)
         other_strategies_are_beside_the_active_one(page)
         a_part_that_was_not_made_says_how_to(page)
-        fetches_nothing(heard, report)
-
-
-def fetches_nothing(heard: Heard, file: Path) -> None:
-    assert heard.errors == []
-    assert [url for url in heard.requests if not url.startswith(("data:", "blob:"))] == [
-        file.as_uri()
-    ]
+        fetched_alone(heard, report)
 
 
 def table_overflows(page: Page) -> list[str]:
@@ -173,20 +145,13 @@ def test_charts_are_drawn_before_one_has_read_so_far(report: Path) -> None:
         assert page.evaluate("scrollY") == 0
 
 
-@contextmanager
-def on_a_phone(browser: Browser, file: Path) -> Iterator[Page]:
-    context = browser.new_context(
-        viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True
-    )
-    page = context.new_page()
-    page.set_default_timeout(PATIENCE_MS)
-    page.goto(file.as_uri())
-    yield page
-    context.close()
-
-
 def test_the_report_fits_a_phone(report: Path) -> None:
-    with chromium() as browser, on_a_phone(browser, report) as page:
+    with chromium() as browser:
+        page = browser.new_page(
+            viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True
+        )
+        page.set_default_timeout(PATIENCE_MS)
+        page.goto(report.as_uri())
         for chart in draw_all(page):
             box = chart.bounding_box()
             assert box is not None

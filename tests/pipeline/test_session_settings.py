@@ -12,7 +12,6 @@ QUICK = "-XX:+UseParallelGC"
 
 @pytest.fixture(autouse=True)
 def nothing_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Start from an environment that has no options for Java."""
     with monkeypatch.context() as clean:
         for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS"):
             clean.delenv(name, raising=False)

@@ -17,20 +17,35 @@ def read(content: bytes) -> list[Line]:
     return list(lines_of(memoryview(content)))
 
 
-def test_members_are_one_stream_of_lines() -> None:
-    assert read(members(b"a\nb", b"c\n", b"", b"d\n")) == [Line(b"a"), Line(b"bc"), Line(b"d")]
+A = members(b"a\n")
 
 
-def test_what_stands_behind_the_last_line_feed_is_a_line() -> None:
-    assert read(members(b"a\nb")) == [Line(b"a"), Line(b"b")]
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        pytest.param(members(b"a\nb", b"c\n", b"", b"d\n"), [b"a", b"bc", b"d"], id="members"),
+        pytest.param(members(b"a\nb"), [b"a", b"b"], id="no line feed at the end"),
+        pytest.param(members(b""), [], id="an empty member"),
+        pytest.param(A + b"\0" * 512, [b"a"], id="zeros as padding"),
+    ],
+)
+def test_a_sound_file_is_one_stream_of_lines(content: bytes, lines: list[bytes]) -> None:
+    assert read(content) == [Line(one) for one in lines]
 
 
-def test_an_empty_member_has_no_line() -> None:
-    assert read(members(b"")) == []
-
-
-def test_zeros_behind_the_last_member_are_padding() -> None:
-    assert read(members(b"a\n") + b"\0" * 512) == [Line(b"a")]
+@pytest.mark.parametrize(
+    ("content", "before", "fault"),
+    [
+        pytest.param(b'{"schema":1}\n', [], "incorrect header check", id="no gzip"),
+        pytest.param(A + b"garbage", [b"a"], "", id="garbage behind the last member"),
+        pytest.param(b"", [], "the file is empty; expected gzip", id="empty"),
+    ],
+)
+def test_what_is_not_gzip_is_told(content: bytes, before: list[bytes], fault: str) -> None:
+    *sound, last = read(content)
+    assert sound == [Line(one) for one in before]
+    assert last.fault is not None
+    assert fault in last.fault
 
 
 @pytest.mark.parametrize("missing", [1, 8, 20])
@@ -61,34 +76,14 @@ def test_damage_in_the_middle_costs_what_comes_after_it() -> None:
     assert last.fault.endswith("; expected gzip")
 
 
-def test_what_is_no_gzip_is_told() -> None:
-    (line,) = read(b'{"schema":1}\n')
-    assert line.fault is not None
-    assert "incorrect header check" in line.fault
-
-
-def test_garbage_behind_the_last_member_is_told() -> None:
-    *sound, last = read(members(b"a\n") + b"garbage")
-    assert sound == [Line(b"a")]
-    assert last.fault is not None
-
-
-def test_an_empty_file_is_told() -> None:
-    assert read(b"") == [Line(b"", "the file is empty; expected gzip")]
-
-
-def test_a_line_without_end_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("after", [[], [b"b"]], ids=["at the end", "before others"])
+def test_a_line_without_end_is_told_once_and_does_not_fill_the_memory(
+    after: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(unpacking, "LONGEST_LINE_BYTES", 100_000)
     endless = os.urandom(400_000).replace(b"\n", b" ")
-    first, endless_line, last = read(members(b"a\n" + endless + b"\nb\n"))
-    assert (first, last) == (Line(b"a"), Line(b"b"))
+    ending = b"".join(b"\n%b\n" % one for one in after)
+    first, endless_line, *rest = read(members(b"a\n" + endless + ending))
+    assert (first, rest) == (Line(b"a"), [Line(one) for one in after])
     assert endless_line.fault == "a line of more than 100000 bytes"
     assert len(endless_line.content) < 300_000
-
-
-def test_a_line_without_end_at_the_end_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacking, "LONGEST_LINE_BYTES", 100_000)
-    endless = os.urandom(400_000).replace(b"\n", b" ")
-    first, last = read(members(b"a\n" + endless))
-    assert first == Line(b"a")
-    assert last.fault == "a line of more than 100000 bytes"

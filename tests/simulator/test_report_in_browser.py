@@ -1,18 +1,14 @@
 """The report in a real Chromium: it opens from a file, alone, and answers the mouse."""
 
-import base64
 from pathlib import Path
 
 import pytest
 import small_comparison
-from chromium import Heard, chromium, opened
+from chromium import MANY_COLOURS, Heard, chromium, colours, fetched_alone, opened
 from playwright.sync_api import Locator, Page, expect
 from small_comparison import AVG, EVIL
 
 pytestmark = pytest.mark.browser
-
-MANY_COLOURS = 50
-"""A chart that is not drawn has no more, the letters' edges included."""
 
 PLACE_OF_THE_LAST_MOVE = """(chart) => {
     const layout = chart._fullLayout;
@@ -79,10 +75,7 @@ def values(table: Locator) -> list[float]:
 
 
 def runs_nothing_but_its_own(page: Page, heard: Heard, file: Path) -> None:
-    assert heard.errors == []
-    assert [url for url in heard.requests if not url.startswith(("data:", "blob:"))] == [
-        file.as_uri()
-    ]
+    fetched_alone(heard, file)
     assert page.title() == "2 scenarios simulated"
     expect(page.locator("h2", has_text=EVIL)).to_have_count(1)
     expect(page.locator(".modebar-btn[data-title^='Share']")).to_have_count(0)
@@ -105,19 +98,6 @@ def follows_the_system_to_dark(page: Page) -> None:
     light = title.evaluate("text => getComputedStyle(text).fill")
     page.emulate_media(color_scheme="dark")
     expect(title).not_to_have_css("fill", light)
-
-
-def colours(blank: Page, png: bytes) -> int:
-    """Return how many colours a picture has."""
-    script = """async (text) => {
-        const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-        const image = await createImageBitmap(new Blob([bytes]));
-        const drawing = new OffscreenCanvas(image.width, image.height).getContext("2d");
-        drawing.drawImage(image, 0, 0);
-        const pixels = drawing.getImageData(0, 0, image.width, image.height).data;
-        return new Set(new Uint32Array(pixels.buffer)).size;
-    }"""
-    return int(blank.evaluate(script, base64.b64encode(png).decode()))
 
 
 def test_the_report_opens_alone_and_answers_the_mouse(tmp_path: Path) -> None:

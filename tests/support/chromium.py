@@ -1,5 +1,6 @@
 """A real Chromium without a window, and what a page in it says and asks for."""
 
+import base64
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,3 +51,27 @@ def opened(browser: Browser, file: Path, *, dark: bool = False) -> Iterator[tupl
         yield page, heard
     finally:
         page.close()
+
+
+MANY_COLOURS = 50
+"""A chart that is not drawn has no more, the letters' edges included."""
+
+
+def colours(blank: Page, png: bytes) -> int:
+    """Return how many colours a picture has."""
+    script = """async (text) => {
+        const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+        const image = await createImageBitmap(new Blob([bytes]));
+        const drawing = new OffscreenCanvas(image.width, image.height).getContext("2d");
+        drawing.drawImage(image, 0, 0);
+        const pixels = drawing.getImageData(0, 0, image.width, image.height).data;
+        return new Set(new Uint32Array(pixels.buffer)).size;
+    }"""
+    return int(blank.evaluate(script, base64.b64encode(png).decode()))
+
+
+def fetched_alone(heard: Heard, file: Path) -> None:
+    """Check that a page fetched nothing but its own file, and that nothing failed."""
+    assert heard.errors == []
+    asked = [url for url in heard.requests if not url.startswith(("data:", "blob:"))]
+    assert asked == [file.as_uri()]

@@ -1,7 +1,7 @@
 """Months of brokers whose costs are known, made from the truth without any simulation."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -166,20 +166,27 @@ def _wander(month: Month, rng: np.random.Generator, steps: int, units: int) -> F
     return month.wander * _ar(rng, (steps, units, 5), keep)
 
 
-def with_moves(month: Month, of: Made) -> Rows:
-    units = len(of.class_of)
-    shape = (units, -1)
-    moved = np.zeros((units, len(of.owner)), dtype=np.bool_)
-    for at in range(1, len(of.owner)):
+def with_moves(of: Made, block: Ints | None = None, late: Flags | None = None) -> Rows:
+    """Return the rows of a month and those of its moves, as the job makes them of slots.
+
+    ``block`` and ``late`` are of each slot; days and the second half of the month unless given.
+    """
+    units, steps = len(of.class_of), len(of.owner)
+    moved = np.zeros((units, steps), dtype=np.bool_)
+    for at in range(1, steps):
         other = of.owner[at] != of.owner[at - 1]
         moved[of.owner[at][other], at] = True
         moved[of.owner[at - 1][other], at] = True
     rows = of.rows
-    changed = changes(
-        rows.rates.reshape(*shape, 6), rows.usage.reshape(*shape, 5), moved, of.class_of
+    block, late = (
+        rows.block[:steps] if block is None else block,
+        rows.late[:steps] if late is None else late,
     )
-    day = changed.slot * month.step_minutes // MINUTES_PER_DAY
-    return Rows.joined([rows, changed.rows(day, day >= month.days / 2)])
+    rates, usage = (one.reshape(units, steps, -1) for one in (rows.rates, rows.usage))
+    changed = changes(rates, usage, moved, of.class_of)
+    blocks = np.tile(block, units)
+    level = replace(rows, block=blocks, held_out=blocks % 5 == 4, late=np.tile(late, units))
+    return Rows.joined([level, changed.rows(block[changed.slot], late[changed.slot])])
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -1,12 +1,12 @@
 """An ingest in processes of its own, with a small heap: how fast it is and what it takes."""
 
 import json
-import re
 import sys
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from peaks import java_of, peak_bytes
 
 from loadmanager.pipeline.ingest import job as ingest
 from loadmanager.pipeline.jobs import Work
@@ -18,14 +18,6 @@ if TYPE_CHECKING:
 
 HEAP = "1g"
 """For driver and executor in one, whatever the size."""
-
-_PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
-
-
-def peak_bytes(process: int | str) -> int:
-    found = _PEAK.search(Path(f"/proc/{process}/status").read_text(encoding="ascii"))
-    assert found is not None
-    return int(found[1]) * 1024
 
 
 def live_heap_bytes(spark: "SparkSession") -> int:
@@ -41,7 +33,6 @@ def measure(history: str, out: str, until: datetime | None) -> dict[str, object]
     settings = SessionSettings(master="local[2]", driver_memory=HEAP)
     with spark_session(settings, "bench") as spark:
         store = Store(spark, out)
-        java = str(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr] # of a local Spark
         began_s = time.perf_counter()
         told = ingest.run(Work(spark=spark, store=store, history=history, until=until))
         took_s = time.perf_counter() - began_s
@@ -50,7 +41,7 @@ def measure(history: str, out: str, until: datetime | None) -> dict[str, object]
             "samples": store.table("bundle_load").count(),
             "took_s": took_s,
             "live_heap_bytes": heap_bytes,
-            "java_peak_bytes": peak_bytes(java),
+            "java_peak_bytes": peak_bytes(java_of(spark)),
             "python_peak_bytes": peak_bytes("self"),
             "told": told,
         }

@@ -111,10 +111,8 @@ def table_of(spark: "SparkSession", table: Table, rows: Iterable[Mapping[str, An
 
 
 def samples(spark: "SparkSession", rows: Iterable[Mapping[str, Any]]) -> "DataFrame":
-    """Return `sample` rows as ``bundle_load``."""
     return table_of(spark, BUNDLE_LOAD, rows)
 
 
 def reports(spark: "SparkSession", rows: Iterable[Mapping[str, Any]]) -> "DataFrame":
-    """Return `report` rows as ``broker_load``."""
     return table_of(spark, BROKER_LOAD, rows)

@@ -5,8 +5,9 @@ import os
 import sys
 import time
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
+
+from peaks import java_of, peak_bytes
 
 from loadmanager.pipeline.ingest import job as ingest
 from loadmanager.pipeline.jobs import Work
@@ -33,25 +34,17 @@ def measure(tables: str, cores: int, hours: float, settings: tuple[str, ...]) ->
         replay.run(Work(spark=spark, store=store, until=until, options=options))
         took_s = time.perf_counter() - began_s
         facts = store.facts("replay") or {}
-        jvm: Any = spark._jvm
         return {
             "took_s": took_s,
             "decisions": facts["replayed"] * (facts["combinations"] + 1),
             "driver_peak_bytes": peak_bytes(os.getpid()),
-            "jvm_peak_bytes": peak_bytes(int(jvm.java.lang.ProcessHandle.current().pid())),
+            "jvm_peak_bytes": peak_bytes(java_of(spark)),
         }
 
 
 def take_in(history: str, tables: str) -> None:
-    """Ingest a history with all cores."""
     with spark_session(_settings(os.cpu_count() or 1), "ingest") as spark:
         ingest.run(Work(spark=spark, store=Store(spark, tables), history=history))
-
-
-def peak_bytes(process: int) -> int:
-    status = Path(f"/proc/{process}/status").read_text(encoding="ascii")
-    line = next(one for one in status.splitlines() if one.startswith("VmHWM"))
-    return int(line.split()[1]) * 1024
 
 
 def _settings(cores: int) -> SessionSettings:

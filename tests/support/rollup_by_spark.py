@@ -13,16 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import psutil
+from peaks import java_of, peak_bytes
 from pyspark import StorageLevel
 
 from loadmanager.pipeline.rollup.frames import days, hours, longer
 from loadmanager.pipeline.rollup.measures import RATES
-from loadmanager.pipeline.rollup.minutes import (
-    BUNDLE,
-    bundle_minutes,
-    bundle_names,
-    bundle_slices,
-)
+from loadmanager.pipeline.rollup.minutes import BUNDLE, bundle_minutes, bundle_names, bundle_slices
 from loadmanager.pipeline.rollup.rollup_tables import BUNDLE_DAYS, BUNDLE_HOURS, BUNDLE_MINUTES
 from loadmanager.pipeline.session import SessionSettings, spark_session
 from loadmanager.pipeline.store import write_rows
@@ -30,6 +26,7 @@ from loadmanager.pipeline.store import write_rows
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_MIB: Final = 2**20
 _WARMING: Final = 200_000
 
 
@@ -57,19 +54,12 @@ def measured(samples: Path, out: Path, heap: str) -> dict[str, Any]:
         rolled_up(spark, samples, out / "warm", _WARMING)
         shutil.rmtree(out / "warm")
         took_s = rolled_up(spark, samples, out)
-        jvm: Any = spark._jvm
-        peak_mib = _peak_mib(jvm.java.lang.ProcessHandle.current().pid())
+        peak_mib = peak_bytes(java_of(spark)) / _MIB
         started = psutil.Process().children(recursive=True)
         workers = [one.pid for one in started if "python" in one.name()]
-        workers_mib = sum(map(_peak_mib, workers))
+        workers_mib = sum(map(peak_bytes, workers)) / _MIB
     own_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {"took_s": took_s, "peak_mib": peak_mib, "python_peak_mib": own_mib + workers_mib}
-
-
-def _peak_mib(process: int) -> float:
-    """Return the most memory that a process ever had; what it shares with others counts, too."""
-    lines = (line.split() for line in Path(f"/proc/{process}/status").read_text().splitlines())
-    return next(int(line[1]) / 1024 for line in lines if line[0] == "VmHWM:")
 
 
 if __name__ == "__main__":
