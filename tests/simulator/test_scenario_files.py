@@ -3,7 +3,6 @@ from pathlib import Path
 import pytest
 from scenario_texts import SOUND, loaded, told
 
-from loadmanager.simulator.catalogue import shipped
 from loadmanager.simulator.scenario_files import ScenarioError, load_scenario
 
 
@@ -11,11 +10,6 @@ def test_a_sound_file_is_a_scenario_with_defaults_for_the_rest(tmp_path: Path) -
     scenario = loaded(tmp_path, SOUND)
     assert scenario.broker_names == ("small-1", "small-2")
     assert (scenario.duration_s, scenario.step_s, scenario.load[0].bundles) == (600, 10, 16)
-
-
-@pytest.mark.parametrize("name", shipped())
-def test_every_shipped_scenario_is_sound(name: str) -> None:
-    assert load_scenario(shipped()[name]).title
 
 
 def test_all_single_faults_are_told(tmp_path: Path) -> None:
@@ -111,9 +105,17 @@ def test_what_is_no_scenario_at_all_is_told(tmp_path: Path, text: str, fault: st
     assert [one for one in told(tmp_path, text) if one.startswith(fault)]
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_file_or_a_trace_that_is_not_there_is_told_by_its_name(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match=r"no\.toml: No such file or directory; expected"):
         load_scenario(tmp_path / "no.toml")
+    path, trace = tmp_path / "x.toml", tmp_path / "rates.csv"
+    path.write_text(SOUND)
+    with pytest.raises(ScenarioError) as caught:
+        load_scenario(path, trace=trace)
+    assert caught.value.faults == (f"{trace}: no such file; expected recorded topic rates",)
+    trace.write_text("")
+    scenario = load_scenario(path, trace=trace)
+    assert (scenario.trace, scenario.load) == (trace, ())  # It is the whole load.
 
 
 def test_pulsars_names_of_strategies_and_settings_are_taken(tmp_path: Path) -> None:
@@ -129,20 +131,3 @@ def test_a_trace_is_looked_for_beside_the_scenario(tmp_path: Path) -> None:
     assert told(tmp_path, text) == ['trace = "rates.csv"; expected a file; there is no rates.csv']
     (tmp_path / "rates.csv").write_text("")
     assert loaded(tmp_path, text).trace == tmp_path / "rates.csv"
-
-
-def test_a_trace_that_is_given_and_is_not_there_is_told_by_its_name(tmp_path: Path) -> None:
-    path, trace = tmp_path / "x.toml", tmp_path / "rates.csv"
-    path.write_text(SOUND)
-    with pytest.raises(ScenarioError) as caught:
-        load_scenario(path, trace=trace)
-    assert caught.value.faults == (f"{trace}: no such file; expected recorded topic rates",)
-
-
-def test_a_trace_that_is_given_is_the_whole_load(tmp_path: Path) -> None:
-    trace = tmp_path / "rates.csv"
-    trace.write_text("")
-    path = tmp_path / "x.toml"
-    path.write_text(SOUND)
-    scenario = load_scenario(path, trace=trace)
-    assert (scenario.trace, scenario.load) == (trace, ())

@@ -20,7 +20,7 @@ from simulated_jobs import (
 from waiting import eventually
 
 from loadmanager.simulator import simulation_jobs
-from loadmanager.simulator.scores import Scores, scores_of
+from loadmanager.simulator.scores import scores_of
 from loadmanager.simulator.simulation_jobs import (
     SimulationDied,
     Spread,
@@ -176,17 +176,13 @@ def test_never_is_more_than_any_number(values: list[float | None], want: Spread)
 
 
 def test_the_best_is_closest_to_the_bound_then_overloads_least_then_interrupts_least() -> None:
-    def scores(overload_min: float, gap: float, interrupted_client_s: float) -> Scores:
-        return replace(
-            SCORES,
-            overload_min=overload_min,
-            priced_gap=gap,
-            interrupted_client_s=interrupted_client_s,
-        )
-
-    # In the order of the pairs; half a minute and 0.001 are no difference.
-    reached = [scores(0, 0.3, 0), scores(0.4, 0.101, 5), scores(0.0, 0.1, 9), scores(5, 0.1, 1)]
-    reached.append(scores(0, float("nan"), 0))
+    # Overload, gap and interruption in the order of the pairs; half a minute and 0.001 are no
+    # difference.
+    found = [(0, 0.3, 0), (0.4, 0.101, 5), (0.0, 0.1, 9), (5, 0.1, 1), (0, float("nan"), 0)]
+    reached = [
+        replace(SCORES, overload_min=overload, priced_gap=gap, interrupted_client_s=interrupted)
+        for overload, gap, interrupted in found
+    ]
     jobs = small_jobs(1, [pair.name for pair in every_pair()[:5]])
     best = ranked(compared(zip(jobs, reached, strict=True)))
     order = [jobs.index(next(job for job in jobs if job.strategy == one.strategy)) for one in best]

@@ -31,20 +31,14 @@ def test_a_bundle_has_the_topics_whose_names_hash_into_its_range() -> None:
     at = [cut.at(position(name, "crc32")) for name in names]
     assert found.bundles == cut.bundles
     assert found.topics.tolist() == [at.count(bundle) for bundle in cut.bundles]
-
-
-def test_even_topics_give_a_bundle_traffic_in_proportion_to_their_number() -> None:
-    found = topics(load())
     np.testing.assert_allclose(found.shares[0].msgs_in_per_s, found.topics * 10.0)
 
 
-def test_a_message_in_makes_the_other_rates() -> None:
-    share = topics(load(fan_out=3.0, message_bytes=100.0)).shares[0]
-    assert share.profile.tolist() == [1.0, 3.0, 100.0, 300.0]
-
-
-def test_clients_are_counted_by_topic() -> None:
-    found = topics(load(producers_per_topic=2.0, consumers_per_topic=0.5))
+def test_a_message_in_makes_the_other_rates_and_clients_are_counted_by_topic() -> None:
+    found = topics(
+        load(fan_out=3.0, message_bytes=100.0, producers_per_topic=2.0, consumers_per_topic=0.5)
+    )
+    assert found.shares[0].profile.tolist() == [1.0, 3.0, 100.0, 300.0]
     assert found.producers.tolist() == (2 * found.topics).tolist()
     assert found.consumers.tolist() == np.rint(found.topics / 2).astype(int).tolist()
 
@@ -117,11 +111,12 @@ def test_shares_make_up_the_whole(skew: Skew, count: int, seed: int) -> None:
     assert found.sum() == pytest.approx(1.0)
 
 
-def test_hot_topics_have_their_share_together() -> None:
-    found = np.sort(weights(Hot(kind="hot", topics=2, share=0.8), 10, np.random.default_rng(3)))
-    np.testing.assert_allclose(found, [0.025] * 8 + [0.4] * 2)
-
-
-def test_more_hot_topics_than_there_are_leave_all_alike() -> None:
-    found = weights(Hot(kind="hot", topics=9, share=0.8), 4, np.random.default_rng(3))
-    assert found.tolist() == [0.25] * 4
+@pytest.mark.parametrize(
+    ("hot", "count", "want"),
+    [(2, 10, [0.025] * 8 + [0.4] * 2), (9, 4, [0.25] * 4)],
+    ids=["together", "more than there are"],
+)
+def test_hot_topics_have_their_share_together(hot: int, count: int, want: list[float]) -> None:
+    skew = Hot(kind="hot", topics=hot, share=0.8)
+    found = np.sort(weights(skew, count, np.random.default_rng(3)))
+    np.testing.assert_allclose(found, want)

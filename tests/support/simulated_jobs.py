@@ -2,6 +2,7 @@
 
 import os
 import time
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -36,25 +37,10 @@ tick_interval_s = 30.0
 
 
 def small_scenario(**changed: Any) -> Scenario:
-    fields: dict[str, Any] = {
-        "title": "two brokers",
-        "duration_s": 240.0,
-        "seed": 7,
-        "brokers": [{"name": "b", "count": 2}],
-        "load": [
-            {
-                "namespace": "shop/orders",
-                "bundles": 8,
-                "topics": 40,
-                "msgs_in_per_s": 60_000.0,
-                "placed_on": ["b-1"],
-                "patterns": [{"kind": "jitter", "fraction": 0.2}],
-            }
-        ],
-        "leader": {"settle_s": 0.0},
-        **changed,
-    }
-    return Scenario.model_validate(fields)
+    """Return four minutes of two brokers, of which one has everything at the beginning."""
+    fields = tomllib.loads(SCENARIO)
+    del fields["step_s"], fields["leader"]["tick_interval_s"]
+    return Scenario.model_validate(fields | {"duration_s": 240.0} | changed)
 
 
 def small_jobs(
