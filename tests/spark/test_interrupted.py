@@ -12,7 +12,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(480)]
 
 
 def javas_of(mark: str) -> list[str]:
-    """Return the command lines of all Java processes that have ``mark`` in them."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

@@ -24,7 +24,6 @@ Row = dict[str, Any]
 
 
 def averages_in(history: LeaderHistory) -> dict[str, dict[str, Row]]:
-    """Return the rows of all clusters by their bundles."""
     found: dict[str, dict[str, Row]] = {}
     for row in AVERAGES_TABLE.conform(latest_averages(history)).collect():
         found.setdefault(row["cluster"], {})[row["bundle"]] = row.asDict()

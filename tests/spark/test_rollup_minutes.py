@@ -29,119 +29,100 @@ Row = dict[str, Any]
 WHOLE = "t/n/0x00000000_0xffffffff"
 OTHER = "t/m/0x00000000_0xffffffff"
 
-# Each case is a cluster of its own, so that one job of Spark computes all of them.
-CASES: dict[str, list[Row]] = {
-    "weighted": [sample(10, 60.0, interval_s=10.0), sample(60, 120.0, interval_s=50.0)],
-    "shared out": [sample(135, 8.0, interval_s=90.0)],
-    "first": [sample(30, 8.0, interval_s=None, window_s=5.0)],
-    "unknown": [sample(30, 8.0, interval_s=None, window_s=None)],
-    "at once": [sample(30, 8.0, interval_s=30.0), sample(30, 9.0, interval_s=0.0)],
-    "silent": [sample(3600, 8.0, interval_s=3600.0)],
+# Each case is a cluster of its own, so that one job of Spark computes all of them: the reports, and
+# for minutes since noon seconds, mean and highest.
+Minutes = dict[int, list[float]]
+CASES: dict[str, tuple[list[Row], Minutes]] = {
+    # 10 s at 60 and 50 s at 120: (600 + 6000) / 60.
+    "weighted by time": (
+        [sample(10, 60.0, interval_s=10.0), sample(60, 120.0, interval_s=50.0)],
+        {0: [60.0, 110.0, 120.0]},
+    ),
+    # From 0:45 to 2:15.
+    "shared out over minutes": (
+        [sample(135, 8.0, interval_s=90.0)],
+        {0: [15.0, 8.0, 8.0], 1: [60.0, 8.0, 8.0], 2: [15.0, 8.0, 8.0]},
+    ),
+    "the first of a registration": (
+        [sample(30, 8.0, interval_s=None, window_s=5.0)],
+        {0: [5.0, 8.0, 8.0]},
+    ),
+    "nothing known": (
+        [sample(30, 8.0, interval_s=None, window_s=None)],
+        {0: [1.0, 8.0, 8.0]},
+    ),
+    "two at once": (
+        [sample(30, 8.0, interval_s=30.0), sample(30, 9.0, interval_s=0.0)],
+        {0: [30.001, 8.0 + 0.001 / 30.001, 9.0]},
+    ),
+    "at most five minutes after a silence": (
+        [sample(3600, 8.0, interval_s=3600.0)],
+        {minute: [60.0, 8.0, 8.0] for minute in range(55, 60)},
+    ),
     # Ten seconds by the monotonic clock, an hour by the wall clock.
-    "forward": [sample(10, 8.0), sample(3620, 8.0)],
-    "back": [sample(60, 10.0, interval_s=60.0), sample(60.001, 30.0, interval_s=60.0)],
-    "two brokers": [
-        sample(60, 10.0, interval_s=60.0, broker="a:1"),
-        sample(60, 40.0, interval_s=60.0, broker="b:1"),
-    ],
-    "nonsense": [sample(0, 8.0, at_ms=at_ms, interval_s=60.0) for at_ms in (0, 1)],
-    "split": [
-        sample(30, 30.0, interval_s=30.0, bundle=WHOLE),
-        sample(60, 10.0, interval_s=30.0, bundle=FIRST),
-        sample(60, 20.0, interval_s=30.0, bundle=SECOND),
-    ],
-    "namespaces": [
-        sample(60, 10.0, interval_s=60.0),
-        sample(60, 40.0, interval_s=30.0, bundle=SECOND),
-        sample(60, 7.0, interval_s=60.0, bundle=OTHER),
-    ],
+    "a clock that jumps forward": (
+        [sample(10, 8.0), sample(3620, 8.0)],
+        {0: [10.0, 8.0, 8.0], 60: [10.0, 8.0, 8.0]},
+    ),
+    "a clock that is set back": (
+        [sample(60, 10.0, interval_s=60.0), sample(60.001, 30.0, interval_s=60.0)],
+        {0: [60.0, 20.0, 30.0], 1: [0.001, 30.0, 30.0]},
+    ),
+    "two brokers": (
+        [
+            sample(60, rate, interval_s=60.0, broker=name)
+            for name, rate in (("a", 10.0), ("b", 40.0))
+        ],
+        {0: [60.0, 25.0, 40.0]},
+    ),
+    "a clock that shows nonsense": (
+        [sample(0, 8.0, at_ms=at_ms, interval_s=60.0) for at_ms in (0, 1)],
+        {-NOON_MS // 60_000: [0.001, 8.0, 8.0]},
+    ),
+    # Of both halves together it is the traffic of the whole.
+    "split": (
+        [
+            sample(30, 30.0, interval_s=30.0, bundle=WHOLE),
+            sample(60, 10.0, interval_s=30.0, bundle=FIRST),
+            sample(60, 20.0, interval_s=30.0, bundle=SECOND),
+        ],
+        {0: [30.0, 10.0, 10.0]},
+    ),
+    "namespaces": (
+        [
+            sample(60, 10.0, interval_s=60.0),
+            sample(60, 40.0, interval_s=30.0, bundle=SECOND),
+            sample(60, 7.0, interval_s=60.0, bundle=OTHER),
+        ],
+        {0: [60.0, 10.0, 10.0]},
+    ),
 }
 
 
 @pytest.fixture(scope="module")
 def bundles(spark: "SparkSession") -> "DataFrame":
-    """Return the minutes of the bundles of all `CASES`."""
-    rows = [row | {"cluster": case} for case, every in CASES.items() for row in every]
+    rows = [row | {"cluster": case} for case, (every, _) in CASES.items() for row in every]
     made = bundle_minutes(bundle_slices(samples(spark, rows)))
     return BUNDLE_MINUTES.conform(made).localCheckpoint()
 
 
-@pytest.fixture(scope="module")
-def cases(bundles: "DataFrame") -> dict[str, dict[int, Row]]:
-    """Return the minutes of `FIRST` in each case, by whole minutes since noon."""
-    found: dict[str, dict[int, Row]] = {case: {} for case in CASES}
+def test_a_report_counts_for_the_minutes_that_it_stands_for(bundles: "DataFrame") -> None:
+    found: dict[str, Minutes] = {case: {} for case in CASES}
     for row in bundles.where(F.col("bundle") == FIRST).collect():
         minute = round((row["minute"].timestamp() * 1000 - NOON_MS) / 60_000)
-        found[row["cluster"]][minute] = row.asDict()
-    return found
+        names = ("seconds", "msgs_in_per_s_mean", "msgs_in_per_s_max")
+        found[row["cluster"]][minute] = [row[name] for name in names]
+    for case, (_, expected) in CASES.items():
+        assert found[case].keys() == expected.keys(), case
+        for minute, figures in expected.items():
+            assert found[case][minute] == pytest.approx(figures, rel=1e-4), case
 
 
-Cases = dict[str, dict[int, Row]]
-
-
-def told(row: Row) -> list[float]:
-    return [row["seconds"], row["msgs_in_per_s_mean"], row["msgs_in_per_s_max"]]
-
-
-def test_a_mean_is_weighted_by_the_time_that_each_report_stands_for(cases: Cases) -> None:
-    # 10 s at 60 and 50 s at 120: (600 + 6000) / 60.
-    found = cases["weighted"]
-    assert list(found) == [0]
-    assert told(found[0]) == pytest.approx([60.0, 110.0, 120.0])
-    row = found[0]
+def test_a_minute_has_all_rates_and_says_whose_it_is(bundles: "DataFrame") -> None:
+    (row,) = bundles.where(F.col("cluster") == "weighted by time").collect()
     assert (row["reports"], row["namespace"], str(row["date"])) == (2, "t/n", "2026-01-05")
     assert row["msgs_out_per_s_mean"] == pytest.approx(220.0)
     assert row["bytes_out_per_s_mean"] == pytest.approx(22_000.0)
-
-
-def test_a_report_is_shared_out_over_the_minutes_that_it_stands_for(cases: Cases) -> None:
-    # From 0:45 to 2:15.
-    assert {minute: told(row) for minute, row in cases["shared out"].items()} == {
-        0: [15.0, 8.0, 8.0],
-        1: [60.0, 8.0, 8.0],
-        2: [15.0, 8.0, 8.0],
-    }
-
-
-def test_the_first_report_of_a_registration_stands_for_its_window(cases: Cases) -> None:
-    assert told(cases["first"][0]) == [5.0, 8.0, 8.0]
-
-
-def test_a_report_of_which_nothing_is_known_stands_for_a_second(cases: Cases) -> None:
-    assert told(cases["unknown"][0]) == [1.0, 8.0, 8.0]
-
-
-def test_two_reports_at_once_both_count(cases: Cases) -> None:
-    seconds, mean, highest = told(cases["at once"][0])
-    assert seconds == pytest.approx(30.001)
-    assert 8.0 < mean < 8.001
-    assert highest == 9.0
-
-
-def test_after_a_long_silence_a_report_stands_for_five_minutes_and_no_more(cases: Cases) -> None:
-    found = cases["silent"]
-    assert sorted(found) == [55, 56, 57, 58, 59]
-    assert all(told(row) == [60.0, 8.0, 8.0] for row in found.values())
-
-
-def test_a_clock_that_jumps_forward_leaves_a_gap(cases: Cases) -> None:
-    assert {minute: row["seconds"] for minute, row in cases["forward"].items()} == {
-        0: 10.0,
-        60: 10.0,
-    }
-
-
-def test_a_clock_that_is_set_back_makes_no_minute_longer(cases: Cases) -> None:
-    assert told(cases["back"][0]) == pytest.approx([60.0, 20.0, 30.0], rel=1e-4)
-
-
-def test_a_bundle_that_two_brokers_report_is_the_mean_of_both(cases: Cases) -> None:
-    assert told(cases["two brokers"][0]) == [60.0, 25.0, 40.0]
-
-
-def test_clocks_that_show_nonsense_end_nothing(cases: Cases) -> None:
-    (row,) = cases["nonsense"].values()
-    assert (row["minute"].timestamp(), row["seconds"]) == (0.0, 0.001)
 
 
 def test_the_minute_of_a_split_has_the_traffic_of_the_whole(bundles: "DataFrame") -> None:
@@ -170,7 +151,6 @@ BROKERS: dict[str, list[Row]] = {
 
 @pytest.fixture(scope="module")
 def brokers(spark: "SparkSession") -> "DataFrame":
-    """Return the minutes of all `BROKERS`."""
     rows = [row | {"cluster": case} for case, every in BROKERS.items() for row in every]
     made = broker_minutes(broker_slices(reports(spark, rows)))
     return BROKER_MINUTES.conform(made).localCheckpoint()

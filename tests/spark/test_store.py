@@ -1,7 +1,7 @@
 """Derived tables are replaced together: a reader has the former ones or the new ones."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,6 @@ class Dying(Store):
     """A store whose process is killed before its manifest is there."""
 
     def replace(self, job: str, frames: Mapping[Table, Any], facts: Mapping[str, Any]) -> None:
-        """Die when all tables are written."""
         write = self.files.write
 
         def die(where: str, content: str | bytes) -> None:
@@ -76,23 +75,14 @@ def test_a_new_version_takes_the_place_of_the_former_one_which_can_be_read_to_it
     assert [row["name"] for row in began.collect()] == ["a"]
     with pytest.raises(PipelineError, match="there is no table days yet"):
         store.table("days")
-
-
-def test_versions_before_the_former_one_are_removed_also_of_tables_that_are_made_no_more(
-    spark: "SparkSession", tmp_path: Path
-) -> None:
-    store = Store(spark, str(tmp_path))
-    store.replace("sums", frames(spark, "a"), {})
-    for name in ("b", "c"):
-        store.replace("sums", {FEW: frames(spark, name)[FEW]}, {})
-    assert names_of(store) == ["c"]
+    # Those before the former one are removed, also of tables that are made no more.
+    store.replace("sums", {FEW: store.table("few").union(frames(spark, "d")[FEW])}, {})
+    assert names_of(store) == ["b", "c", "d"], "made of the one before it"
     kept = sorted(one.name for one in tmp_path.glob("few/version=*"))
     assert kept == ["version=000002", "version=000003"]
     assert list(tmp_path.glob("days/version=*")) == []
-    assert sorted(one.name for one in tmp_path.glob("jobs/sums/*.json")) == [
-        "000002.json",
-        "000003.json",
-    ]
+    manifests = sorted(one.name for one in tmp_path.glob("jobs/sums/*.json"))
+    assert manifests == ["000002.json", "000003.json"]
 
 
 def test_the_manifest_of_a_batch_is_read_once_and_its_files_are_not_kept(
@@ -105,18 +95,16 @@ def test_the_manifest_of_a_batch_is_read_once_and_its_files_are_not_kept(
     assert found == [(batch, {"tables": [], "lines": {}}) for batch in (1, 2)]
     assert store.files_read() == {"file 1": [1], "file 2": [2]}
     store.commit(3, {"files": {}, "tables": [], "lines": {}})
-    read: list[str] = []
-    monkeypatch.setattr(store.files, "read", _noting(read, store.files.read))
-    assert [one.number for one in store.batches()] == [1, 2, 3]
-    assert [Path(path).name for path in read] == ["000003.json"]
+    noted: list[str] = []
+    read = store.files.read
 
-
-def _noting(told: list[str], read: Callable[[str], str]) -> Callable[[str], str]:
     def noting(where: str) -> str:
-        told.append(where)
+        noted.append(where)
         return read(where)
 
-    return noting
+    monkeypatch.setattr(store.files, "read", noting)
+    assert [one.number for one in store.batches()] == [1, 2, 3]
+    assert [Path(path).name for path in noted] == ["000003.json"]
 
 
 def test_a_job_that_dies_leaves_the_former_version(spark: "SparkSession", tmp_path: Path) -> None:
@@ -129,13 +117,6 @@ def test_a_job_that_dies_leaves_the_former_version(spark: "SparkSession", tmp_pa
     store.replace("sums", frames(spark, "c"), {"run": 3})
     assert names_of(store) == ["c"]
     assert len(list(tmp_path.glob("few/version=*"))) == 2
-
-
-def test_a_version_may_be_made_of_the_one_before_it(spark: "SparkSession", tmp_path: Path) -> None:
-    store = Store(spark, str(tmp_path))
-    store.replace("sums", frames(spark, "a"), {})
-    store.replace("sums", {FEW: store.table("few").union(frames(spark, "b")[FEW])}, {})
-    assert names_of(store) == ["a", "b"]
 
 
 def test_what_was_never_made_is_refused_with_the_job_that_makes_it(
