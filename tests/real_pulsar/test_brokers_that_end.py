@@ -65,7 +65,12 @@ def _asked(cluster: RealPulsar, broker: int, path: str) -> Any:
 
 pulsar = pytest.importorskip("pulsar", reason="needs pulsar-client: pip install pulsar-client")
 
-pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900), pytest.mark.flaky(reruns=1)]
+pytestmark = [
+    pytest.mark.pulsar,
+    pytest.mark.thorough,
+    pytest.mark.timeout(900),
+    pytest.mark.flaky(reruns=1),
+]
 
 NAMESPACE = "trial/ending"
 NAMES = [f"persistent://{NAMESPACE}/topic-{number}" for number in range(24)]

@@ -13,7 +13,12 @@ from real_pulsar import RealPulsar, lies_in
 
 pulsar = pytest.importorskip("pulsar", reason="needs pulsar-client: pip install pulsar-client")
 
-pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(600), pytest.mark.flaky(reruns=1)]
+pytestmark = [
+    pytest.mark.pulsar,
+    pytest.mark.thorough,
+    pytest.mark.timeout(600),
+    pytest.mark.flaky(reruns=1),
+]
 
 NAMESPACE = "trial/crowd"
 NAMES = [f"persistent://{NAMESPACE}/topic-{number}" for number in range(60)]

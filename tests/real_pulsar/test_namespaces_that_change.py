@@ -12,7 +12,12 @@ from real_pulsar import RealPulsar
 
 pulsar = pytest.importorskip("pulsar", reason="needs pulsar-client: pip install pulsar-client")
 
-pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(600), pytest.mark.flaky(reruns=1)]
+pytestmark = [
+    pytest.mark.pulsar,
+    pytest.mark.thorough,
+    pytest.mark.timeout(600),
+    pytest.mark.flaky(reruns=1),
+]
 
 KEPT, DELETED = "trial/kept", "trial/deleted"
 TOPICS = {

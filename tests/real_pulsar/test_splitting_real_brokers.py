@@ -9,7 +9,12 @@ from real_pulsar import RealPulsar
 
 pulsar = pytest.importorskip("pulsar", reason="needs pulsar-client: pip install pulsar-client")
 
-pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(600), pytest.mark.flaky(reruns=1)]
+pytestmark = [
+    pytest.mark.pulsar,
+    pytest.mark.thorough,
+    pytest.mark.timeout(600),
+    pytest.mark.flaky(reruns=1),
+]
 
 
 def test_one_bundle_with_all_traffic_is_cut_and_spread(cluster: RealPulsar, tmp_path: Path) -> None:

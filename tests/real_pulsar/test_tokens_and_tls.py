@@ -14,7 +14,12 @@ from secured_pulsar import SUPERUSER, Secured
 
 from loadmanager.attach.pulsar_balancer import SWITCHES
 
-pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(600), pytest.mark.flaky(reruns=1)]
+pytestmark = [
+    pytest.mark.pulsar,
+    pytest.mark.thorough,
+    pytest.mark.timeout(600),
+    pytest.mark.flaky(reruns=1),
+]
 
 VERSION = os.environ.get("LOADMANAGER_PULSAR_VERSION", "4.0.7")
 MANAGER = os.environ.get("LOADMANAGER_PULSAR_MANAGER") or "modular"
