@@ -25,9 +25,9 @@ SUITES_BY_COST = (
     "admin_client",
     "browser",
     "simulated",
-    "docker",
-    "faults",
     "spark",
+    "faults",
+    "docker",
     "pulsar",
     "bench",
 )
