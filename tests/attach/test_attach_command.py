@@ -42,9 +42,7 @@ def test_all_traffic_on_one_broker_is_seen_and_moves_are_proposed(pulsar: FakePu
     assert told["cost"]["requests"] > 0
 
 
-def test_the_table_fits_80_columns_and_says_what_would_be_moved_and_why(
-    pulsar: FakePulsar,
-) -> None:
+def test_the_table_fits_80_columns_and_says_what_would_be_moved_and_why(pulsar: FakePulsar) -> None:
     found = attach(pulsar, "--once")
     assert found.exit_code == 0, found.output
     assert "research: Pulsar 4.0.7, modular load manager, 3 brokers" in found.output
@@ -113,9 +111,7 @@ def test_what_stays_says_so(
         assert seen(pulsar, unless)["proposals"] != []
 
 
-def test_isolated_namespaces_stay_among_their_brokers_and_others_away_from_those(
-    pulsar: FakePulsar,
-) -> None:
+def test_isolated_namespaces_stay_among_their_brokers_and_others_away(pulsar: FakePulsar) -> None:
     # All run on one host, and patterns are of hosts.
     policy = {"namespaces": ["bench/.*"], "primary": ["127.0.0.1"], "secondary": []}
     pulsar.isolation["bench-only"] = policy
@@ -175,9 +171,7 @@ def test_the_doctor_finds_metrics_without_topics(pulsar: FakePulsar) -> None:
     assert "exposeTopicLevelMetricsInPrometheus is false" in found.output
 
 
-def test_a_token_is_read_from_its_file_and_goes_to_every_broker(
-    pulsar: FakePulsar, tmp_path: Path
-) -> None:
+def test_the_token_of_a_file_goes_to_every_broker(pulsar: FakePulsar, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("secret\n", encoding="utf-8")
     seen(pulsar, "--token-file", str(file))
@@ -206,7 +200,7 @@ def test_a_redirect_leads_to_no_stranger(pulsar: FakePulsar) -> None:
         (200, "[1, 2]", "no clusterName"),
     ],
 )
-def test_what_is_no_pulsar_gets_one_clear_line(
+def test_what_is_no_pulsar_is_named(
     pulsar: FakePulsar, status: int, text: str, expected: str
 ) -> None:
     pulsar.brokers[0].tells(RUNTIME, text, status)
@@ -221,9 +215,7 @@ def test_what_is_no_pulsar_gets_one_clear_line(
     ("brokers", "expected"),
     [("[]", "has no active broker"), ('["x y"]', "expected host:port"), ("{}", "expected a list")],
 )
-def test_a_list_of_brokers_that_is_none_is_named(
-    pulsar: FakePulsar, brokers: str, expected: str
-) -> None:
+def test_no_list_of_brokers_is_named(pulsar: FakePulsar, brokers: str, expected: str) -> None:
     pulsar.brokers[0].tells("/admin/v2/brokers/research", brokers)
     found = attach(pulsar, "--once")
     assert found.exit_code == 1

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attach_process import LIMIT_S, attached
+from attach_process import LIMIT_S, attached, event, free_port
 from click.testing import CliRunner
 from fake_pulsar import FakePulsar
-from page_events import event, free_port
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadmanager.attach.pulsar_balancer import SHEDDING
@@ -76,9 +75,7 @@ def until(port: int, **wanted: float) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("mode", ["observing", "active"])
-def test_what_attach_does_is_shown_to_this_host(
-    pulsar: FakePulsar, tmp_path: Path, mode: str
-) -> None:
+def test_what_attach_does_is_shown_here(pulsar: FakePulsar, tmp_path: Path, mode: str) -> None:
     port, metrics_port = free_port(), free_port()
     more = ["--balance", "--settle", "0"] if mode == "active" else []
     options = ["--pulsar", pulsar.url, "--interval", "0.2", "--state-dir", str(tmp_path)]
@@ -106,9 +103,7 @@ def test_what_attach_does_is_shown_to_this_host(
         process.wait()
 
 
-def test_the_page_pauses_and_resumes_as_the_command_does(
-    pulsar: FakePulsar, tmp_path: Path
-) -> None:
+def test_the_page_pauses_and_resumes_like_the_command(pulsar: FakePulsar, tmp_path: Path) -> None:
     port = free_port()
     options = ["--pulsar", pulsar.url, "--interval", "0.2", "--state-dir", str(tmp_path)]
     with attached(*options, "--pause") as command:

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attach_process import event, free_port
 from fake_pulsar import FakePulsar
 from kazoo.client import KazooClient
-from page_events import event, free_port
 
 from loadmanager.attach.pulsar_balancer import SWITCHES
 
@@ -97,9 +97,7 @@ def until(what: Callable[[], bool], *processes: Process) -> None:
         time.sleep(0.02)
 
 
-def test_another_candidate_goes_on_after_the_leader_was_killed(
-    pulsar: FakePulsar, config: Path
-) -> None:
+def test_another_candidate_goes_on_after_the_leaders_kill(pulsar: FakePulsar, config: Path) -> None:
     # Two of the five moves that are needed; the rest is left to the other one.
     limit, port = ("--moves-per-hour", "2", "--most-moves", "1"), free_port()
     with candidate(pulsar, config, *limit, "--settle", "0") as first:
@@ -131,9 +129,7 @@ def test_another_candidate_goes_on_after_the_leader_was_killed(
     assert pulsar.dynamic == {}
 
 
-def test_a_leader_that_is_ended_leaves_the_settings_to_the_next(
-    pulsar: FakePulsar, config: Path
-) -> None:
+def test_an_ended_leader_leaves_the_settings_to_the_next(pulsar: FakePulsar, config: Path) -> None:
     with candidate(pulsar, config) as first:
         until(lambda: first.says("leads term 1"), first)
         with candidate(pulsar, config) as second:
@@ -155,9 +151,7 @@ def test_a_leader_that_is_ended_leaves_the_settings_to_the_next(
     assert pulsar.dynamic == {}
 
 
-def test_candidates_that_are_ended_at_once_restore_the_settings(
-    pulsar: FakePulsar, config: Path
-) -> None:
+def test_candidates_ended_at_once_restore_the_settings(pulsar: FakePulsar, config: Path) -> None:
     # As when Kubernetes deletes all pods of a Deployment.
     with candidate(pulsar, config) as first:
         until(lambda: first.says("are off"), first)
@@ -221,7 +215,7 @@ def test_what_only_people_can_change_ends_a_candidate(pulsar: FakePulsar, config
     assert pulsar.dynamic == {SWITCHES[0]: "true"}
 
 
-def test_a_candidate_without_zookeeper_waits_and_can_be_ended(
+def test_a_candidate_waits_for_zookeeper_and_can_be_ended(
     pulsar: FakePulsar, tmp_path: Path
 ) -> None:
     file = tmp_path / "attach.toml"
@@ -237,7 +231,7 @@ def test_a_candidate_without_zookeeper_waits_and_can_be_ended(
     assert pulsar.dynamic == {}
 
 
-def test_a_chroot_of_sidecars_is_refused(
+def test_sidecars_chroot_is_refused(
     pulsar: FakePulsar, config: Path, zookeeper_address: str
 ) -> None:
     chroot = tomllib.loads(config.read_text())["zookeeper"]["chroot"]

@@ -84,9 +84,7 @@ async def test_after_the_session_of_one_that_crashed_nobody_goes_on(world: World
     assert not await asyncio.wait_for(looking, 30)
 
 
-async def test_a_leader_that_was_there_before_has_to_last_for_longer_than_a_session(
-    world: World,
-) -> None:
+async def test_a_leader_there_before_has_to_last_for_longer_than_a_session(world: World) -> None:
     await leads(world.other)
     former = await world.watching.incumbent()
     assert former is not None

@@ -72,22 +72,13 @@ def test_a_round_of_balancing_is_told_whole(pulsar: FakePulsar, tmp_path: Path) 
 
 def test_without_balance_moves_are_told_as_observed(pulsar: FakePulsar, tmp_path: Path) -> None:
     lines = attached(pulsar, tmp_path)
-    assert kinds(lines) == {
-        "report": 3,
-        "term": 2,
-        "tick": 1,
-        "bundles": 1,
-        "round": 1,
-        "move": 5,
-    }
+    assert kinds(lines) == {"report": 3, "term": 2, "tick": 1, "bundles": 1, "round": 1, "move": 5}
     (told,) = (one for one in lines if one["kind"] == "round")
     assert (told["outcome"], told["steering"], told["observed"]) == ("observed", "observing", 5)
     assert {one["outcome"] for one in lines if one["kind"] == "move"} == {"observed"}
 
 
-def test_moves_that_a_limit_kept_are_told_as_not_ordered(
-    pulsar: FakePulsar, tmp_path: Path
-) -> None:
+def test_moves_a_limit_kept_are_told_as_not_ordered(pulsar: FakePulsar, tmp_path: Path) -> None:
     lines = attached(pulsar, tmp_path, "--balance", "--moves-per-hour", "2")
     outcomes = Counter(one["outcome"] for one in lines if one["kind"] == "move")
     assert outcomes == {"moved": 2, "failed": 3}
@@ -201,9 +192,7 @@ def test_other_strategies_are_replayed_on_it(
     assert list(found[RECORDED]["reproduced"]) == [reproduced], found[RECORDED]["note"]
 
 
-def test_windows_in_which_nothing_is_decided_are_ticks_alone(
-    pulsar: FakePulsar, tmp_path: Path
-) -> None:
+def test_windows_without_a_decision_are_ticks_alone(pulsar: FakePulsar, tmp_path: Path) -> None:
     for broker in pulsar.brokers:
         broker.load_report = {"cpu": {"usage": 100.0, "limit": 200.0}}
     options = ["--pulsar", pulsar.url, "--json", "--interval", "0.2", "--strategy", "threshold"]

@@ -150,9 +150,7 @@ async def test_no_order_is_sent_while_the_session_may_be_gone(
     assert pulsar.dynamic == OFF
 
 
-async def test_a_lost_session_is_no_right_of_the_next_one(
-    leader: tuple[Balancer, MemoryCoordination],
-) -> None:
+async def test_a_lost_session_gives_no_right(leader: tuple[Balancer, MemoryCoordination]) -> None:
     balancer, session = leader
     session.expire()
     await eventually(lambda: session.session.connection is Connection.CONNECTED)
@@ -160,9 +158,7 @@ async def test_a_lost_session_is_no_right_of_the_next_one(
     assert await balancer.mandate.hands_over()
 
 
-async def test_a_pause_that_cannot_be_read_holds(
-    leader: tuple[Balancer, MemoryCoordination],
-) -> None:
+async def test_an_unreadable_pause_holds(leader: tuple[Balancer, MemoryCoordination]) -> None:
     _, session = leader
     state = SharedState(session)
     assert await state.paused() == ""

@@ -61,9 +61,7 @@ async def test_without_a_claim_the_modular_manager_serves_it_nowhere_until_someb
     assert outcome.reason == "no broker says that it serves it"
 
 
-async def test_the_extensible_manager_needs_no_claim(
-    pulsar: FakePulsar, admin: PulsarAdmin
-) -> None:
+async def test_extensible_managers_need_no_claim(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     pulsar.settings["loadManagerClassName"] = EXTENSIBLE
     outcome = await mover(admin, pulsar, claims=False).move(move(pulsar))
     assert outcome.state == "serving"
@@ -78,9 +76,7 @@ async def test_a_bundle_that_another_broker_took_is_moved_on_from_there(
     assert (outcome.state, outcome.attempts) == ("serving", 3)
 
 
-async def test_after_three_attempts_it_stays_where_it_landed(
-    pulsar: FakePulsar, admin: PulsarAdmin
-) -> None:
+async def test_after_three_attempts_it_stays_there(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     third = pulsar.brokers[2]
     pulsar.snatched = [third] * 5
     outcome = await mover(admin, pulsar).move(move(pulsar))
@@ -171,9 +167,7 @@ async def test_an_error_after_which_the_target_serves_it_is_no_failure(
     assert (outcome.state, outcome.attempts) == ("serving", 1)
 
 
-async def test_an_order_without_an_answer_is_followed_by_a_look(
-    pulsar: FakePulsar, admin: PulsarAdmin
-) -> None:
+async def test_after_an_unanswered_order_it_looks(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     wanted = move(pulsar)
 
     async def hang(_: web.Request) -> web.Response:
@@ -187,9 +181,7 @@ async def test_an_order_without_an_answer_is_followed_by_a_look(
 
 
 @pytest.mark.parametrize("status", [401, 403])
-async def test_a_missing_right_ends_everything(
-    pulsar: FakePulsar, admin: PulsarAdmin, status: int
-) -> None:
+async def test_a_missing_right_ends_it(pulsar: FakePulsar, admin: PulsarAdmin, status: int) -> None:
     wanted = move(pulsar)
     why = "Unauthorized to validateNamespaceOperation"
     pulsar.brokers[0].refuses(unload_path(wanted.bundle), status, why)
@@ -316,9 +308,7 @@ def moved(request: web.Request) -> str:
     return request.path.removeprefix("/admin/v2/namespaces/").removesuffix("/unload")
 
 
-async def test_a_topic_is_claimed_by_its_name_as_a_url_has_it(
-    pulsar: FakePulsar, admin: PulsarAdmin
-) -> None:
+async def test_a_claim_has_the_name_as_urls_do(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     wanted = replace(move(pulsar), topic=parse_full_topic("persistent://bench/skew/a b/ü?x"))
     asked: list[str] = []
 

@@ -178,9 +178,7 @@ async def test_excluded_grouped_and_very_finely_cut_namespaces_are_left_to_pulsa
     assert (await balanced(balancer, make)).tasks == []
 
 
-async def test_while_a_broker_has_no_sample_nothing_is_placed(
-    pulsar: FakePulsar, balancer: Balancer
-) -> None:
+async def test_without_a_sample_nothing_is_placed(pulsar: FakePulsar, balancer: Balancer) -> None:
     def make() -> None:
         created(pulsar)()
         pulsar.brokers[2].refuses("/metrics/", 500, "no metrics")

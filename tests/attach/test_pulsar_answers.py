@@ -69,9 +69,7 @@ async def test_partitions_are_counted_and_a_missing_topic_has_none(
         await read_partitions(admin, pulsar.url, TOPIC)
 
 
-async def test_boundaries_are_read_and_what_is_none_is_refused(
-    pulsar: FakePulsar, admin: PulsarAdmin
-) -> None:
+async def test_boundaries_are_read_or_refused(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     found = await read_boundaries(admin, pulsar.url, NAMESPACE)
     assert found is not None
     assert set(found.bundles) == {one for one in pulsar.brokers[0].owned if "skew" in one}
@@ -86,9 +84,7 @@ async def test_boundaries_are_read_and_what_is_none_is_refused(
         await read_boundaries(admin, pulsar.url, NAMESPACE)
 
 
-async def test_the_topics_of_a_bundle_are_those_that_lie_in_it(
-    pulsar: FakePulsar, admin: PulsarAdmin
-) -> None:
+async def test_topics_of_a_bundle_lie_in_it(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     topics = list(pulsar.brokers[0].grows)
     for bundle in [one for one in pulsar.brokers[0].owned if one.startswith(NAMESPACE)]:
         expected = {topic for topic in topics if lies_in(topic, bundle)}
@@ -98,9 +94,7 @@ async def test_the_topics_of_a_bundle_are_those_that_lie_in_it(
     assert await read_topics(admin, pulsar.url, parse_bundle(bundle)) == ()
 
 
-async def test_an_address_where_nothing_listens_is_named_in_one_sentence(
-    admin: PulsarAdmin,
-) -> None:
+async def test_an_address_where_nobody_listens_is_named_in_one_line(admin: PulsarAdmin) -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         url = "http://{}:{}".format(*bound.getsockname())
@@ -110,9 +104,7 @@ async def test_an_address_where_nothing_listens_is_named_in_one_sentence(
     assert str(refused.value) == f"{url}: {why}"
 
 
-async def test_a_certificate_of_another_authority_is_named(
-    admin: PulsarAdmin, tmp_path: Path
-) -> None:
+async def test_a_certificate_of_a_stranger_is_named(admin: PulsarAdmin, tmp_path: Path) -> None:
     files = Files(tmp_path)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(files.certificate, files.key)

@@ -73,9 +73,7 @@ async def test_the_prior_values_are_on_disk_before_anything_is_changed(
     assert pulsar.dynamic == {}
 
 
-async def test_after_a_crash_the_first_prior_values_count(
-    pulsar: FakePulsar, balancer: PulsarBalancer
-) -> None:
+async def test_the_first_prior_values_count(pulsar: FakePulsar, balancer: PulsarBalancer) -> None:
     await begin(balancer, pulsar)
     # The controller was killed; the next one finds its own settings.
     await begin(balancer, pulsar)
@@ -140,9 +138,7 @@ async def test_a_broker_that_does_not_act_on_the_setting_is_named(
         await begin(balancer, pulsar)
 
 
-async def test_without_the_right_nothing_is_forgotten(
-    pulsar: FakePulsar, balancer: PulsarBalancer
-) -> None:
+async def test_without_the_right_it_keeps_all(pulsar: FakePulsar, balancer: PulsarBalancer) -> None:
     await begin(balancer, pulsar)
     pulsar.brokers[0].refuses(f"{CONFIGURATION}/{SHEDDING}", 401, "expired")
     with pytest.raises(RightMissing, match="the right to change it"):

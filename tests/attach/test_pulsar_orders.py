@@ -163,9 +163,7 @@ async def test_a_bundle_is_to_stay_where_it_is_unless_it_is_moved(term: Term) ->
     assert term.errors == []
 
 
-async def test_a_bundle_that_landed_elsewhere_stays_there_and_is_not_ordered_back(
-    term: Term,
-) -> None:
+async def test_a_bundle_landed_elsewhere_stays_there_and_is_not_ordered_back(term: Term) -> None:
     bundle, (_, second, third) = term.bundle(), term.brokers
     term.pulsar.snatched = [term.pulsar.brokers[2]] * 5
     await term.order(bundle, second)
@@ -238,9 +236,7 @@ async def test_a_term_that_ends_orders_no_further_attempt(term: Term, closed: bo
     assert len(orders) == 1
 
 
-async def test_moves_that_wait_for_clients_end_with_the_term(
-    term: Term, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_waiting_moves_end_with_the_term(term: Term, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadmanager.adapters.pulsar_admin.moves.PAUSE_RATIO", 1e6)
     monkeypatch.setattr("loadmanager.adapters.pulsar_admin.moves.LONGEST_PAUSE_S", 600.0)
     first, second = term.bundle(0), term.bundle(1)
@@ -256,9 +252,7 @@ async def test_moves_that_wait_for_clients_end_with_the_term(
     assert [bundle for bundle, _ in term.pulsar.unloads] == [first]
 
 
-async def test_an_order_in_the_place_of_another_waits_until_that_one_has_been_looked_for(
-    term: Term,
-) -> None:
+async def test_an_order_in_the_place_of_another_waits_for_that_ones_look(term: Term) -> None:
     bundle, (_, second, third) = term.bundle(), term.brokers
     path = f"/admin/v2/namespaces/{bundle}/unload"
     under_way, go_on = asyncio.Event(), threading.Event()
@@ -330,9 +324,7 @@ async def test_nothing_is_split_after_a_split_that_did_not_finish(
 
 
 @pytest.mark.parametrize("algorithm", [MERGE_WITH_NEXT, "topic_count_equally_divide"])
-async def test_what_pulsar_is_not_asked_for_fails_with_its_reason(
-    term: Term, algorithm: str
-) -> None:
+async def test_what_pulsar_is_not_asked_for_fails_with_why(term: Term, algorithm: str) -> None:
     bundle = term.bundle()
     split: dict[str, Any] = {
         "kind": TaskKind.SPLIT,
@@ -345,9 +337,7 @@ async def test_what_pulsar_is_not_asked_for_fails_with_its_reason(
     assert term.orders.assigned[bundle] == term.brokers[0]
 
 
-async def test_a_missing_right_fails_the_task_and_is_reported_to_the_one_that_ordered(
-    term: Term,
-) -> None:
+async def test_a_missing_right_fails_the_task_and_is_reported_to_its_owner(term: Term) -> None:
     bundle = term.bundle()
     term.pulsar.brokers[0].refuses(f"/admin/v2/namespaces/{bundle}/unload", 403, "not allowed")
     await term.order(bundle, term.brokers[1])

@@ -174,12 +174,7 @@ class PulsarSidecars:
         broker: PulsarBroker,
         stopping: asyncio.Event,
     ) -> None:
-        sidecar = Sidecar(
-            context,
-            NoServer(),
-            application,
-            broker.close,
-        )
+        sidecar = Sidecar(context, NoServer(), application, broker.close)
         await sidecar.run(
             stopping,
             host="127.0.0.1",
@@ -270,9 +265,7 @@ def put_all_on_the_first(pulsar: FakePulsar) -> None:
         pulsar.hand_over(bundle, pulsar.brokers[0])
 
 
-async def test_traffic_on_one_broker_is_spread(
-    pulsar: FakePulsar, sidecars: PulsarSidecars
-) -> None:
+async def test_traffic_on_one_broker_spreads(pulsar: FakePulsar, sidecars: PulsarSidecars) -> None:
     await start_all(sidecars)
     await eventually(lambda: most_bundles(pulsar) <= 4)
     assert sum(len(one.grows) for one in pulsar.brokers) + len(pulsar.unserved) == 8
@@ -314,9 +307,7 @@ async def test_a_leader_that_only_observes_moves_nothing_and_leaves_pulsars_bala
     assert leader.context.cluster_state.known_boundaries(NAMESPACE) is not None
 
 
-async def test_pulsars_balancer_follows_the_mode_of_ours(
-    pulsar: FakePulsar, sidecars: PulsarSidecars
-) -> None:
+async def test_pulsars_balancer_follows_ours(pulsar: FakePulsar, sidecars: PulsarSidecars) -> None:
     pulsar.dynamic[SHEDDING] = "true"
     await start_all(sidecars)
     await eventually(lambda: pulsar.dynamic == OFF)
@@ -444,9 +435,7 @@ async def test_what_must_stay_is_listed_and_not_reported_so_that_nobody_moves_it
     assert not {stays, volatile} & {bundle for bundle, _ in pulsar.unloads}
 
 
-async def test_a_drained_broker_is_emptied_by_moves(
-    pulsar: FakePulsar, sidecars: PulsarSidecars
-) -> None:
+async def test_moves_empty_a_drained_broker(pulsar: FakePulsar, sidecars: PulsarSidecars) -> None:
     await start_all(sidecars, **OBSERVE)
     first = pulsar.brokers[0]
     await sidecars.living[1].coordination.create(znodes.draining(first.name), b"{}")  # type: ignore[arg-type]  # the name of a broker

@@ -151,9 +151,7 @@ def test_a_split_without_the_right_ends_everything(pulsar: FakePulsar) -> None:
     assert "the right to change it" in found.stderr
 
 
-async def test_nothing_is_cut_at_a_broker_that_does_not_answer_or_serves_it_no_more(
-    pulsar: FakePulsar,
-) -> None:
+async def test_nothing_is_cut_at_a_mute_broker_or_one_without_it(pulsar: FakePulsar) -> None:
     admin = PulsarAdmin(Access(timeout_s=0.5), known={one.name for one in pulsar.brokers})
     first, second = (parse_broker(one.name) for one in pulsar.brokers[:2])
     bundle = parse_bundle(WHOLE)

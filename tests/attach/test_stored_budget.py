@@ -44,9 +44,7 @@ async def test_the_next_controller_counts_the_moves_of_the_last_hour(state: Stat
     assert await resumed(state, at_s=8000.0) == "2 moves an hour"
 
 
-async def test_a_controller_that_crashed_amid_a_round_counts_as_having_moved_all(
-    state: State,
-) -> None:
+async def test_one_that_crashed_amid_a_round_counts_as_having_moved_all(state: State) -> None:
     leader = stored(state, at_s=9000.0)
     await leader.store([BUNDLE, BUNDLE])
     assert await resumed(state, at_s=9001.0) == "2 moves an hour"
@@ -93,9 +91,7 @@ def test_a_budget_outlives_the_command(pulsar: FakePulsar, tmp_path: Path) -> No
     assert len(pulsar.unloads) == 2
 
 
-def test_a_state_that_cannot_keep_the_budget_moves_nothing(
-    pulsar: FakePulsar, tmp_path: Path
-) -> None:
+def test_a_state_that_keeps_no_budget_moves_nothing(pulsar: FakePulsar, tmp_path: Path) -> None:
     (tmp_path / "attach-research.moves.new").mkdir(parents=True)
     command = ["attach", "--pulsar", pulsar.url, "--interval", "0.2", "--json", "--balance"]
     found = CliRunner().invoke(main, [*command, "--once", "--state-dir", str(tmp_path)])

@@ -35,9 +35,7 @@ async def test_the_next_controller_goes_on_with_the_last_hour(state: State) -> N
     )
 
 
-async def test_one_that_leads_again_has_its_own_points_and_those_of_the_other(
-    state: State,
-) -> None:
+async def test_one_that_leads_again_has_its_own_points_and_those_of_the_other(state: State) -> None:
     first, other = Course(), Course()
     first.add(point(NOW_MS, 0.5))
     await first.store(state, NOW_MS)

@@ -252,9 +252,7 @@ def test_a_load_report_that_is_none_is_passed_over(busy: FakePulsar, body: bytes
 # --- acting ---------------------------------------------------------------------------------
 
 
-def test_the_moves_of_a_strategy_are_carried_out_and_decided_on_once(
-    busy: FakePulsar, tmp_path: Path
-) -> None:
+def test_moves_of_a_strategy_are_decided_and_done_once(busy: FakePulsar, tmp_path: Path) -> None:
     options = ["--pulsar", busy.url, "--json", "--interval", "0.2", "--strategy", "threshold"]
     with attached(*options, "--balance", "--state-dir", str(tmp_path)) as process:
         process.until("began before the last move ended")
@@ -294,9 +292,7 @@ def test_the_moves_of_a_strategy_are_carried_out_and_decided_on_once(
         (["--doctor", "--strategy", "avg"], "--strategy is not given with --doctor"),
     ],
 )
-def test_what_does_not_go_together_is_one_sentence(
-    busy: FakePulsar, more: list[str], says: str
-) -> None:
+def test_conflicting_options_are_one_sentence(busy: FakePulsar, more: list[str], says: str) -> None:
     for balance in ([], ["--balance"]) if "--doctor" not in more else ([],):
         found = attach(busy, *more, *balance)
         assert found.exit_code == 2

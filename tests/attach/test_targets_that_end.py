@@ -127,9 +127,7 @@ async def test_a_bundle_that_is_given_back_to_its_source_is_released_once_more(
     assert f"{transfer.source.name} had it back" in outcome.reason
 
 
-async def test_a_source_that_has_it_still_is_told_again(
-    admin: PulsarAdmin, transfer: Transfer
-) -> None:
+async def test_a_source_that_keeps_it_is_told_again(admin: PulsarAdmin, transfer: Transfer) -> None:
     transfer.deaf = 2
     admin.access = Access(change_timeout_s=3600.0)
     async with asyncio.timeout(20):
@@ -151,9 +149,7 @@ async def test_so_is_one_where(
     freed(transfer, await mover(admin, transfer.pulsar).move(transfer.move))
 
 
-async def test_so_is_one_whose_order_may_not_be_repeated(
-    admin: PulsarAdmin, transfer: Transfer
-) -> None:
+async def test_so_is_one_ordered_once_at_most(admin: PulsarAdmin, transfer: Transfer) -> None:
     sent = 0
 
     def once() -> None:
@@ -249,9 +245,7 @@ async def test_nothing_is_released_that_never_left_its_source(
     assert set(asked) == {transfer.move.target}
 
 
-async def test_the_modular_manager_gives_nothing_back(
-    admin: PulsarAdmin, transfer: Transfer
-) -> None:
+async def test_modular_managers_give_nothing_back(admin: PulsarAdmin, transfer: Transfer) -> None:
     outcome = await mover(admin, transfer.pulsar, claims=True).move(transfer.move)
     assert "" not in transfer.destinations
     assert outcome.state == "failed"

@@ -72,9 +72,7 @@ def test_a_namespace_with_more_traffic(snapshot: Path) -> None:
     assert total(found["changed"]) == pytest.approx(2 * total(found["now"]))
 
 
-def test_a_running_cluster_is_looked_at(
-    pulsar: FakePulsar, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_running_clusters_are_seen(pulsar: FakePulsar, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "INTERVAL_S", 0.3)
     found = what_if(pulsar.url, "--json")
     assert found.exit_code == 0, found.output
@@ -150,9 +148,7 @@ def test_what_is_no_snapshot_is_named(tmp_path: Path, text: str) -> None:
     assert "expected" in found.stderr
 
 
-def test_a_file_that_is_not_there_and_a_cluster_that_does_not_answer_are_named(
-    tmp_path: Path,
-) -> None:
+def test_a_missing_file_and_a_cluster_that_does_not_answer_are_named(tmp_path: Path) -> None:
     found = what_if(tmp_path / "gone.json")
     assert (found.exit_code, "gone.json: No such file" in found.stderr) == (2, True)
     found = what_if("http://127.0.0.1:9")
@@ -211,9 +207,7 @@ def test_moves_go_to_primary_brokers_alone(snapshot: Path, first_host: int) -> N
     assert {one["target"] for one in found["moves"]} == {"new-1"}
 
 
-def test_bundles_of_a_lost_primary_broker_are_on_a_secondary_one(
-    snapshot: Path, first_host: int
-) -> None:
+def test_a_secondary_broker_gets_a_lost_ones_bundles(snapshot: Path, first_host: int) -> None:
     other = (first_host + 1) % 3
     isolated(snapshot, primary=[f"host-{first_host}"], secondary=[f"host-{other}"])
     found = told(snapshot, "--lose-broker", f"host-{first_host}:8080")

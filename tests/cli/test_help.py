@@ -135,9 +135,7 @@ def test_commands_are_listed_in_five_sections() -> None:
 
 
 @pytest.mark.parametrize("path", list(groups(main)), ids="-".join)
-def test_a_group_lists_each_command_with_its_whole_sentence_in_80_columns(
-    path: tuple[str, ...],
-) -> None:
+def test_a_group_lists_each_command_with_its_sentence_in_80_columns(path: tuple[str, ...]) -> None:
     text = shown(*path, "-h")
     assert "..." not in text.partition("[ARGS]...")[2]
     assert max(map(len, text.splitlines())) <= 80

@@ -50,9 +50,7 @@ def test_a_good_directory_is_counted(directory: Path) -> None:
     assert (told.exit_code, "7 records given up" in told.output) == (0, True)
 
 
-def test_bad_lines_are_told_with_their_places_and_lines_that_miss_or_repeat_counted(
-    directory: Path,
-) -> None:
+def test_bad_lines_are_told_with_their_places_and_gaps_counted(directory: Path) -> None:
     path = only_file(directory)
     first, second, third = gzip.decompress(path.read_bytes()).splitlines(keepends=True)
     spoilt = second.replace(b'"records":7', b'"records":-7')

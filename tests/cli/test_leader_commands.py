@@ -64,9 +64,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(main, arguments)
 
 
-def test_a_snapshot_is_taken_from_the_leader_by_way_of_any_sidecar(
-    serve: Serve, tmp_path: Path
-) -> None:
+def test_a_snapshot_is_the_leaders_by_way_of_any_sidecar(serve: Serve, tmp_path: Path) -> None:
     content = encode_snapshot(hot_and_idle())
     leader = serve(FakeLeaderQueries(content=content))
     follower = serve(FakeLeaderQueries(elsewhere=leader))

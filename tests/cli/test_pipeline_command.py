@@ -101,9 +101,7 @@ def test_a_setting_that_is_not_of_spark_is_refused(setting: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("gone", [["stream"], ["rollup", "--once"], ["--watermark-s", "60"]])
-def test_the_removed_stream_names_what_raises_alerts_instead(
-    gone: list[str], tmp_path: Path
-) -> None:
+def test_the_removed_stream_names_what_alerts_instead(gone: list[str], tmp_path: Path) -> None:
     said = refusal(*gone, "--out", str(tmp_path))
     assert "the job stream was removed" in said
     assert "deploy/prometheus/alerts.yml" in said

@@ -69,7 +69,7 @@ def test_a_refusal_for_want_of_a_token_says_how_to_get_one() -> None:
 
 
 @pytest.mark.parametrize("command", [["leader"], ["pause"]])
-def test_a_token_is_not_taken_from_https_to_http(
+def test_no_token_goes_from_https_to_http(
     command: list[str], asked: Server, tmp_path: Path
 ) -> None:
     files = Files(tmp_path)
@@ -124,9 +124,7 @@ def test_another_profile_is_asked_for_by_name(asked: Server, home: Path) -> None
     assert leader().exit_code == 1
 
 
-def test_an_address_given_by_hand_takes_nothing_from_the_default_profile(
-    asked: Server, home: Path
-) -> None:
+def test_an_address_given_by_hand_takes_nothing_from_profiles(asked: Server, home: Path) -> None:
     (home / "token").write_text("abc")
     (home / "profiles.toml").write_text(
         f'[default]\nurl = "http://127.0.0.1:1"\ntoken_file = "{home / "token"}"\n'
@@ -158,9 +156,7 @@ def test_a_token_can_stand_in_a_file_of_its_own(asked: Server, home: Path) -> No
         ),
     ],
 )
-def test_a_profile_that_cannot_be_used_is_told_with_its_place(
-    content: str, told: str, home: Path
-) -> None:
+def test_a_profile_without_use_is_told_with_its_place(content: str, told: str, home: Path) -> None:
     (home / "profiles.toml").write_text(content)
     result = leader("--profile", "missing")
     assert result.exit_code == 2

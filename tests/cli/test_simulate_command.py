@@ -213,9 +213,7 @@ def test_a_list_tells_scenarios_strategies_and_scores() -> None:
         (["{file}", "--trace", "{folder}/no.csv"], "does not exist"),
     ],
 )
-def test_bad_input_is_told_and_ends_with_two(
-    scenario: Path, arguments: list[str], told: str
-) -> None:
+def test_bad_input_is_told_and_ends_in_2(scenario: Path, arguments: list[str], told: str) -> None:
     names = {"file": scenario, "folder": scenario.parent, "long": "x" * 250}
     done = simulate(*(one.format(**names) for one in arguments))
     assert done.exit_code == 2
@@ -260,9 +258,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_on_a_terminal_a_line_tells_how_far_it_is_and_goes_away(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_on_a_terminal_a_line_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     progress = _Progress(2)

@@ -48,9 +48,7 @@ def refused(done: Result, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("duration_s", ["120.0", "150.0"])
-def test_scenarios_of_one_name_and_title_have_a_history_each(
-    tmp_path: Path, duration_s: str
-) -> None:
+def test_scenarios_of_one_name_have_a_history_each(tmp_path: Path, duration_s: str) -> None:
     one = written(tmp_path / "a" / "x.toml")
     other = written(tmp_path / "b" / "x.toml", SHORT.replace("120.0", duration_s))
     third = written(tmp_path / "x-2.toml")
@@ -69,8 +67,7 @@ def test_scenarios_of_one_name_and_title_have_a_history_each(
 
 
 @pytest.mark.parametrize(
-    "change",
-    [("msgs_in_per_s = 60000.0", "msgs_in_per_s = 50000.0"), ("seed = 7", "seed = 8")],
+    "change", [("msgs_in_per_s = 60000.0", "msgs_in_per_s = 50000.0"), ("seed = 7", "seed = 8")]
 )
 def test_a_folder_with_the_history_of_another_run_is_refused(
     scenario: Path, tmp_path: Path, change: tuple[str, str]
@@ -86,7 +83,7 @@ def test_a_folder_with_the_history_of_another_run_is_refused(
     assert [one.name for one in history.iterdir()] == ["date=2026-01-05"]
 
 
-def test_the_folder_of_a_run_with_the_history_of_another_is_refused(
+def test_the_folder_of_a_run_with_anothers_history_is_refused(
     scenario: Path, tmp_path: Path
 ) -> None:
     history = tmp_path / "history"

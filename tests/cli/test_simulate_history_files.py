@@ -15,9 +15,7 @@ def files_in(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_a_run_writes_the_history_of_a_cluster_the_same_each_time(
-    scenario: Path, tmp_path: Path
-) -> None:
+def test_a_run_writes_the_same_history_each_time(scenario: Path, tmp_path: Path) -> None:
     arguments = (scenario, "--strategy", "threshold+round_robin", "--json")
     without = simulate(*arguments)
     for folder in ("once", "again"):

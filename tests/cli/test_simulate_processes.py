@@ -63,9 +63,7 @@ def group(leader: int) -> list[int]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
-async def test_ctrl_c_ends_all_processes_at_once_with_one_line(
-    long_run: subprocess.Popen[str],
-) -> None:
+async def test_ctrl_c_ends_all_at_once_with_one_line(long_run: subprocess.Popen[str]) -> None:
     # The command, multiprocessing's own, and the two that simulate.
     await eventually(lambda: len(group(long_run.pid)) == 4)
     os.killpg(long_run.pid, signal.SIGINT)

@@ -135,9 +135,7 @@ def test_an_unload_by_way_of_any_sidecar_says_where_the_bundle_went(serve: Serve
         (unloaded(B1, None), "left b1:8080; it was split meanwhile"),
     ],
 )
-def test_an_unload_that_moves_nothing_says_so(
-    serve: Serve, went: UnloadedBundle, told: str
-) -> None:
+def test_an_unload_without_a_move_says_so(serve: Serve, went: UnloadedBundle, told: str) -> None:
     got = run("unload", BUNDLE, "--url", serve(Application(went=went)))
     assert (got.exit_code, got.stdout) == (0, f"{BUNDLE} {told}\n")
 

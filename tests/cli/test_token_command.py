@@ -29,9 +29,7 @@ def said(*arguments: str) -> Result:
         ('anonymous = "read"', "names no key"),
     ],
 )
-def test_with_security_it_says_where_tokens_come_from(
-    section: str, named: str, tmp_path: Path
-) -> None:
+def test_with_security_it_says_whence_tokens_are(section: str, named: str, tmp_path: Path) -> None:
     file = tmp_path / "loadmanager.toml"
     file.write_text(f"[security]\n{section}\n")
     result = said("--right", "read", "--config", str(file))

@@ -186,8 +186,7 @@ def test_q_ends_it_and_gives_the_terminal_back(terminal: Terminal) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"),
-    [(signal.SIGINT, 0), (signal.SIGTERM, 128 + 15), (signal.SIGHUP, 128 + 1)],
+    ("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 128 + 15), (signal.SIGHUP, 128 + 1)]
 )
 def test_a_signal_ends_it_and_gives_the_terminal_back(
     terminal: Terminal, number: signal.Signals, code: int

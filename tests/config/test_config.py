@@ -119,9 +119,7 @@ ID = {"LOADMANAGER_BROKER__ID": "b1:8080"}
 
 
 def faults_of(
-    path: Path | None = None,
-    environ: dict[str, str] | None = None,
-    overrides: tuple[str, ...] = (),
+    path: Path | None = None, environ: dict[str, str] | None = None, overrides: tuple[str, ...] = ()
 ) -> tuple[str, ...]:
     with pytest.raises(ConfigError) as caught:
         load_config(path, ID if environ is None else environ, overrides)
@@ -202,9 +200,7 @@ def test_addresses_follow_from_the_id_unless_given() -> None:
         ("b1:8080", ["listen_port=0"], ""),
     ],
 )
-def test_without_security_a_sidecar_is_found_at_its_brokers_host(
-    broker: str, keys: list[str], url: str
-) -> None:
+def test_without_security_it_is_at_its_brokers_host(broker: str, keys: list[str], url: str) -> None:
     overrides = [f"sidecar.{one}" for one in keys]
     sidecar = load_config(None, {"LOADMANAGER_BROKER__ID": broker}, overrides).sidecar
     assert sidecar.advertised_url == url
@@ -225,9 +221,7 @@ def test_with_tls_and_without_security_it_is_found_at_its_brokers_host_too() -> 
         ("tls.client_authorities_file=a", "tls.certificate_file=c", "tls.key_file=k"),
     ],
 )
-def test_with_security_a_sidecar_listens_on_loopback_unless_it_is_told(
-    keys: tuple[str, ...],
-) -> None:
+def test_with_security_a_sidecar_listens_on_loopback_unless_told(keys: tuple[str, ...]) -> None:
     config = load_config(None, ID, keys)
     scheme = "https" if "tls" in keys[0] else "http"
     assert config.sidecar.listen_host == "127.0.0.1"
@@ -326,9 +320,7 @@ def test_a_file_that_is_no_toml_is_told(file: Path, content: bytes | None, expec
         (("zookeeper.creator_only=true",), "a digest or SASL login with it"),
     ],
 )
-def test_a_wrong_value_is_refused_with_what_was_expected(
-    overrides: tuple[str, ...], expected: str
-) -> None:
+def test_a_wrong_value_says_what_was_expected(overrides: tuple[str, ...], expected: str) -> None:
     (fault,) = faults_of(overrides=overrides)
     assert f"expected {expected}" in fault
 
@@ -404,9 +396,7 @@ def test_strategies_and_their_settings_are_told_together_with_all_other_faults(f
         assert all(one.partition("=")[0].partition(".")[2] in told for one in overrides)
 
 
-def test_settings_of_strategies_beside_the_active_one_are_told_with_all_other_faults(
-    file: Path,
-) -> None:
+def test_settings_of_strategies_beside_are_told_with_all_other_faults(file: Path) -> None:
     file.write_text(
         '[shedding]\nshadows = ["joint", {strategy = "avg", settings = {high_hit = 3}}]\n'
         "[lookup]\nwait_s = -1\n"

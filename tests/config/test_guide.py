@@ -34,8 +34,7 @@ def test_every_name_of_every_strategy_is_in_it(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind",
-    dict.fromkeys([*SHEDDERS.values(), *PLACEMENTS.values(), PlannerSettings, Filters]),
+    "kind", dict.fromkeys([*SHEDDERS.values(), *PLACEMENTS.values(), PlannerSettings, Filters])
 )
 def test_every_setting_is_in_it_with_its_default_and_pulsars_key(kind: type) -> None:
     rows = strategy_guide().splitlines()

@@ -101,9 +101,7 @@ def test_the_defaults_of_pulsar_can_be_run_with(known: dict[str, object]) -> Non
 
 
 @pytest.mark.parametrize("shedder", sorted(SHEDDERS.keys() - {"joint"}))
-def test_a_file_with_every_key_becomes_a_file_that_can_be_read(
-    shedder: str, tmp_path: Path
-) -> None:
+def test_a_file_with_every_key_becomes_one_that_loads(shedder: str, tmp_path: Path) -> None:
     lines = [f"{known['key']}={default_text(known)}" for known in PULSAR_KEYS]
     lines += [f"loadBalancerLoadSheddingStrategy={shedder}", "advertisedAddress=b1.example.org"]
     result = imported_by_command(tmp_path, "\n".join(lines))
@@ -120,9 +118,7 @@ def test_a_file_with_every_key_becomes_a_file_that_can_be_read(
         ("loadBalancerBandwidthInResourceWeight=0.5", False),
     ],
 )
-def test_a_placement_without_its_shedder_is_imported_beside_pulsars_default(
-    key: str, *, named: bool
-) -> None:
+def test_a_placement_alone_is_imported_beside_pulsars_default(key: str, *, named: bool) -> None:
     name, _, text = key.partition("=")
     config = imported({name: text})
     assert ("strategy" in config.shedding.model_fields_set) is named
@@ -277,9 +273,7 @@ def test_units_are_ours() -> None:
     assert math.isclose(float(str(ours.read("2500"))), 2.5)
 
 
-def test_a_weight_that_is_no_number_is_told_also_where_its_older_name_is_set(
-    tmp_path: Path,
-) -> None:
+def test_a_weight_that_is_no_number_is_told_also_beside_its_older_name(tmp_path: Path) -> None:
     result = imported_by_command(
         tmp_path,
         "loadBalancerLoadSheddingStrategy=ThresholdShedder\n"

@@ -33,9 +33,7 @@ def test_metrics_are_found_by_name_and_by_pattern() -> None:
     }
 
 
-def test_every_alert_watches_a_metric_that_exists(
-    rules: list[dict[str, Any]], existing: set[str]
-) -> None:
+def test_alerts_watch_metrics_that_exist(rules: list[dict[str, Any]], existing: set[str]) -> None:
     watched = {rule["alert"]: metrics_in(rule["expr"]) for rule in rules}
     assert {alert: names - existing for alert, names in watched.items() if names - existing} == {}
     assert [alert for alert, names in watched.items() if not names] == ["LoadManagerSidecarDown"]
@@ -47,7 +45,7 @@ def test_every_alert_says_how_bad_it_is_and_what_it_means(rules: list[dict[str, 
         assert rule["annotations"]["summary"].endswith("."), rule["alert"]
 
 
-def test_every_alert_has_an_outage_in_which_it_is_to_fire(
+def test_every_alert_has_an_outage_that_fires_it(
     rules: list[dict[str, Any]], project: Path
 ) -> None:
     file = project / "tests" / "docker" / "alerts_test.yml"
@@ -62,9 +60,7 @@ def told(label: str) -> str:
     return f"{{{{ with {name} }}}}{{{{ . }}}}{{{{ else }}}}"
 
 
-def test_every_alert_has_an_entry_in_the_runbooks(
-    rules: list[dict[str, Any]], project: Path
-) -> None:
+def test_every_alert_is_in_the_runbooks(rules: list[dict[str, Any]], project: Path) -> None:
     page = (project / "docs" / "runbooks.md").read_text(encoding="utf-8")
     entries = dict(
         part.split("\n", 1) for part in page.replace("\n## ", "\n### ").split("\n### ")[1:]

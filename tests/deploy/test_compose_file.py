@@ -38,7 +38,7 @@ def test_every_sidecar_starts_with_a_sound_configuration_of_its_own(configs: lis
     assert {config.host.scope for config in configs} == {"process"}
 
 
-def test_broker_is_measured_against_the_limits_it_has(
+def test_brokers_are_measured_by_their_limits(
     configs: list[Config], services: dict[str, Any]
 ) -> None:
     for node, config in zip(NODES, configs, strict=True):
@@ -56,9 +56,7 @@ def test_sidecar_has_time_to_hand_everything_over_when_it_is_stopped(
         assert int(grace[1]) >= config.ownership.drain_deadline_s + 30
 
 
-def test_broker_and_sidecar_share_one_nodes_network_and_processes(
-    services: dict[str, Any],
-) -> None:
+def test_broker_and_sidecar_share_one_nodes_network_and_processes(services: dict[str, Any]) -> None:
     for node in NODES:
         for name in (f"broker-{node}", f"sidecar-{node}"):
             shared = (services[name]["pid"], services[name]["network_mode"])
@@ -86,9 +84,7 @@ def test_every_port_is_published_on_loopback_alone(services: dict[str, Any]) -> 
     assert len(published) == len(NODES) + 2
 
 
-def test_prometheus_scrapes_the_sidecars_where_they_say_they_are(
-    project: Path, configs: list[Config]
-) -> None:
+def test_prometheus_scrapes_sidecars_where_they_are(project: Path, configs: list[Config]) -> None:
     file = project / "deploy" / "prometheus" / "prometheus.yml"
     (job,) = yaml.safe_load(file.read_text(encoding="utf-8"))["scrape_configs"]
     (scraped,) = job["static_configs"]
@@ -106,9 +102,7 @@ def test_nobody_may_do_everything_without_a_token(configs: list[Config]) -> None
     assert {config.security.anonymous for config in configs} == {"auto"}
 
 
-def test_prometheus_shows_the_token_that_is_signed_for_it(
-    project: Path, services: dict[str, Any]
-) -> None:
+def test_prometheus_shows_the_token_made_for_it(project: Path, services: dict[str, Any]) -> None:
     file = project / "deploy" / "prometheus" / "prometheus.yml"
     (job,) = yaml.safe_load(file.read_text(encoding="utf-8"))["scrape_configs"]
     shown = Path(job["authorization"]["credentials_file"])
@@ -132,9 +126,7 @@ def test_spark_and_jobs_find_history_where_sidecars_write_it(
     assert f"--history={folder}" in services["pipeline"]["entrypoint"]
 
 
-def test_what_jobs_are_started_with_are_commands_of_ours(
-    services: dict[str, Any],
-) -> None:
+def test_what_jobs_are_started_with_are_commands_of_ours(services: dict[str, Any]) -> None:
     _, *job = services["pipeline"]["entrypoint"]
     _, *token = services["token"]["entrypoint"]
     signed = ["token", *services["prometheus-token"]["command"]]

@@ -38,9 +38,7 @@ def test_every_query_asks_for_metrics_that_exist(recorded: list[dict[str, Any]])
     assert all(any(name.startswith(rare) for name in known) for rare in RARE)
 
 
-def test_every_rule_records_something_that_a_dashboard_shows(
-    recorded: list[dict[str, Any]],
-) -> None:
+def test_every_rule_records_what_a_dashboard_shows(recorded: list[dict[str, Any]]) -> None:
     known = existing_series()
     shown = {name for one in dashboards() for query in one.queries for name in metrics_in(query)}
     for rule in recorded:

@@ -36,7 +36,7 @@ def container(pods: Resource, name: str) -> Resource:
 
 
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
-def test_every_resource_is_valid_with_no_unknown_field(
+def test_resources_are_valid_without_unknown_fields(
     resources: list[Resource], version: str
 ) -> None:
     for resource in resources:
@@ -51,9 +51,7 @@ def test_a_misspelt_field_would_be_noticed(resources: list[Resource]) -> None:
         )
 
 
-def test_everything_that_selects_pods_selects_these(
-    resources: list[Resource], pods: Resource
-) -> None:
+def test_everything_selects_these_pods(resources: list[Resource], pods: Resource) -> None:
     labels = pods["metadata"]["labels"]
     selectors = [r["spec"]["selector"] for r in resources if "selector" in r.get("spec", {})]
     assert [s.get("matchLabels", s) for s in selectors] == [labels] * len(selectors)
@@ -125,9 +123,7 @@ def test_broker_outlives_its_sidecar_while_the_pod_stops(config: Config, pods: R
     )
 
 
-def test_broker_obeys_its_sidecar_alone_by_a_secret_made_for_the_pod(
-    config: Config, pods: Resource
-) -> None:
+def test_broker_obeys_its_sidecar_alone_by_the_pods_secret(config: Config, pods: Resource) -> None:
     (maker,) = pods["spec"]["initContainers"]
     file = config.broker.control_secret_file
     assert f'pathlib.Path("{file}").write_text(secrets.token_hex(32))' in maker["command"][-1]

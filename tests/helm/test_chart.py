@@ -72,7 +72,7 @@ def test_lint_finds_nothing(helm: Helm, values: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
-def test_every_resource_is_valid_with_no_unknown_field(
+def test_resources_are_valid_without_unknown_fields(
     resources: list[Resource], version: str
 ) -> None:
     assert {"Deployment", "ConfigMap", "Service"} <= {one["kind"] for one in resources}
@@ -130,9 +130,7 @@ def test_candidates_and_the_job_read_one_configuration(
         assert bool(config.zookeeper.tls_ca_file) == ("zookeeperTls" in given(values))
 
 
-def test_options_of_the_values_are_those_of_the_command(
-    resources: list[Resource], values: Path
-) -> None:
+def test_options_of_values_are_the_commands(resources: list[Resource], values: Path) -> None:
     for name, value in given(values).get("options", {}).items():
         (args,) = (
             container(one)["args"]
@@ -179,9 +177,7 @@ def test_nothing_but_sigterm_is_needed_for_the_last_candidate_to_restore(
             assert pod["spec"]["terminationGracePeriodSeconds"] == wanted
 
 
-def test_what_restores_after_the_release_was_deleted_needs_nothing_of_it(
-    resources: list[Resource],
-) -> None:
+def test_what_restores_after_the_release_needs_nothing_of_it(resources: list[Resource]) -> None:
     hooks = [one for one in resources if "helm.sh/hook" in one["metadata"].get("annotations", {})]
     made = {(one["kind"], one["metadata"]["name"]) for one in hooks}
     for job in kinds(resources, "Job"):
@@ -210,9 +206,7 @@ def test_no_container_has_rights_it_does_not_need(resources: list[Resource]) -> 
             assert volume.get("secret", {}).get("defaultMode", 0o440) == 0o440
 
 
-def test_prometheus_finds_every_pod_that_has_metrics(
-    resources: list[Resource], values: Path
-) -> None:
+def test_prometheus_finds_all_pods_with_metrics(resources: list[Resource], values: Path) -> None:
     (service,) = kinds(resources, "Service")
     (port,) = service["spec"]["ports"]
     for pod in (one["spec"]["template"] for one in kinds(resources, "Deployment")):
@@ -268,9 +262,7 @@ def test_nothing_is_installed_without_naming_the_cluster(helm: Helm) -> None:
     assert "/zookeeper/hosts" in done.stderr
 
 
-def test_after_the_installation_it_says_what_to_do(
-    helm: Helm, values: Path, tmp_path: Path
-) -> None:
+def test_once_installed_it_says_what_to_do(helm: Helm, values: Path, tmp_path: Path) -> None:
     # `helm install` alone shows it, and asks a cluster first.
     chart = tmp_path / "chart"
     shutil.copytree(CHART, chart)

@@ -36,11 +36,7 @@ class Shell:
         url = self.processes.cluster.members[0].sidecar_url
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "loadmanager", *arguments),
-            env={
-                "LOADMANAGER_URL": url,
-                "XDG_CONFIG_HOME": str(self.home),
-                "PATH": "",
-            },
+            env={"LOADMANAGER_URL": url, "XDG_CONFIG_HOME": str(self.home), "PATH": ""},
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )

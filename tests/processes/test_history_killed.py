@@ -117,9 +117,7 @@ def _is_whole(path: Path) -> bool:
     return True
 
 
-def test_a_process_without_room_for_files_goes_on_and_writes_all_when_there_is_some(
-    tmp_path: Path,
-) -> None:
+def test_a_process_without_room_for_files_goes_on_and_writes_all_later(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", WRITER + SHORT_OF_ROOM, str(tmp_path)],
         capture_output=True,

@@ -64,9 +64,7 @@ def plain(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
-async def test_the_shipped_probe_fails_while_the_sidecar_is_stopped_and_passes_again(
-    tmp_path: Path,
-) -> None:
+async def test_the_shipped_probe_fails_while_the_sidecar_is_stopped(tmp_path: Path) -> None:
     async with process_cluster(tmp_path, brokers=1, bundles=4) as processes:
         await processes.start()
         pid, port = health_port_of(processes)
@@ -93,9 +91,7 @@ def agent(*keys: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-async def test_a_flood_of_lookups_costs_neither_health_nor_lease_nor_session(
-    tmp_path: Path,
-) -> None:
+async def test_a_flood_of_lookups_costs_no_health_lease_or_session(tmp_path: Path) -> None:
     async with process_cluster(tmp_path, brokers=1, bundles=8) as processes:
         settings = processes.cluster._sidecar_settings
 

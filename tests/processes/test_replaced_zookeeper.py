@@ -137,9 +137,7 @@ async def until_replaced(cluster: LastingCluster) -> None:
     )
 
 
-async def test_an_empty_zookeeper_is_told_and_brokers_that_are_restarted_serve_again(
-    tmp_path: Path,
-) -> None:
+async def test_an_empty_zookeeper_is_told_and_restarted_brokers_serve_again(tmp_path: Path) -> None:
     async with lasting_cluster(tmp_path) as (processes, cluster):
         await processes.start()
         await processes.look_up_every_bundle()
@@ -161,9 +159,7 @@ async def test_an_empty_zookeeper_is_told_and_brokers_that_are_restarted_serve_a
 
 
 @pytest.mark.thorough
-async def test_an_older_zookeeper_is_told_and_served_by_again_without_a_hand(
-    tmp_path: Path,
-) -> None:
+async def test_an_older_zookeeper_is_told_and_served_by_with_no_hand(tmp_path: Path) -> None:
     """No broker was registered after the copy was made, so none knows a newer epoch."""
     async with lasting_cluster(tmp_path) as (processes, cluster):
         await processes.start()

@@ -89,9 +89,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sec
         await children.stop()
 
 
-async def test_sidecars_place_bundles_together_over_tls_with_tokens(
-    cluster: SecuredCluster,
-) -> None:
+async def test_sidecars_place_bundles_over_tls_with_tokens(cluster: SecuredCluster) -> None:
     tmp_path = cluster.folder
     context = ssl.create_default_context(cafile=str(tmp_path / "authorities.pem"))
     topics = topic_names(8, Boundaries.even(Namespace(NAMESPACE), 8), HASH)
@@ -117,9 +115,7 @@ async def test_sidecars_place_bundles_together_over_tls_with_tokens(
     assert len({one.bundle for one in served}) == 8
 
 
-async def test_people_ask_with_their_own_token_and_authority(
-    cluster: SecuredCluster,
-) -> None:
+async def test_people_ask_with_their_own_token_and_authority(cluster: SecuredCluster) -> None:
     tmp_path = cluster.folder
 
     async def said(name: str, *arguments: str) -> tuple[int, str]:

@@ -14,9 +14,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 BUNDLES = 8
 
 
-async def test_a_broker_that_answers_500_for_its_health_is_emptied_while_it_serves(
-    tmp_path: Path,
-) -> None:
+async def test_a_broker_whose_health_answers_500_is_emptied_as_it_serves(tmp_path: Path) -> None:
     async with process_cluster(tmp_path, brokers=2, bundles=BUNDLES) as processes:
         member, other = processes.cluster.members
         async with ahead_of(processes, member) as ahead:

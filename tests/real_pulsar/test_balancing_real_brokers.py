@@ -79,10 +79,7 @@ def test_traffic_on_one_broker_is_even_within_30_s_and_stays_so(
     cluster: RealPulsar, all_on_one: Sends, tmp_path: Path
 ) -> None:
     before = effective(cluster)
-    with (
-        watching(cluster, NAMESPACE) as watch,
-        balancing(cluster, tmp_path) as (process, told),
-    ):
+    with watching(cluster, NAMESPACE) as watch, balancing(cluster, tmp_path) as (process, told):
         whole = first(told, "whole", value=True)
         began_s = time.monotonic()
         assert whole["maxOverMean"] > 2.5

@@ -98,10 +98,7 @@ def test_the_others_are_balanced_and_so_are_all_when_it_is_back(
     cluster.gather(NAMESPACE, NAMES)
     leader = cluster.leader()
     limits = ("--interval", "2", "--settle", "3", "--moves-at-once", "2")
-    with (
-        unserved_told(cluster, traffic),
-        balancing(cluster, tmp_path, *limits) as (process, told),
-    ):
+    with unserved_told(cluster, traffic), balancing(cluster, tmp_path, *limits) as (process, told):
         target = first(told, "state", "ordered")["task"]["target"]
         others = sorted({0, 1, 2} - {leader}, key=lambda one: cluster.brokers[one] != target)
         victim = leader if leads else others[0]

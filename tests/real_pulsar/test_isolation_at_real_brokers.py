@@ -58,10 +58,7 @@ def served(cluster: RealPulsar, namespace: str) -> list[int]:
 def test_a_governed_namespace_is_evened_out_among_its_primary_brokers_alone(
     cluster: RealPulsar, tmp_path: Path
 ) -> None:
-    rates = {
-        **zipf_rates(TOPICS[GOVERNED], 800.0, 0.0),
-        **zipf_rates(TOPICS[FREE], 80.0, 0.0),
-    }
+    rates = {**zipf_rates(TOPICS[GOVERNED], 800.0, 0.0), **zipf_rates(TOPICS[FREE], 80.0, 0.0)}
     with sending(pulsar, cluster.service_url, rates) as sends:
         cluster.gather(GOVERNED, TOPICS[GOVERNED], broker=1)
         cluster.gather(FREE, TOPICS[FREE], broker=0)

@@ -67,9 +67,7 @@ def deleted(cluster: RealPulsar) -> int:
         time.sleep(1)
 
 
-def test_a_new_namespace_is_spread_before_its_first_lookup(
-    cluster: RealPulsar, tmp_path: Path
-) -> None:
+def test_a_new_namespace_is_spread_before_any_lookup(cluster: RealPulsar, tmp_path: Path) -> None:
     name = "trial/placed"
 
     def placed() -> list[dict[str, Any]]:

@@ -64,9 +64,7 @@ def test_a_cluster_is_observed_over_tls_with_a_token(broker: RealPulsar, secured
     assert broker.brokers[0] in found.stdout
 
 
-def test_a_cluster_is_observed_with_a_client_certificate(
-    broker: RealPulsar, secured: Secured
-) -> None:
+def test_a_client_certificate_lets_it_observe(broker: RealPulsar, secured: Secured) -> None:
     def shown(role: str) -> subprocess.CompletedProcess[str]:
         certificate, key = secured.files.client(role)
         files = ("--certificate-file", str(certificate), "--key-file", str(key))

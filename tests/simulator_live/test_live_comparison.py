@@ -2,7 +2,7 @@ from collections.abc import Mapping
 
 import pytest
 from live_comparison import Story, calibrated, common_prefix, compared, edit_distance, without_noise
-from live_run import LiveLook, LiveRun, Step, bundle_of
+from live_scenario import LiveLook, LiveRun, Step, bundle_of
 
 from loadmanager.core.ids import BundleId, Namespace
 from loadmanager.simulator.scenario import BrokerClass, Load, Scenario

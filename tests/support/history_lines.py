@@ -17,10 +17,7 @@ NOON_MS: Final = 1_767_614_400_000
 
 BROKER: Final = BrokerId("b1:8080")
 ORIGIN: Final = Origin("test", BROKER, "ab12")
-BUNDLES: Final = (
-    BundleId("t/n/0x00000000_0x80000000"),
-    BundleId("t/n/0x80000000_0xffffffff"),
-)
+BUNDLES: Final = (BundleId("t/n/0x00000000_0x80000000"), BundleId("t/n/0x80000000_0xffffffff"))
 
 
 def report(
@@ -205,10 +202,7 @@ UNUSUAL: Final[Mapping[str, Spoil]] = {
     "the largest count": _with("topics", value=2**60),
     "great whole numbers in a list": _with("bundles", "bytes_in_per_s", value=[2**62 + 1, 0.5]),
     "great rates in a list": _with("bundles", "bytes_in_per_s", value=[1e24, 5e-324]),
-    "no bundles": _with(
-        "bundles",
-        value={name: [] for name in report(1)["bundles"]},
-    ),
+    "no bundles": _with("bundles", value={name: [] for name in report(1)["bundles"]}),
     "letters of the world": _with("broker_class", value="größer 大 \N{PILE OF POO}"),
     "letters in a list": _with("bundles", "bundle", value=["ä/ö/ü", "大/小/x"]),
     "escapes": _with("broker_class", value='"\\\n\t\u2028'),

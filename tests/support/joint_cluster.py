@@ -86,11 +86,7 @@ def view(
 
 
 def _load(
-    key: str,
-    broker: Broker,
-    of: Mapping[int, Traffic],
-    names: Mapping[int, BundleId],
-    now_s: float,
+    key: str, broker: Broker, of: Mapping[int, Traffic], names: Mapping[int, BundleId], now_s: float
 ) -> BrokerLoad:
     msgs = sum(of[k].msgs for k in broker.bundles)
     volume = sum(of[k].msgs * of[k].size for k in broker.bundles)

@@ -9,13 +9,7 @@ from loadmanager.core.candidates import Candidate
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.explaining import Decision, Explanation, Outcome
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.joint.weighing import (
-    BundleCost,
-    CostSource,
-    Payback,
-    PredictedUse,
-    Weighing,
-)
+from loadmanager.core.joint.weighing import BundleCost, CostSource, Payback, PredictedUse, Weighing
 from loadmanager.core.optimality import Optimality
 from loadmanager.core.plan import Cause, Reason, Refusal
 from loadmanager.core.planner import Planner
@@ -101,13 +95,7 @@ ASSESSMENT = Assessment(
 )
 
 _SHADOWED = Shadowed(
-    largest=0.5,
-    gap=0.25,
-    active_gap=0.5,
-    moves=3,
-    moved=0.125,
-    active_moves=1,
-    active_moved=0.0625,
+    largest=0.5, gap=0.25, active_gap=0.5, moves=3, moved=0.125, active_moves=1, active_moved=0.0625
 )
 SHADOWS = ShadowList(
     active="AvgShedder",
@@ -135,10 +123,7 @@ BUNDLE_STORY = Explanation(
         Refusal(BUNDLE, Reason.RECENTLY_MOVED, "moved 60 s ago, rests 1740 s more"),
         Refusal("", Reason.ROUND_BUDGET),
     ),
-    candidates=(
-        Candidate(B3, 0.3, 0.41, None),
-        Candidate(B2, 0.45, 0.61, Reason.NO_IMPROVEMENT),
-    ),
+    candidates=(Candidate(B3, 0.3, 0.41, None), Candidate(B2, 0.45, 0.61, Reason.NO_IMPROVEMENT)),
 )
 WEIGHED_STORY = replace(
     BUNDLE_STORY,

@@ -6,7 +6,7 @@ from statistics import fmean, pstdev
 from typing import Final
 
 import numpy as np
-from live_run import ROUNDS, LiveRun, Step, bundle_of
+from live_scenario import ROUNDS, LiveRun, Step, bundle_of
 from simulated_worlds import Told, run
 
 from loadmanager.config.strategies import own_placement

@@ -59,9 +59,7 @@ Promise = Callable[[Cluster, Shedder, st.DataObject], None]
 # Whole numbers are drawn faster than others, and odd amounts come from what is computed with them.
 _sizes = st.lists(st.integers(0, 1000), min_size=1, max_size=6)
 clusters = st.lists(
-    st.tuples(st.integers(2, 120), st.sampled_from((0.5, 1.0, 2.0)), _sizes),
-    min_size=2,
-    max_size=5,
+    st.tuples(st.integers(2, 120), st.sampled_from((0.5, 1.0, 2.0)), _sizes), min_size=2, max_size=5
 ).map(
     lambda drawn: {
         f"b:{n}": Drawn(percent / 99, size, {100 * n + k: one / 3 for k, one in enumerate(sizes)})
@@ -81,12 +79,7 @@ shedders = st.sampled_from(
     ]
 )
 _placements: st.SearchStrategy[Placement] = st.sampled_from(
-    [
-        LeastLongTermMessageRate(),
-        LeastResourceUsageWithWeight(),
-        PlannedPlacement(),
-        RoundRobin(),
-    ]
+    [LeastLongTermMessageRate(), LeastResourceUsageWithWeight(), PlannedPlacement(), RoundRobin()]
 )
 _modes = st.sampled_from(tuple(Mode))
 

@@ -15,14 +15,7 @@ from loadmanager.cli import main
 from loadmanager.cli.sections import SectionedGroup
 from loadmanager.core.bounds import TIMES_END_MS, TOTAL
 from loadmanager.core.history.kinds import KINDS
-from loadmanager.core.history.schema import (
-    ENVELOPE,
-    VERSION,
-    Columns,
-    Field,
-    Kind,
-    Type,
-)
+from loadmanager.core.history.schema import ENVELOPE, VERSION, Columns, Field, Kind, Type
 from loadmanager.pipeline.described import described
 
 _INTRODUCTION: Final = """\

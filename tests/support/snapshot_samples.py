@@ -43,10 +43,7 @@ def average(size: float) -> BundleAverages:
 
 def whole_snapshot() -> Snapshot:
     return Snapshot(
-        reports={
-            B1: report(B1, 0.9, {LOW: 30e6, HIGH: 20e6}),
-            B2: report(B2, 0.1, {}),
-        },
+        reports={B1: report(B1, 0.9, {LOW: 30e6, HIGH: 20e6}), B2: report(B2, 0.1, {})},
         taken_at_ms=1_700_000_000_000,
         cluster="east",
         epoch=4,

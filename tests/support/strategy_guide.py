@@ -19,11 +19,7 @@ from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.settings import Setting, groups_of, settings_of
 from loadmanager.core.shedding import SHEDDERS
 
-_KINDS: Final[Mapping[type, str]] = {
-    float: "number",
-    int: "whole number",
-    bool: "true or false",
-}
+_KINDS: Final[Mapping[type, str]] = {float: "number", int: "whole number", bool: "true or false"}
 
 _INTRODUCTION: Final = f"""\
 # Strategy guide

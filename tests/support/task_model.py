@@ -9,13 +9,7 @@ from dataclasses import dataclass
 from itertools import permutations, product
 
 from loadmanager.core.arbitration import Arbitration
-from loadmanager.core.bundle_task import (
-    AskedBy,
-    BundleTask,
-    TaskEvent,
-    TaskKind,
-    TaskState,
-)
+from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskEvent, TaskKind, TaskState
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.live_tasks import LiveTasks
