@@ -10,6 +10,7 @@ from loadmanager.attach.observation import GREEDY, Observation, Rules, observe
 from loadmanager.attach.sampled_loads import SampledLoads
 from loadmanager.attach.sampling import BrokerSample, HostFigures, Hosts
 from loadmanager.attach.strategy import PlannerStrategy, Strategy
+from loadmanager.attach.tasks import Proposal
 from loadmanager.config import LeaderSettings, PlacementSettings, PlannerSettings, SheddingSettings
 from loadmanager.config.planning import planner_of
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskEvent, TaskKind, advanced
@@ -148,6 +149,17 @@ def test_a_broker_without_a_sample_neither_gives_nor_takes(name: str) -> None:
 # --- one decision for each fresh sample ------------------------------------------------------
 
 
+def task_of(one: Proposal) -> BundleTask:
+    return BundleTask(
+        kind=TaskKind.MOVE,
+        bundles=(one.bundle,),
+        source=one.source,
+        target=one.target,
+        cause=one.cause,
+        asked_by=AskedBy.BALANCING,
+    )
+
+
 class Watched:
     """A strategy whose clock a test sets, and what it sees and has ordered."""
 
@@ -162,15 +174,7 @@ class Watched:
         return look(self.decides, samples(began_s=self.now_s - 10.0), at=self.at)
 
     def carry_out(self, seen: Observation) -> None:
-        (one, *_) = seen.proposals
-        task = BundleTask(
-            kind=TaskKind.MOVE,
-            bundles=(one.bundle,),
-            source=one.source,
-            target=one.target,
-            cause=one.cause,
-            asked_by=AskedBy.BALANCING,
-        )
+        task = task_of(seen.proposals[0])
         for event in (TaskEvent.ORDER_WRITTEN, TaskEvent.DONE):
             task = advanced(task, event, self.now_s)
             self.decides.task(task)
@@ -222,14 +226,8 @@ def test_without_acting_the_last_choice_is_shown_until_the_next() -> None:
 def test_a_task_that_was_never_ordered_delays_nothing() -> None:
     watched = Watched("threshold")
     (one, *_) = watched.look().proposals
-    held = BundleTask(
-        kind=TaskKind.MOVE,
-        bundles=(one.bundle,),
-        source=one.source,
-        target=one.target,
-        cause=one.cause,
-        asked_by=AskedBy.BALANCING,
+    watched.decides.task(
+        advanced(task_of(one), TaskEvent.TERM_ENDED, watched.now_s, "held: budget")
     )
-    watched.decides.task(advanced(held, TaskEvent.TERM_ENDED, watched.now_s, "held: budget"))
     watched.now_s += 1.0
     assert one.bundle in {again.bundle for again in watched.look().proposals}

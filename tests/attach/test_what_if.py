@@ -109,34 +109,22 @@ def test_losing_all_brokers_is_refused(snapshot: Path, pulsar: FakePulsar) -> No
     assert (found.exit_code, "no broker would be left" in found.output) == (2, True)
 
 
+def with_traffic(**columns: list[Any]) -> str:
+    """Return a snapshot of a broker with one bundle, with other columns."""
+    rates = {"msgsInPerS": [1], "msgsOutPerS": [0], "bytesInPerS": [1], "bytesOutPerS": [1]}
+    traffic = {"bundle": ["t/n/0x00000000_0xffffffff"], **rates, **columns}
+    return json.dumps({"brokers": [{"broker": "a:1", "traffic": traffic}], "staying": {}})
+
+
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "[]",
-        "{}",
-        '{"brokers": 7, "staying": {}}',
-        '{"brokers": [], "staying": {}}',
-        (
-            '{"brokers": [{"broker": "a:1", "traffic": {"bundle": ["t/n/0x00000000_0xffffffff"], '
-            f'"msgsInPerS": [1{"0" * 400}], "msgsOutPerS": [0], "bytesInPerS": [1], '
-            '"bytesOutPerS": [1]}}], "staying": {}}'
-        ),
+        *("", "[]", "{}", '{"brokers": 7, "staying": {}}', '{"brokers": [], "staying": {}}'),
         '{"brokers": [{"broker": "a:1"}], "staying": {}}',
-        (
-            '{"brokers": [{"broker": "a:1", "traffic": {"bundle": ["x"], "msgsInPerS": [1], '
-            '"msgsOutPerS": [1], "bytesInPerS": [1], "bytesOutPerS": [1]}}], "staying": {}}'
-        ),
-        (
-            '{"brokers": [{"broker": "a:1", "traffic": {"bundle": ["t/n/0x00000000_0xffffffff"], '
-            '"msgsInPerS": [-1], "msgsOutPerS": [0], "bytesInPerS": [1], "bytesOutPerS": [1]}}], '
-            '"staying": {}}'
-        ),
-        (
-            '{"brokers": [{"broker": "a:1", "traffic": {"bundle": ["t/n/0x00000000_0xffffffff"], '
-            '"msgsInPerS": [], "msgsOutPerS": [0], "bytesInPerS": [1], "bytesOutPerS": [1]}}], '
-            '"staying": {}}'
-        ),
+        with_traffic(bundle=["x"]),
+        with_traffic(msgsInPerS=[10**400]),
+        with_traffic(msgsInPerS=[-1]),
+        with_traffic(msgsInPerS=[]),
     ],
 )
 def test_what_is_no_snapshot_is_named(tmp_path: Path, text: str) -> None:

@@ -36,6 +36,8 @@ def configs(project: Path, services: dict[str, Any]) -> list[Config]:
 def test_every_sidecar_starts_with_a_sound_configuration_of_its_own(configs: list[Config]) -> None:
     assert [config.broker.id for config in configs] == [f"broker-{n}:8080" for n in NODES]
     assert {config.host.scope for config in configs} == {"process"}
+    # Nobody may do everything without a token.
+    assert {config.security.anonymous for config in configs} == {"auto"}
 
 
 def test_brokers_are_measured_by_their_limits(
@@ -96,10 +98,6 @@ def test_spark_is_started_where_its_profile_is_asked_for_alone(services: dict[st
     profiles = {name: each["profiles"] for name, each in services.items() if "profiles" in each}
     jobs = {"pipeline": ["jobs"], "token": ["jobs"]}
     assert profiles == {**{name: ["pipeline"] for name in SPARK}, **jobs}
-
-
-def test_nobody_may_do_everything_without_a_token(configs: list[Config]) -> None:
-    assert {config.security.anonymous for config in configs} == {"auto"}
 
 
 def test_prometheus_shows_the_token_made_for_it(project: Path, services: dict[str, Any]) -> None:

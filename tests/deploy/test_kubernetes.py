@@ -110,6 +110,8 @@ def test_sidecar_starts_with_a_sound_configuration(config: Config, pods: Resourc
         2.0,
         1024.0,
     )
+    # Nobody may do everything without a token.
+    assert (config.security.anonymous, config.security.has_tokens) == ("auto", False)
 
 
 def test_broker_outlives_its_sidecar_while_the_pod_stops(config: Config, pods: Resource) -> None:
@@ -134,11 +136,6 @@ def test_broker_obeys_its_sidecar_alone_by_the_pods_secret(config: Config, pods:
         assert {**mount, "readOnly": True} in container(pods, name)["volumeMounts"]
     (volume,) = (one for one in pods["spec"]["volumes"] if one["name"] == mount["name"])
     assert "emptyDir" in volume
-
-
-def test_nobody_may_do_everything_without_a_token(config: Config) -> None:
-    assert config.security.anonymous == "auto"
-    assert not config.security.has_tokens
 
 
 def test_a_network_policy_lets_clients_reach_named_ports_alone(

@@ -34,15 +34,13 @@ def pinned(lock: str) -> dict[str, list[Requirement]]:
     return found
 
 
-@pytest.fixture(params=["sidecar", "pipeline"])
-def lock(request: pytest.FixtureRequest, project: Path) -> tuple[str, str]:
-    name = str(request.param)
-    return name, (project / "deploy" / "locks" / f"{name}.txt").read_text(encoding="utf-8")
+def lock(project: Path, name: str) -> str:
+    return (project / "deploy" / "locks" / f"{name}.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", ["build", "sidecar", "pipeline"])
 def test_every_package_of_a_lock_has_one_version_and_hashes(name: str, project: Path) -> None:
-    text = (project / "deploy" / "locks" / f"{name}.txt").read_text(encoding="utf-8")
+    text = lock(project, name)
     found = entries(text)
     assert len(found) == len(PIN.findall(text)) > 0
     for first, *hashes in found:
@@ -51,16 +49,17 @@ def test_every_package_of_a_lock_has_one_version_and_hashes(name: str, project: 
         assert [line for line in hashes if not HASH.match(line)] == []
 
 
+@pytest.mark.parametrize(
+    ("name", "extras"), [("sidecar", ("sasl",)), ("pipeline", ("sasl", "pipeline"))]
+)
 def test_lock_has_every_dependency_in_a_version_that_the_package_allows(
-    lock: tuple[str, str], project: Path
+    name: str, extras: tuple[str, ...], project: Path
 ) -> None:
-    name, text = lock
     declared = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = {"sidecar": ("sasl",), "pipeline": ("sasl", "pipeline")}[name]
     wanted = list(declared["dependencies"])
     for extra in extras:
         wanted += declared["optional-dependencies"][extra]
-    pins = pinned(text)
+    pins = pinned(lock(project, name))
     for requirement in map(Requirement, wanted):
         versions = pins.get(canonicalize_name(requirement.name), [])
         assert versions, f"{requirement} is not in deploy/locks/{name}.txt: make lock"
@@ -72,15 +71,12 @@ def test_lock_has_every_dependency_in_a_version_that_the_package_allows(
 
 
 def test_both_images_have_the_same_versions(project: Path) -> None:
-    sidecar, pipeline = (
-        pinned((project / "deploy" / "locks" / f"{name}.txt").read_text(encoding="utf-8"))
-        for name in ("sidecar", "pipeline")
-    )
+    sidecar, pipeline = (pinned(lock(project, name)) for name in ("sidecar", "pipeline"))
     assert {name: pipeline[name] for name in sidecar} == sidecar
 
 
 def test_tools_that_build_the_wheel_are_locked_too(project: Path) -> None:
     declared = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))
-    build = pinned((project / "deploy" / "locks" / "build.txt").read_text(encoding="utf-8"))
+    build = pinned(lock(project, "build"))
     needed = {Requirement(each).name for each in declared["build-system"]["requires"]}
     assert needed <= build.keys()

@@ -1,15 +1,18 @@
 """`loadmanager attach` as a process that begins at once: it is forked from one with all imports."""
 
+import http.client
+import json
 import multiprocessing
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
-from typing import Final
+from typing import Any, Final
 
 from loadmanager.cli import main
 
@@ -76,3 +79,24 @@ def _run(options: tuple[str, ...], writer: Connection) -> None:
     # What a shell starts beside itself ignores it, and so would this.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     main(["attach", *options])
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that is free now."""
+    with socket.socket() as opened:
+        opened.bind(("127.0.0.1", 0))
+        return int(opened.getsockname()[1])
+
+
+def event(port: int) -> tuple[str, dict[str, Any]]:
+    """Return the first event of a stream; nothing while nobody answers."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
+    try:
+        connection.request("GET", "/live/events")
+        answer = connection.getresponse()
+        kind, data = answer.readline().decode(), answer.readline().decode()
+        return kind.strip(), json.loads(data.removeprefix("data: "))
+    except ConnectionError:
+        return "", {}
+    finally:
+        connection.close()
