@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -48,14 +49,6 @@ class Process:
     def events(self) -> list[str]:
         return [line["event"] for line in map(json.loads, self.told) if "event" in line]
 
-    def kill(self) -> None:
-        self.popen.kill()
-        self.popen.wait()
-
-    def ends_well(self) -> bool:
-        self.popen.terminate()
-        return self.popen.wait(LIMIT_S) == 0
-
     def tasks(self, state: str) -> list[dict[str, Any]]:
         found = (line["task"] for line in map(json.loads, self.told) if "task" in line)
         return [one for one in found if one["state"] == state]
@@ -97,12 +90,6 @@ def once(pulsar: FakePulsar, config: Path, *more: str) -> subprocess.CompletedPr
     )
 
 
-@contextmanager
-def two_candidates(pulsar: FakePulsar, config: Path) -> Iterator[tuple[Process, Process]]:
-    with two_candidates(pulsar, config) as (leader, other):
-        yield leader, other
-
-
 def until(what: Callable[[], bool], *processes: Process) -> None:
     deadline_s = time.monotonic() + LIMIT_S
     while not what():
@@ -119,7 +106,8 @@ def test_another_candidate_goes_on_after_the_leaders_kill(pulsar: FakePulsar, co
             until(lambda: second.says("stands for election"), second)
             until(lambda: bool(first.tasks("serving")), first)
             until(lambda: "this candidate waits" in str(event(port)), second)
-            first.kill()
+            os.kill(first.popen.pid, signal.SIGKILL)
+            first.popen.wait()
             killed_ms = time.time_ns() // 1_000_000
             assert pulsar.dynamic == OFF
             # A move may have been under way: a client's lookup has Pulsar place the bundle.
@@ -134,7 +122,8 @@ def test_another_candidate_goes_on_after_the_leaders_kill(pulsar: FakePulsar, co
             course = [at_ms for at_ms, *_ in told["overview"]["course"]]
             assert course[0] < killed_ms < course[-1]
             assert not second.says("Pulsar's settings")
-            assert second.ends_well()
+            second.popen.terminate()
+            assert second.popen.wait(LIMIT_S) == 0
     assert sorted(len(one.topics) for one in pulsar.brokers) == [2, 3, 3]
     assert second.events[-1] == f"{SWITCHES[1]}: not overridden again"
     assert pulsar.dynamic == {}
@@ -147,11 +136,13 @@ def test_an_ended_leader_leaves_the_settings_to_the_next(pulsar: FakePulsar, con
             until(lambda: second.says("stands for election"), second)
             refusal = once(pulsar, config, "--restore")
             assert (refusal.returncode, "expected no controller" in refusal.stderr) == (1, True)
-            assert first.ends_well()
+            first.popen.terminate()
+            assert first.popen.wait(LIMIT_S) == 0
             assert pulsar.dynamic == OFF
             until(lambda: second.says("leads term 2"), second)
             until(lambda: second.says("are off"), second)
-            second.kill()
+            os.kill(second.popen.pid, signal.SIGKILL)
+            second.popen.wait()
     assert pulsar.dynamic == OFF
     deadline_s = time.monotonic() + LIMIT_S
     while (found := once(pulsar, config, "--restore")).returncode:
@@ -162,20 +153,28 @@ def test_an_ended_leader_leaves_the_settings_to_the_next(pulsar: FakePulsar, con
 
 def test_candidates_ended_at_once_restore_the_settings(pulsar: FakePulsar, config: Path) -> None:
     # As when Kubernetes deletes all pods of a Deployment.
-    with two_candidates(pulsar, config) as (first, second):
-        for one in (second, first):
-            one.popen.terminate()
-        assert [one.popen.wait(LIMIT_S) for one in (first, second)] == [0, 0]
+    with candidate(pulsar, config) as first:
+        until(lambda: first.says("are off"), first)
+        with candidate(pulsar, config) as second:
+            until(lambda: second.says("stands for election"), second)
+            for one in (second, first):
+                one.popen.terminate()
+            assert [one.popen.wait(LIMIT_S) for one in (first, second)] == [0, 0]
     assert pulsar.dynamic == {}
 
 
 def test_a_leader_that_is_ended_after_the_other_candidate_crashed_restores_the_settings(
     pulsar: FakePulsar, config: Path
 ) -> None:
-    with two_candidates(pulsar, config) as (leader, other):
-        # Its session, and so its node among the candidates, lasts for seconds.
-        other.kill()
-        assert leader.ends_well()
+    with candidate(pulsar, config) as leader:
+        until(lambda: leader.says("are off"), leader)
+        with candidate(pulsar, config) as other:
+            until(lambda: other.says("stands for election"), other)
+            # Its session, and so its node among the candidates, lasts for seconds.
+            os.kill(other.popen.pid, signal.SIGKILL)
+            other.popen.wait()
+            leader.popen.terminate()
+            assert leader.popen.wait(LIMIT_S) == 0
     assert pulsar.dynamic == {}
     assert leader.says("waits until another candidate leads")
     assert leader.events[-1] == f"{SWITCHES[1]}: not overridden again"
@@ -184,9 +183,14 @@ def test_a_leader_that_is_ended_after_the_other_candidate_crashed_restores_the_s
 def test_a_candidate_that_is_ended_after_the_leader_crashed_restores_the_settings(
     pulsar: FakePulsar, config: Path
 ) -> None:
-    with two_candidates(pulsar, config) as (leader, other):
-        leader.kill()
-        assert other.ends_well()
+    with candidate(pulsar, config) as leader:
+        until(lambda: leader.says("are off"), leader)
+        with candidate(pulsar, config) as other:
+            until(lambda: other.says("stands for election"), other)
+            os.kill(leader.popen.pid, signal.SIGKILL)
+            leader.popen.wait()
+            other.popen.terminate()
+            assert other.popen.wait(LIMIT_S) == 0
     assert not other.says("leads term")
     assert pulsar.dynamic == {}
 
@@ -198,7 +202,8 @@ def test_a_pause_holds_for_each_leader(pulsar: FakePulsar, config: Path) -> None
         assert pulsar.unloads == []
         assert once(pulsar, config, "--resume").returncode == 0
         until(lambda: leader.says('"serving"'), leader)
-        assert leader.ends_well()
+        leader.popen.terminate()
+        assert leader.popen.wait(LIMIT_S) == 0
     assert pulsar.dynamic == {}
 
 
@@ -220,7 +225,8 @@ def test_a_candidate_waits_for_zookeeper_and_can_be_ended(
         until(lambda: bool(pulsar.brokers[0].asked), waiting)
         time.sleep(1.0)
         assert waiting.popen.poll() is None
-        assert waiting.ends_well()
+        waiting.popen.terminate()
+        assert waiting.popen.wait(LIMIT_S) == 0
     assert waiting.told == []
     assert pulsar.dynamic == {}
 
