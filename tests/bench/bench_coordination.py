@@ -69,7 +69,6 @@ class Row:
 
 def test_what_each_sidecar_asks_of_zookeeper() -> None:
     rows = [row for sidecars in SIDECARS for row in run(_measured(sidecars), cpu_limit_s=TIMEOUT_S)]
-    _print(rows)
     for row in rows:
         emit(
             "coordination",
@@ -154,18 +153,6 @@ def _kind(name: str) -> str:
         return {"heartbeat": "heartbeat", "write": "writes"}[name]
     folders = {"get /loadbalance/loads": "loads", "get /loadbalance/owned": "owned"}
     return folders.get(name, "other reads")
-
-
-def _print(rows: Sequence[Row]) -> None:
-    columns = (*KINDS, "requests/s", "bytes/s", "watches")
-    print(f"\n{'sidecars':>8} {'state':16}{'role':10}" + "".join(f"{one:>13}" for one in columns))
-    for row in rows:
-        figures = [*(row.per_s[kind] for kind in KINDS), row.all_per_s]
-        print(
-            f"{row.sidecars:>8} {row.state:16}{row.role:10}"
-            + "".join(f"{one:13.3f}" for one in figures)
-            + f"{row.bytes_per_s:13.0f}{row.watches:13.1f}"
-        )
 
 
 @pytest.mark.parametrize(("brokers", "bundles"), [(200, 20_000), (1_000, 100_000)])

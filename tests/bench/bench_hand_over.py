@@ -88,7 +88,6 @@ class HandOver:
 
     @property
     def gap_s(self) -> float:
-        """How long nobody served the bundle."""
         return self.after.start_s - self.before.end_s
 
 
@@ -144,8 +143,6 @@ async def _arrived(
     target: BrokerId,
     hand_overs: int,
 ) -> None:
-    """Wait as a leader waits, and only then read records: that would take CPU from others."""
-
     def listed() -> bool:
         holding = leader.cluster_state.owners.get(bundle)
         return holding is not None and holding.broker == target

@@ -56,7 +56,6 @@ async def highest_memory_mb(process: psutil.Process, port: int, sent: bytes) -> 
 
 
 def sidecar_of(processes: ProcessCluster) -> tuple[psutil.Process, int]:
-    """Return the process of the only sidecar, and its port."""
     (member,) = processes.cluster.members
     (child,) = (one for one in processes.children.started if one.name.startswith("sidecar"))
     found = re.search(r":(\d+)$", member.sidecar_url)

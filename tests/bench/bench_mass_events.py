@@ -36,8 +36,6 @@ KINDS: Final = ("owned", "brokers", "children", "loads", "locks", "other reads",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What one event cost: all requests of all sidecars, and the most within one second."""
-
     sidecars: int
     event: str
     kinds: Counter[str]
@@ -46,22 +44,12 @@ class Row:
 
     @property
     def requests(self) -> int:
-        """All but heartbeats."""
         return sum(self.kinds[kind] for kind in KINDS)
 
 
 def test_what_mass_events_ask_of_zookeeper() -> None:
     rows = [row for sidecars in SIDECARS for row in run(_measured(sidecars), cpu_limit_s=1500)]
-    columns = ("requests", "each", "in 1 s", "MiB", *KINDS)
-    print(f"\n{'sidecars':>8} {'event':14}" + "".join(f"{one:>12}" for one in columns))
     for row in rows:
-        figures = (row.requests, row.requests // row.sidecars, row.most_in_a_second)
-        print(
-            f"{row.sidecars:>8} {row.event:14}"
-            + "".join(f"{one:12}" for one in figures)
-            + f"{row.mib:12.1f}"
-            + "".join(f"{row.kinds[kind]:12}" for kind in KINDS)
-        )
         emit(
             "coordination_mass_events",
             sidecars=row.sidecars,
@@ -119,7 +107,6 @@ async def _kill(agents: Sequence[Agent]) -> None:
 async def _counted(
     rows: list[Row], service: CountingService, sidecars: int, event: str
 ) -> AsyncIterator[None]:
-    """Count from here until some time after the body."""
     service.forget()
     seconds: list[int] = []
     watching = asyncio.ensure_future(_count_seconds(service, seconds))

@@ -77,7 +77,6 @@ def test_a_round_is_done_in_time(brokers: int, shape: Shape) -> None:
 
 
 def _assessed_ms(planner: Planner, view: ClusterView) -> float:
-    """Return the CPU time of what a leader computes once a round is over."""
     began_s = time.thread_time()
     assert planner.optimality(view, RoundMemory()) is not None
     return 1000 * (time.thread_time() - began_s)

@@ -101,7 +101,6 @@ async def run_all(clusters: Iterator[tuple[Surroundings, list[Run]]], folder: Pa
 
 
 def say(line: str) -> None:
-    """Print a line at once."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
@@ -132,7 +131,6 @@ def tell_table(kinds: Mapping[str, Mapping[str, float | int]]) -> None:
 
 
 def figures(tracker: Tally, seed: int) -> Mapping[str, object]:
-    """Return what is printed last."""
     verdicts = [one.verdict for one in tracker.outcomes]
     return {
         "runs": len(tracker.outcomes),
@@ -161,7 +159,6 @@ def go_apart() -> None:
 
 
 def main() -> int:
-    """Run, and return whether a promise was broken."""
     parser = argparse.ArgumentParser(description="Random faults on real processes.")
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)

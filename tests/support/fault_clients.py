@@ -26,7 +26,6 @@ class Sidecars:
         self._http = http
 
     async def unready(self, host: Host) -> str:
-        """Return what a sidecar lacks; "" if it is of use."""
         status, text = await self._ask(f"{host.sidecar_url}/readyz")
         return "" if status == HTTPStatus.OK else f"sidecar-{host.number}: {text}"
 
@@ -113,7 +112,6 @@ class Clients:
         return [self._reports[client.name] for client in finishing]
 
     def unheard(self) -> str:
-        """Return which living client had nothing taken yet; "" if all are at work."""
         names = [client.name for client in self.running]
         heard = (any(one.acknowledgement for one in self._records[name].read()) for name in names)
         return ", ".join(name for name, at_work in zip(names, heard, strict=True) if not at_work)

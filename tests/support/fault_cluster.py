@@ -141,7 +141,6 @@ class FaultCluster:
     def history(
         self, disturbances: Sequence[Disturbance], *, from_s: float, until_s: float
     ) -> History:
-        """Return everything so far, with what may have left bundles free since ``from_s``."""
         return History(
             intervals=self.spells(),
             publishes=self.publishes(),

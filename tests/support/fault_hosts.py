@@ -76,7 +76,6 @@ class Host:
         hosts: str,
         proxy: ZooKeeperProxy | None,
     ) -> Self:
-        """Return a host at its place; the ports are its broker's and its sidecar's."""
         broker, sidecar = (f"{place.address}:{port}" for port in ports)
         return cls(number, BrokerId(broker), f"http://{sidecar}", hosts, place, proxy)
 

@@ -110,7 +110,6 @@ async def keeps_its_promises(cluster: FaultCluster, fault: str) -> Outcome:
 
 
 async def victim(cluster: FaultCluster, rng: Random) -> Host:
-    """Return a host that does not lead, and serves something if any of them does."""
     leader = await cluster.leader()
     others = [host for host in cluster.hosts if host is not leader]
     rng.shuffle(others)

@@ -190,7 +190,6 @@ class Swarm:
 
 
 def leader_in(states: Sequence[Mapping[str, Any]]) -> str:
-    """Return the broker whose sidecar leads, empty if none does."""
     return next((name for one in states for name in one["leading"]), "")
 
 

@@ -65,7 +65,6 @@ class SwarmProcess:
     changing: "asyncio.Task[None] | None" = None
 
     async def start(self, names: Sequence[str]) -> None:
-        """Start a sidecar for each of these ``host:port``."""
         for name in names:
             host = name.partition(":")[0]
             given = self.settings["config"]
@@ -150,7 +149,6 @@ class SwarmProcess:
                 return
 
     async def look_up(self, clients: int) -> Mapping[str, Any]:
-        """Look up each of the topics once, at all sidecars in turn, so many at once."""
         waiting = list(enumerate(self.topics))
         latencies_s: list[float] = []
         retried: Counter[str] = Counter()

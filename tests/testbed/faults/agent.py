@@ -33,7 +33,6 @@ LINE_TIMEOUT_S = 2.0
 
 
 def as_built(context: Context) -> Context:
-    """Return the context unchanged: the sidecar as it is shipped."""
     return context
 
 
@@ -61,7 +60,6 @@ class World:
         return [agent for agent in self.agents if agent.alive]
 
     def agent_at(self, url: str) -> "Agent | None":
-        """Return the running sidecar with this URL, None if there is none."""
         return next((agent for agent in self.living if agent.url == url), None)
 
 

@@ -79,7 +79,6 @@ class FaultyLink(MemoryLink):
         return self._server.in_ensemble
 
     def is_on(self, server: Server) -> bool:
-        """Return whether the client is connected to ``server``."""
         return self._server is server and self._state.connection is Connection.CONNECTED
 
     def connect_to(self, server: Server) -> None:
@@ -89,7 +88,6 @@ class FaultyLink(MemoryLink):
             super().connect_to(server)
 
     def drop(self) -> None:
-        """Break the connection; the client may connect again."""
         self._drop()
 
     def wake(self) -> None:
@@ -205,11 +203,9 @@ class ClientSession(LinkedCoordination):
         self._timed.expire(self.session.session_id)
 
     def lose_next_request(self) -> None:
-        """Break the connection at the next request before it is applied."""
         self._faulty.lose_next(Loss.REQUEST)
 
     def lose_next_reply(self) -> None:
-        """Break the connection at the next request after it was applied."""
         self._faulty.lose_next(Loss.REPLY)
 
     def delay_replies(self, lag_s: float) -> None:

@@ -10,7 +10,6 @@ from tests.testbed.memory.service import MemoryService
 
 
 async def next_turn() -> None:
-    """Let everything else that is ready run once."""
     await asyncio.sleep(0)
 
 
@@ -56,9 +55,7 @@ class MemoryCoordination(LinkedCoordination):
         self._service.expire(self.session.session_id)
 
     def lose_next_request(self) -> None:
-        """Break the connection at the next request, before it is applied."""
         self._memory_link.lose_next(Loss.REQUEST)
 
     def lose_next_reply(self) -> None:
-        """Break the connection at the next request, after it was applied."""
         self._memory_link.lose_next(Loss.REPLY)

@@ -120,7 +120,6 @@ class MemoryLink:
         await self._ask(self._service.sync, by_leader=True, writes=False)
 
     async def heartbeat(self) -> None:
-        """Commit a transaction that changes nothing."""
         await self.commit([Check("/", -1)])
 
     async def create(
@@ -150,7 +149,6 @@ class MemoryLink:
     # What a test asks for.
 
     def lose_next(self, loss: Loss) -> None:
-        """Break the connection at the next request; it is made again at once."""
         self._loss = loss
 
     def suspend(self) -> None:

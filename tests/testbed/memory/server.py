@@ -69,13 +69,11 @@ class Server:
         self.hold()
 
     def receive(self, draft: Draft) -> None:
-        """Take a committed transaction, and apply it unless this server falls behind."""
         self._behind.append(draft)
         if not self._holding:
             self.apply_next()
 
     def apply_next(self) -> None:
-        """Apply the oldest transaction that this server has not applied, if there is any."""
         if not self._behind:
             return
         draft = self._behind.popleft()

@@ -55,7 +55,6 @@ class MemoryService:
 
     @property
     def session_ids(self) -> tuple[int, ...]:
-        """The sessions that live, oldest first."""
         return tuple(self._sessions)
 
     def dump(self) -> dict[str, Node]:
@@ -213,7 +212,6 @@ class MemoryService:
         return Draft(self.main.tree, self._zxid, session_id)
 
     def _adopt(self, draft: Draft) -> None:
-        """Commit a transaction: all servers of the ensemble take it in this order."""
         self.main.receive(draft)
         for server in self._others:
             if server.in_ensemble:
