@@ -58,6 +58,8 @@ class Eligibility:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filters(Settings):
+    """The rules for which brokers may take a bundle, in the order in which they refuse."""
+
     max_report_age_s: float = setting(
         "A broker whose report is older takes and sheds nothing.",
         "seconds",
