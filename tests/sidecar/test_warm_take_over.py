@@ -117,6 +117,7 @@ async def test_a_new_leader_has_the_averages_streaks_and_rests_of_the_former_one
     await cluster.until(lambda: cluster.warnings("bundle.move.decided"))
     await asyncio.sleep(3.0)
     publishing.cancel()
+    await _end_of_round(cluster)
     before = _leader_term(cluster.leader).look()
     after = _leader_term(await _next_term(cluster)).look()
     assert before.memory.moved_at_s
