@@ -4,6 +4,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Container, Generator, Iterator
+from importlib.util import find_spec
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -94,8 +95,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def _missing_tool(error: str) -> str | None:
-    found = re.search(r"ModuleNotFoundError: No module named '(\w+)", error)
-    return found[1] if found and found[1] in TOOLS else None
+    """Return the absent package of the tools that an error or a message of the product names."""
+    named = re.findall(r"No module named '(\w+)|needs its extra \((\w+)|needs (\w+), which", error)
+    absent = (name for names in named for name in names if name in TOOLS and not find_spec(name))
+    return next(absent, None)
 
 
 def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:

@@ -10,6 +10,7 @@ from cluster_processes import ProcessCluster, process_cluster
 
 from loadmanager.demo.cluster import Member
 
+pytest.importorskip("schemathesis", reason="needs schemathesis: make test-tools")
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 
 RULES = Path(__file__).parent / "schemathesis.toml"
