@@ -7,6 +7,8 @@ from loadmanager.adapters.host.reading import Unreadable, read_int, read_text
 
 _ETHERNET: Final = 1
 _IN_USE: Final = {"up", "unknown", "dormant"}
+_ONE_AT_A_TIME: Final = {"active-backup", "broadcast"}
+"""Modes of bonds with the capacity of one member: it sends alone, or all send the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +27,33 @@ class Nics:
         """Return the hardware interfaces that are in use.
 
         The links of ``class/net`` are resolved before the path is searched for ``virtual``, because
-        an unresolved veth looks like hardware. Of a bond, its members are returned. Raises
+        an unresolved veth looks like hardware. Of a bond, its members are returned, or the one in
+        use if only one is at a time. An interface below another one of hardware is left out, such
+        as a virtual function of Azure: the upper one counts its traffic and has its speed. Raises
         `Unreadable`: there is no sysfs.
         """
         try:
             names = sorted(entry.name for entry in self._folder.iterdir())
         except OSError as error:
             raise Unreadable(self._folder, error.strerror or type(error).__name__) from error
-        return tuple(name for name in names if self._is_hardware(name) and self._in_use(name))
+        used = [name for name in names if self._is_hardware(name) and self._in_use(name)]
+        return tuple(name for name in used if self._counts(name, used))
+
+    def _counts(self, nic: str, used: Sequence[str]) -> bool:
+        for upper in self._uppers(nic):
+            if upper in used:
+                return False
+            bond = self._folder / upper / "bonding"
+            if _first_word(bond / "mode") in _ONE_AT_A_TIME:
+                members = [one for one in used if upper in self._uppers(one)]
+                return nic == (_first_word(bond / "active_slave") or members[0])
+        return True
+
+    def _uppers(self, nic: str) -> set[str]:
+        """Return the interfaces that stand on one, such as its bond."""
+        above = {one.name.removeprefix("upper_") for one in (self._folder / nic).glob("upper_*")}
+        master = self._folder / nic / "master"
+        return above | ({master.resolve().name} if master.is_symlink() else set())
 
     def traffic(self, nics: Sequence[str]) -> Traffic:
         """Raises `Unreadable`: one of them has no counters."""
@@ -75,3 +96,10 @@ class Nics:
             # Not an interface, such as the file bonding_masters, or one that was just removed.
             return False
         return kind == _ETHERNET and state in _IN_USE
+
+
+def _first_word(path: Path) -> str:
+    try:
+        return next(iter(read_text(path).split()), "")
+    except Unreadable:
+        return ""

@@ -144,6 +144,68 @@ def test_a_bond_has_the_speed_of_what_it_stands_on(
     assert usage.bandwidth_in == ResourceUsage(about(1000.0), 2_000_000.0)
 
 
+@pytest.mark.parametrize(
+    ("mode", "active", "member_bytes", "expected"),
+    [
+        ("active-backup 1", "eth1", (0, 250_000), (1000.0, 25_000_000.0)),
+        ("active-backup 1", "", (250_000, 0), (1000.0, 10_000_000.0)),
+        ("broadcast 3", "", (250_000, 250_000), (1000.0, 10_000_000.0)),
+        ("802.3ad 4", "", (125_000, 125_000), (1000.0, 35_000_000.0)),
+    ],
+)
+def test_a_bond_of_which_one_member_is_used_has_the_speed_of_that_one(
+    nic: Make,
+    probe: Probe,
+    clock_s: list[float],
+    tmp_path: Path,
+    *,
+    mode: str,
+    active: str,
+    member_bytes: tuple[int, int],
+    expected: tuple[float, float],
+) -> None:
+    nic("bond0", speed="10000", virtual=True)
+    bond = tmp_path / "sys/devices/virtual/net/bond0"
+    (bond / "bonding").mkdir()
+    (bond / "bonding/mode").write_text(f"{mode}\n")
+    (bond / "bonding/active_slave").write_text(f"{active}\n")
+    stands_on(nic, tmp_path, "bond0", eth0="10000", eth1="25000")
+
+    def traffic() -> None:
+        for name, speed, received in zip(
+            ("eth0", "eth1"), ("10000", "25000"), member_bytes, strict=True
+        ):
+            nic(name, received=received, speed=speed)
+
+    usage = second_sample(probe(), clock_s, traffic)
+    assert usage.bandwidth_in == ResourceUsage(*map(about, expected))
+
+
+def test_a_virtual_function_and_the_interface_above_it_are_one(
+    nic: Make, probe: Probe, clock_s: list[float], tmp_path: Path
+) -> None:
+    """Azure's netvsc counts what its virtual function transfers, and has its speed."""
+    nic("eth0", speed="50000")
+    stands_on(nic, tmp_path, "eth0", enP1s1="50000")
+
+    def traffic() -> None:
+        nic("eth0", received=250_000, speed="50000")
+        nic("enP1s1", received=240_000, speed="50000")
+
+    usage = second_sample(probe(), clock_s, traffic)
+    assert usage.bandwidth_in == ResourceUsage(about(1000.0), 50_000_000.0)
+
+
+def stands_on(nic: Make, root: Path, upper: str, **lower: str) -> None:
+    """Make interfaces below another one, by name and speed, linked as the kernel does it."""
+    links = root / "sys/class/net"
+    for name, speed in lower.items():
+        nic(name, speed=speed)
+        (links / name / "master").symlink_to((links / upper).resolve())
+        (links / name / f"upper_{upper}").symlink_to((links / upper).resolve())
+        (links / upper / f"lower_{name}").symlink_to((links / name).resolve())
+
+
 def test_no_physical_interface_leaves_the_network_unknown_and_is_told_once(
     nic: Make, probe: Probe
 ) -> None:
