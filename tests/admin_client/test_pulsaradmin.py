@@ -15,7 +15,6 @@ STEPS = 40
 
 
 async def ended(*arguments: str, cwd: Path) -> tuple[int, str]:
-    """Run a program to its end; return how it ended and all it printed."""
     process = await asyncio.create_subprocess_exec(
         *arguments,
         cwd=cwd,

@@ -26,7 +26,6 @@ async def leading(processes: ProcessCluster) -> Member:
 
 
 async def schemathesis(member: Member, config: Path, *options: str) -> None:
-    """Run schemathesis on a sidecar; fail with what it says."""
     process = await asyncio.create_subprocess_exec(
         Path(sys.executable).with_name("schemathesis"),
         *("--config-file", str(config)),
@@ -42,7 +41,6 @@ async def schemathesis(member: Member, config: Path, *options: str) -> None:
 
 
 def config_with(tmp_path: Path, parameters: Mapping[str, str]) -> Path:
-    """Return the rules with names that exist for some of the parameters in paths."""
     lines = [f'"path.{name}" = "{value}"' for name, value in parameters.items()]
     config = tmp_path / "schemathesis.toml"
     config.write_text("\n".join([RULES.read_text(), "[parameters]", *lines, ""]))

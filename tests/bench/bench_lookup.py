@@ -223,7 +223,6 @@ async def _serve_bare() -> int:
 
 
 async def serve(name: str) -> None:
-    """Serve until killed, after printing the port."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     guard = Guard(Rights(lookers=frozenset({"client"})), Tokens(SECRET, ("HS256",)))
     by_default = ClusterKeyGuard(lambda: SECRET, OwnNames())
@@ -235,8 +234,6 @@ async def serve(name: str) -> None:
 
 
 class Asker(asyncio.Protocol):
-    """Asks on one connection, one request after the other."""
-
     def __init__(self, first: int, heads: Sequence[str], *, numbered: bool) -> None:
         self._next = first
         self._heads = heads
@@ -247,7 +244,6 @@ class Asker(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask the first question."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclass
         self._ask()
 

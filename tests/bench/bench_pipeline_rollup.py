@@ -38,7 +38,6 @@ MOST_GROWTH: Final = 1.3
 
 
 def run(program: ModuleType, *arguments: object) -> dict[str, Any]:
-    """Run a module as a process of its own, and return what it told."""
     command = [sys.executable, str(program.__file__), *map(str, arguments)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     told: dict[str, Any] = json.loads(done.stdout) if done.stdout else {}

@@ -34,7 +34,6 @@ A_CHART = Chart(title="Load", summary="It rises.", data=[{"type": "bar", "y": [1
 
 
 def drawn(chart: Chart) -> Mapping[str, object]:
-    """Return what the page's script is given to draw."""
     packed = re.search(r'<script type="application/x-chart">(.+?)</script>', chart.html())
     assert packed
     figure: Mapping[str, object] = json.loads(zlib.decompress(base64.b64decode(packed[1])))

@@ -27,7 +27,6 @@ class NoLookup(LookupService):
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., str]]:
-    """Return a function that serves resources on loopback, and returns their URL."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

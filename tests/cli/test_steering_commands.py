@@ -31,8 +31,6 @@ def unloaded(source: BrokerId | None, target: BrokerId | None) -> UnloadedBundle
 
 @dataclass
 class Application(DrainRequests):
-    """Unloads and drains; the brokers' bundles go two at each question."""
-
     elsewhere: str = ""
     refuses: Exception | None = None
     left: int = 5

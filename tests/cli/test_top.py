@@ -146,7 +146,6 @@ class Terminal:
         )
 
     def until(self, text: bytes, within_s: float = 30.0) -> None:
-        """Read until ``text`` was shown."""
         deadline_s = time.monotonic() + within_s
         while text not in self.shown:
             assert time.monotonic() < deadline_s, self.shown

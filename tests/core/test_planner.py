@@ -124,8 +124,6 @@ def test_nobody_to_go_to_is_a_reason() -> None:
 
 
 class Declining:
-    """A placement that finds no candidate good enough."""
-
     def rank(
         self, view: ClusterView, candidates: Indices, bundle: BundleId, memory: Memory
     ) -> Ranking:

@@ -21,7 +21,6 @@ WHERE = "cluster.json"
 
 
 def document(**changes: Any) -> bytes:
-    """Return a small sound document with some fields changed; None takes one out."""
     found: dict[str, Any] = {
         "version": 1,
         "takenAtMs": 1000,
@@ -36,7 +35,6 @@ def document(**changes: Any) -> bytes:
 
 
 def broker_with(**changes: Any) -> dict[str, Any]:
-    """Return the brokers of `document` with some fields of the first changed."""
     brokers: dict[str, Any] = json.loads(document())["brokers"]
     brokers[B1] |= changes
     return brokers

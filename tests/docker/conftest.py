@@ -38,14 +38,12 @@ def _works(*command: str) -> bool:
 
 @pytest.fixture(scope="session")
 def docker() -> Callable[..., str]:
-    """Return a call of the ``docker`` command."""
     if not _works("docker", "info"):
         pytest.skip("needs Docker: install it, start its daemon, and let this user reach it")
     return lambda *arguments: run("docker", *arguments)
 
 
 def present(variable: str) -> str:
-    """Return the name of an image that is here, pulled if need be."""
     name = os.environ.get(variable) or PUBLIC_IMAGES[variable]
     if not _works("docker", "image", "inspect", name) and not _works("docker", "pull", name):
         pytest.skip(f"needs the image {name}: pull it, or name another in {variable}")

@@ -70,7 +70,6 @@ class Stack:
         return self.ask(f"node-{node}", SIDECAR_PORT, path, method)
 
     def owner(self, node: int, topic: str) -> str:
-        """Return whom the sidecar of ``node`` names as the topic's broker, "" for nobody."""
         path = f"/lookup/v2/topic/persistent/public/default/{topic}"
         status, body = self.sidecar(node, path)
         return str(json.loads(body)["httpUrl"]) if status == 200 else ""
@@ -86,7 +85,6 @@ class Stack:
         return named.pop() if len(named) == 1 else 0
 
     def query(self, expression: str) -> dict[str, float]:
-        """Return what Prometheus has for an expression: value by instance."""
         path = "/api/v1/query?" + urlencode({"query": expression})
         status, body = self.ask("prometheus", PROMETHEUS_PORT, path)
         found = json.loads(body)["data"]["result"] if status == 200 else []

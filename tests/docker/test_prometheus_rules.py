@@ -15,7 +15,6 @@ RULES = FOLDER.parents[1] / "deploy" / "prometheus"
 def promtool(
     docker: Callable[..., str], prometheus_image: str, tmp_path: Path
 ) -> Callable[..., str]:
-    """Return a call of ``promtool`` that sees the rules, the cases and a token."""
     (tmp_path / "prometheus.jwt").write_text("a token", encoding="utf-8")
     tmp_path.chmod(0o755)  # the container's user is another one
     mounts = (

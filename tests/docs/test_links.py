@@ -37,7 +37,6 @@ def anchors(page: Path) -> frozenset[str]:
 
 
 def broken(page: Path) -> list[str]:
-    """Return the links of a page that lead nowhere."""
     found = []
     for link in links(page):
         name, _, anchor = link.partition("#")

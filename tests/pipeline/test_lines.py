@@ -31,7 +31,6 @@ def rows_of(part: str, *contents: bytes) -> list[dict[str, Any]]:
 
 
 def verdict(content: bytes) -> str | None:
-    """Return what the strict reader has against a line."""
     try:
         read_line("", content)
     except MalformedContent as error:

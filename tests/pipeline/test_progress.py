@@ -36,8 +36,6 @@ class Stages:
 
 
 class Terminal(io.StringIO):
-    """Takes what is written, and calls itself a terminal."""
-
     def isatty(self) -> bool:
         return True
 
@@ -76,8 +74,6 @@ def test_where_there_is_no_terminal_lines_come_while_the_job_runs_and_none_after
 
 
 class Gone(Stages):
-    """Stages whose Java was killed."""
-
     def getActiveStageIds(self) -> list[int]:  # noqa: N802 - Spark's name
         self.asked.set()
         raise Py4JNetworkError("Answer from Java side is empty")

@@ -51,7 +51,6 @@ def run(*command: str | Path, cwd: Path = PROJECT, extra: Mapping[str, str] | No
 
 
 def require(wrong: list[str], what: str) -> None:
-    """Raise `Unfit` if there is anything wrong."""
     if wrong:
         raise Unfit("\n".join([f"{what}:", *(f"  {one}" for one in wrong)]))
     print(f"ok: {what}")

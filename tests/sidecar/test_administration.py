@@ -48,17 +48,14 @@ POLICY = {
 
 
 def policy(**changed: Any) -> IsolationPolicy:
-    """Return the policy, changed, as it comes over HTTP."""
     return IsolationPolicy.model_validate({**POLICY, **changed})
 
 
 def without_scope() -> dict[str, Any]:
-    """Return the policy without its scope."""
     return {name: value for name, value in POLICY.items() if name != "unload_scope"}
 
 
 def domain(*brokers: BrokerId) -> FailureDomain:
-    """Return a failure domain."""
     return FailureDomain(brokers=list(brokers))
 
 
@@ -74,7 +71,6 @@ def namespaces(sidecar: LeaderAtWork) -> NamespaceRequests:
 
 
 async def stored(sidecar: LeaderAtWork, path: str) -> Any:
-    """Return the JSON in a node as another reader finds it, None for no node."""
     node = await sidecar.hand.get(path)
     return None if node is None else json.loads(node.data)
 

@@ -17,7 +17,6 @@ from tests.testbed.memory import MemoryCoordination, MemoryService
 
 
 def drawn() -> Callable[[], bytes]:
-    """Return keys that tell their number."""
     numbers: Iterator[int] = count(1)
     return lambda: next(numbers).to_bytes(KEY_BYTES, "big")
 

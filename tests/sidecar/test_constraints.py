@@ -50,7 +50,6 @@ async def sidecar() -> AsyncIterator[LeaderAtWork]:
 
 @pytest.fixture
 async def constraints(sidecar: LeaderAtWork) -> AsyncIterator[Constraints]:
-    """Return constraints that watch, with nothing decreed yet."""
     watching = Constraints(sidecar.context, "east")
     watching.open()
     await watching.read()

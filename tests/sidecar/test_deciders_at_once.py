@@ -25,7 +25,6 @@ LATE_S = 1.0
 
 
 def _unexpected_errors(agent: Agent) -> float:
-    """Return how many errors that nobody expected this process counted."""
     samples = (sample for metric in agent.registry.collect() for sample in metric.samples)
     return sum(one.value for one in samples if one.name == "loadmanager_unexpected_errors_total")
 

@@ -16,20 +16,15 @@ MOVE = Move(A, B1, B2, Cause.OVERLOADED)
 
 
 class SetClock:
-    """A clock that stands at ``now_ms``."""
-
     now_ms = 1000
 
     def monotonic_s(self) -> float:
-        """Return seconds."""
         return self.now_ms / 1000
 
     def wall_ms(self) -> int:
-        """Return milliseconds."""
         return self.now_ms
 
     async def sleep(self, delay_s: float) -> None:
-        """Never be called."""
         raise AssertionError(delay_s)
 
 

@@ -25,7 +25,6 @@ MOST = 10
 async def most_homeless(
     cluster: Cluster, bundles: tuple[BundleId, ...], done: asyncio.Event
 ) -> int:
-    """Return how many bundles nobody served at once, at the worst moment."""
     most = 0
     while not done.is_set():
         most = max(most, sum(not cluster.servers(bundle) for bundle in bundles))
@@ -36,7 +35,6 @@ async def most_homeless(
 async def named_heirs(
     cluster: Cluster, agent: Agent, done: asyncio.Event
 ) -> dict[BundleId, BrokerId]:
-    """Return whom the orders of a broker named as next owners."""
     found: dict[BundleId, BrokerId] = {}
     while not done.is_set():
         found |= cluster.orders(agent.host).handovers
@@ -252,7 +250,6 @@ async def test_a_sidecar_that_stops_has_its_broker_emptied_first(
 
 
 def gaps(cluster: Cluster, former: Host) -> list[float]:
-    """Return for how long each bundle that a host served was served nowhere."""
     begun = {i.bundle: i.start_s for h in cluster.hosts if h is not former for i in h.intervals()}
     return [begun[i.bundle] - i.end_s for i in former.intervals()]
 

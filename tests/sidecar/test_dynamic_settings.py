@@ -11,7 +11,6 @@ from tests.testbed.faults.cluster import Cluster
 
 
 async def configured(cluster: Cluster, **values: str) -> None:
-    """Set all dynamic settings by hand, as the admin API does."""
     content = json.dumps({name.replace("__", "."): value for name, value in values.items()})
     operator = await cluster.operator()
     if znodes.CONFIGURATION in cluster.service.dump():

@@ -13,8 +13,6 @@ from tests.testbed.faults.host import Host
 
 
 class Client:
-    """Looks a topic up at one sidecar all the time, and goes to whom it names."""
-
     def __init__(self, cluster: Cluster, agent: Agent, topic: TopicName, bundle: BundleId) -> None:
         self._cluster, self._agent, self._topic, self._bundle = cluster, agent, topic, bundle
         self.named: list[str] = []

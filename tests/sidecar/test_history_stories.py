@@ -20,7 +20,6 @@ BRISK: dict[str, Any] = {
 
 
 async def recorded(cluster: Cluster) -> Archive:
-    """Start three sidecars that keep history; nobody else is there."""
     archive = Archive()
     cluster.build = archive.kept
     for _ in range(3):

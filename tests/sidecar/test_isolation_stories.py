@@ -17,13 +17,11 @@ CLUSTER = "standalone"
 
 
 def isolation(agent: Agent) -> Isolation:
-    """Return what one sidecar does for those who set isolation policies."""
     app = agent.app
     return Isolation(agent.context, app.leading, app.unload_requests.unload, CLUSTER)
 
 
 def only_on(broker: str, **more: str) -> IsolationPolicy:
-    """Return a policy that keeps the namespace of the stories on one broker's host."""
     policy = {
         "namespaces": [NAMESPACE],
         "primary": [broker.partition(":")[0]],

@@ -36,7 +36,6 @@ async def _publish_for_ever(cluster: Cluster, topics: list[TopicName]) -> None:
 
 
 async def _heat(cluster: Cluster, topics: list[TopicName], for_s: float) -> None:
-    """Let one broker that owns several bundles run hot for a while."""
     publishing = asyncio.ensure_future(_publish_for_ever(cluster, topics))
     cluster.hosts[0].cpu_fraction = 0.95
     await asyncio.sleep(for_s)
@@ -188,7 +187,6 @@ async def test_an_order_that_cannot_be_written_is_told_to_who_asked(cluster: Clu
 
 
 def _count_orders_of(leader: Agent) -> list[int]:
-    """Return a list that grows with each write of orders."""
     written: list[int] = []
 
     def committed(operations: Sequence[Operation]) -> None:

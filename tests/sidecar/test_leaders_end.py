@@ -37,8 +37,6 @@ QUIET: Mapping[str, Mapping[str, Any]] = {
 
 
 class End(StrEnum):
-    """What becomes of the leader."""
-
     KILLED = "killed"
     FROZEN = "frozen"
 
@@ -52,7 +50,6 @@ class Counted(Losses):
     then: Callable[[], None] = field(default=lambda: None)
 
     def next_is_lost(self) -> bool:
-        """Count a write, and end the leader if this is the one."""
         self.writes += 1
         if self.writes - 1 == self.at:
             if self.after:

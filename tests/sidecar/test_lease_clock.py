@@ -35,22 +35,18 @@ class World:
     )
 
     def broker_clock_s(self) -> float:
-        """Return what the broker's present process reads."""
         return self.now_s * self.broker_rate + self.origin_s
 
     def monotonic_s(self) -> float:
-        """Return the agent's own clock."""
         return self.now_s
 
     async def sleep(self, seconds: float) -> None:
-        """Let the time pass."""
         self.now_s += seconds
 
     async def heartbeat(self) -> None:
         """Confirm the session, at once."""
 
     async def get(self, _path: str) -> SimpleNamespace | None:
-        """Return the broker's registration."""
         found = self.registered_epoch
         return SimpleNamespace(stat=SimpleNamespace(czxid=found)) if found else None
 

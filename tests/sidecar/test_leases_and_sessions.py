@@ -26,7 +26,6 @@ RENEWED_EVERY_S = 0.15 * SESSION_S
 
 
 def _owner(cluster: Cluster, boundaries: Boundaries) -> tuple[Host, Agent, BundleId]:
-    """Return a host that owns something and does not lead, its sidecar, and what it owns."""
     for bundle in boundaries.bundles:
         host = cluster.server(bundle)
         agent = cluster.agent_of(host.name)

@@ -31,7 +31,6 @@ NO_BUNDLE = parse_bundle("t/n/0x00000000_0xffffffff")
 
 
 def identity(broker: str) -> Identity:
-    """Return the sidecar of ``broker``."""
     return Identity(
         broker=parse_broker(broker),
         urls=BrokerUrls(http_url=f"http://{broker}", broker_url=f"pulsar://{broker}"),
@@ -49,27 +48,21 @@ class Clock:
         self._coordination = coordination
 
     def monotonic_s(self) -> float:
-        """Return a time that stands still."""
         return 0.0
 
     async def sleep(self, _duration_s: float) -> None:
-        """Connect again."""
         self._coordination.reconnect()
 
 
 class Picture:
-    """Knows the boundaries of one namespace, and notes whose lists are to be read."""
-
     def __init__(self) -> None:
         self.lists = self
         self.read: list[BrokerId] = []
 
     def read_list(self, broker: BrokerId) -> None:
-        """Note it."""
         self.read.append(broker)
 
     async def boundaries(self, _namespace: str) -> Boundaries:
-        """Return them."""
         return BOUNDARIES
 
     async def reread_boundaries(self, _namespace: str) -> None:
@@ -78,8 +71,6 @@ class Picture:
 
 @dataclass(slots=True)
 class Agent:
-    """One broker's writer of locks in a session of its own."""
-
     coordination: MemoryCoordination
     commits: LockCommits
     records: OwnershipRecords
@@ -103,7 +94,6 @@ class Agent:
 
 
 async def make(service: MemoryService, broker: str = "me:8080") -> Agent:
-    """Return an agent that is registered as far as its locks need it."""
     coordination = MemoryCoordination(service)
     await coordination.start()
     while not coordination.session.session_id:

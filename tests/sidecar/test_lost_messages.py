@@ -10,7 +10,6 @@ from tests.testbed.faults.wires import LossPlace
 
 
 async def _story(cluster: Cluster) -> None:
-    """Register two brokers, elect, place four bundles, move one, kill one broker's sidecar."""
     for _ in range(2):
         cluster.start(cluster.add_host())
     await cluster.ready()

@@ -40,18 +40,15 @@ POLICIES = znodes.local_policies(NAMESPACE)
 
 
 def orders_left(cluster: Cluster) -> list[BundleId]:
-    """Return what is ordered to be cut or merged anywhere."""
     return [bundle for host in cluster.hosts for bundle in cluster.orders(host).splits]
 
 
 async def merge(cluster: Cluster, lower: BundleId, upper: BundleId) -> BundleId:
-    """Ask the leader to merge two bundles, and wait until it says that it is done."""
     requests = cluster.leader.app.merge_requests
     return await requests.merge(NAMESPACE, range_text(lower), range_text(upper))
 
 
 async def on_different_brokers(cluster: Cluster, bundles: int = 3) -> Boundaries:
-    """Make a namespace whose first two bundles are on two brokers."""
     boundaries = await served(cluster, bundles)
     lower, upper = boundaries.bundles[:2]
     if cluster.server(lower) is cluster.server(upper):
@@ -62,7 +59,6 @@ async def on_different_brokers(cluster: Cluster, bundles: int = 3) -> Boundaries
 
 
 async def one_or_two(cluster: Cluster, before: Boundaries) -> Boundaries:
-    """Wait until the first two bundles are one, or two as before, and are served; return all."""
     await cluster.until(lambda: not orders_left(cluster), within_s=120)
     now = boundaries_now(cluster)
     whole = Merge(*before.bundles[:2]).whole
@@ -316,7 +312,6 @@ class Interruption:
     dying: asyncio.Future[None] | None = None
 
     def lie_in_wait(self, cluster: Cluster) -> None:
-        """Count the commits of all from now on."""
         for agent in cluster.living:
             agent.coordination.before_commit = lambda _, agent=agent: self._commit(agent)
 

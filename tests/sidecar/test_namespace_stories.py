@@ -23,12 +23,10 @@ GONE_WITHIN_S = 20.0
 
 
 def namespaces(agent: Agent) -> NamespaceRequests:
-    """Return what one sidecar does for those who ask about namespaces."""
     return NamespaceRequests(agent.context, agent.app.leading, "standalone")
 
 
 async def create(cluster: Cluster, count: int) -> Boundaries:
-    """Have a namespace created, however often that has to be asked."""
     boundaries = Boundaries.even(NS, count)
     while True:
         try:
@@ -42,7 +40,6 @@ async def create(cluster: Cluster, count: int) -> Boundaries:
 
 
 async def delete(cluster: Cluster) -> None:
-    """Have it deleted, however often that has to be asked."""
     while True:
         try:
             await namespaces(cluster.leader).delete(NS, force=True)
@@ -55,13 +52,11 @@ async def delete(cluster: Cluster) -> None:
 
 
 def stands(cluster: Cluster) -> tuple[bool, bool]:
-    """Say whether its policies and its bundles stand in the service."""
     nodes = cluster.service.nodes
     return znodes.policies(NS) in nodes, znodes.local_policies(NS) in nodes
 
 
 def held(cluster: Cluster) -> set[str]:
-    """Return what is locked or served of it."""
     locked = {bundle for bundle in cluster.lock_sessions() if namespace_of(bundle) == NS}
     served = {one for host in cluster.hosts for one in host.serving if namespace_of(one) == NS}
     return locked | served

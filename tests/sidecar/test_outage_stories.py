@@ -30,7 +30,6 @@ async def _even_cluster(cluster: Cluster, bundles: int) -> tuple[Boundaries, dic
 
 
 async def _outage(agents: Sequence[Agent], for_s: float, apart_s: float = 0.3) -> None:
-    """Break all connections for so long; they come back one after another."""
     for agent in agents:
         agent.coordination.suspend()
     await asyncio.sleep(for_s)

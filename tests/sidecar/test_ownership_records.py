@@ -22,7 +22,6 @@ LOOKS = 400
 
 
 def parts_of(number: int) -> RangeChange:
-    """Return the split of a bundle in its middle."""
     lower, middle = 16 * number, 16 * number + 8
     parts = (
         bundle_id(Namespace("t/n"), lower, middle),
@@ -32,8 +31,6 @@ def parts_of(number: int) -> RangeChange:
 
 
 class RandomAgent:
-    """An agent whose orders, locks, broker and session change at random."""
-
     def __init__(self, tasks: asyncio.TaskGroup, seed: int) -> None:
         self.random = random.Random(seed)  # noqa: S311 - to be repeatable
         self.broker = InProcessBroker(asyncio.get_running_loop().time)
@@ -47,7 +44,6 @@ class RandomAgent:
         self.epoch = self.zxid = 0
 
     async def begin(self) -> None:
-        """Register and lease."""
         self.epoch += 1
         state = await self.broker.renew_lease(
             agent_epoch=self.epoch, until_s=None, incarnation=None
@@ -58,7 +54,6 @@ class RandomAgent:
         self.owned.joined(Membership(parse_broker("b:1"), self.epoch, self.epoch))
 
     async def act(self) -> None:
-        """Let something happen."""
         self.zxid += 1
         owned, draw = self.owned, self.random
         some = [bundle for bundle in BUNDLES if draw.random() < 0.5]
@@ -84,7 +79,6 @@ class RandomAgent:
         await asyncio.sleep(draw.choice([0, 0, 0.01]))
 
     async def act_rarely(self) -> None:
-        """Let something rare happen: a split, a fault of the broker, the end of a session."""
         number = self.random.randrange(len(BUNDLES))
         phases = self.owned.phases
         match self.random.randrange(5):
@@ -105,7 +99,6 @@ class RandomAgent:
 
 
 def check(owned: OwnershipWorker) -> None:
-    """Compare the sets with their definitions, and the unsettled with all."""
     records = owned.records
     everything = {record.bundle: record for record in records}
 

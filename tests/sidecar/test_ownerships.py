@@ -19,8 +19,6 @@ BROKER = parse_broker("broker:8080")
 
 
 class Bench:
-    """Ownerships and their broker, leased for ever."""
-
     def __init__(self, tasks: asyncio.TaskGroup) -> None:
         loop = asyncio.get_running_loop()
         self.broker = InProcessBroker(loop.time)
@@ -35,14 +33,12 @@ class Bench:
         self.incarnation = ""
 
     async def join(self, epoch: int = 1) -> None:
-        """Register and lease."""
         state = await self.broker.renew_lease(agent_epoch=epoch, until_s=None, incarnation=None)
         self.incarnation = state.incarnation
         await self.broker.renew_lease(agent_epoch=epoch, until_s=1e9, incarnation=state.incarnation)
         self.owned.joined(Membership(BROKER, session_id=epoch, agent_epoch=epoch))
 
     async def own(self, token: int = 7) -> None:
-        """Own A."""
         self.owned.obey(Orders(1, frozenset({A})))
         self.owned.locks_taken({A: token})
         await asyncio.sleep(0.01)

@@ -55,7 +55,6 @@ async def idle() -> AsyncIterator[LeaderAtWork]:
 
 
 async def orders_away(sidecar: LeaderAtWork) -> int:
-    """Return how many bundles are ordered away from where they are."""
     found = 0
     for broker in (B2, B3):
         node = await sidecar.hand.get(znodes.orders(broker))

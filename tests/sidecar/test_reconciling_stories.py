@@ -54,13 +54,11 @@ def _serves_alone(cluster: Cluster, host: Host, bundle: BundleId) -> bool:
 
 
 def _about(cluster: Cluster, subject: str) -> str:
-    """Return what the leader remembers of its last decisions about something."""
     leader_term = cluster.leader_term
     return " ".join(decision.detail for decision in leader_term.decision_log.about(subject))
 
 
 async def _told_within_a_round(cluster: Cluster, kind: str, subject: str) -> None:
-    """Wait for the event, the metric and the account of one disagreement."""
     await cluster.until(
         lambda: any(
             entry["kind"] == kind and entry["subject"] == subject

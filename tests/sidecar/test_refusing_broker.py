@@ -29,7 +29,6 @@ def _newest_zxid(cluster: Cluster) -> int:
 
 
 async def _refused(cluster: Cluster, boundaries: Boundaries) -> Agent:
-    """Return a follower whose broker serves something, and have that broker refuse it."""
     await place_all(cluster, boundaries)
     # A leader that has just connected gives the others time to come back.
     await asyncio.sleep(SESSION_S)

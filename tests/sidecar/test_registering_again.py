@@ -20,17 +20,14 @@ LAG_S = 1.0
 
 
 def follower(cluster: Cluster) -> Agent:
-    """Return a sidecar that does not lead."""
     return next(agent for agent in cluster.living if not agent.leads)
 
 
 def other_than(cluster: Cluster, host: Host) -> Host:
-    """Return another host."""
     return next(other for other in cluster.hosts if other is not host)
 
 
 async def own_all(cluster: Cluster, bundles: Sequence[BundleId], host: Host) -> None:
-    """Have one broker serve all bundles."""
     for bundle in bundles:
         await cluster.move(bundle, host)
     await cluster.until(lambda: host.serving.keys() == set(bundles))
@@ -38,7 +35,6 @@ async def own_all(cluster: Cluster, bundles: Sequence[BundleId], host: Host) -> 
 
 
 def registered(agent: Agent) -> bool:
-    """Say whether a sidecar, which may have begun only now, has registered its broker."""
     return agent.application is not None and agent.app.member.registered
 
 
@@ -48,7 +44,6 @@ def decided(cluster: Cluster, agent: Agent) -> bool:
 
 
 def replaces(operations: Sequence[Operation], bundle: BundleId) -> bool:
-    """Say whether a commit puts a lock in the place of another."""
     path = znodes.lock(bundle)
     kinds = [type(one) for one in operations if one.path == path]
     return kinds == [Delete, Create]

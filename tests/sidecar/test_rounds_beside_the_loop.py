@@ -48,7 +48,6 @@ class Held:
         self.rounds = 0
 
     async def compute(self, function: Callable[[*Args], T], *args: *Args) -> T:
-        """Compute at once."""
         found = function(*args)
         if isinstance(found, tuple) and isinstance(found[1], Plan):
             self.rounds += 1

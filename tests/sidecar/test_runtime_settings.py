@@ -108,20 +108,16 @@ class Naps:
         self.called_back = False
 
     def monotonic_s(self) -> float:
-        """Return the time."""
         return self.now_s
 
     def wall_ms(self) -> int:
-        """Return the time of day."""
         return round(self.now_s * 1000)
 
     async def sleep(self, delay_s: float) -> None:
-        """Return at once, ``delay_s`` later."""
         self.now_s += delay_s
         self.naps.append(delay_s)
 
     async def nap(self, delay_s: float) -> bool:
-        """Sleep, and say whether there was a call meanwhile."""
         await self.sleep(delay_s)
         return self.called_back
 

@@ -31,7 +31,6 @@ SIZES = dict(zip(BUNDLES, (1000.0, 10.0, 10.0, 980.0), strict=True))
 
 @asynccontextmanager
 async def beginner(seeds: GivenSeed) -> AsyncIterator[LeaderAtWork]:
-    """Yield a sidecar that is about to lead two idle brokers, and adds no sample of its own."""
     planner = Planner(settings=PlannerSettings(settle_s=0.0))
     async with leader_at_work(
         planner, round_interval_s=0.02, tick_interval_s=3600, seeds=seeds
@@ -51,7 +50,6 @@ def fresh(at_work: LeaderAtWork) -> GivenSeed:
 
 
 async def begin(at_work: LeaderAtWork) -> dict[BundleId, BundleAverages]:
-    """Begin the term; return the averages as they are at its first round."""
     at_work.lead()
     await at_work.rounds(1)
     return dict(at_work.leader_term.look().averages)

@@ -34,7 +34,6 @@ HOT = (
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have every round looked at, however slow the machine is."""
     monkeypatch.setattr(optimality_watch, "_SHARE_OF_TIME", 1e9)
 
 

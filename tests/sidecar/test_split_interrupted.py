@@ -48,7 +48,6 @@ def _bundles(cluster: Cluster) -> tuple[BundleId, ...]:
 
 
 async def _settled(cluster: Cluster, agent: Agent, whole: BundleId) -> None:
-    """See that the cut was made, its sidecar lives on, and every part is served."""
     agent.coordination.delay_commits_s = 0.0
     await cluster.until(lambda: whole not in _bundles(cluster))
     await cluster.settled_at_last(lambda: _bundles(cluster), within_s=60.0)

@@ -32,7 +32,6 @@ BY_TOPICS = SplitOrder("topic_count_equally_divide")
 
 
 async def split(cluster: Cluster, bundle: BundleId, order: SplitOrder = MIDDLE) -> None:
-    """Ask the leader to cut ``bundle``, and wait until it says that it is done."""
     chosen = bundle.rpartition("/")[2]
     await cluster.leader.app.split_requests.split(NAMESPACE, chosen, order)
 
@@ -277,6 +276,5 @@ async def test_a_whole_that_a_late_order_brings_back_is_replaced_by_its_parts_ag
 
 
 def _named(cluster: Cluster, bundle: BundleId) -> bool:
-    """Say whether the orders of any broker name a bundle."""
     ordered = [host for host in cluster.hosts if znodes.orders(host.name) in cluster.service.nodes]
     return any(bundle in cluster.orders(host).bundles for host in ordered)

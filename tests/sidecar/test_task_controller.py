@@ -228,7 +228,6 @@ MERGE: dict[str, Any] = {
 
 
 async def _placed(cluster: ControllerAtWork, *bundles: Any) -> None:
-    """Have these bundles ordered to b1, and served there."""
     await cluster.controller.open()
     placing = cluster.moves(
         *((one, B1) for one in bundles), asked_by=AskedBy.UNOWNED, kind=TaskKind.PLACE

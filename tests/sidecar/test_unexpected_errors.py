@@ -28,20 +28,15 @@ COUNTER = "loadmanager_unexpected_errors_total"
 
 
 class HandClock:
-    """A clock that is set by hand."""
-
     now_s = 0.0
 
     def monotonic_s(self) -> float:
-        """Return the time that was set."""
         return self.now_s
 
     def wall_ms(self) -> int:
-        """Return it in milliseconds."""
         return round(self.now_s * 1000)
 
     async def sleep(self, duration_s: float) -> None:
-        """Let time pass."""
         self.now_s += duration_s
 
 
@@ -210,7 +205,6 @@ ONCE: dict[str, Breaks] = {
 
 
 def breaking(monkeypatch: pytest.MonkeyPatch, kind: type, name: str) -> Callable[[], bool]:
-    """Make a method fail at its next call; return whether it did."""
     method, failed = getattr(kind, name), False
 
     def failing(*args: Any, **named: Any) -> Any:

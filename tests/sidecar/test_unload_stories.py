@@ -20,7 +20,6 @@ from tests.testbed.faults.topics import topic_in
 
 
 async def unload(cluster: Cluster, bundle: BundleId, to: Host | None = None) -> UnloadedBundle:
-    """Ask the leader to unload ``bundle``, and return where it went once that is done."""
     unloads = cluster.leader.app.unload_requests
     (unloaded,) = await unloads.unload(NAMESPACE, range_text(bundle), to.name if to else None)
     assert unloaded.bundle == bundle
@@ -28,7 +27,6 @@ async def unload(cluster: Cluster, bundle: BundleId, to: Host | None = None) -> 
 
 
 def others(cluster: Cluster, *but: Host) -> list[Host]:
-    """Return the other hosts."""
     return [host for host in cluster.hosts if host not in but]
 
 
@@ -132,7 +130,6 @@ async def test_a_bundle_on_its_way_to_its_first_owner_is_unloaded_too(
     placing = asyncio.gather(*asked)
 
     def on_their_way() -> list[tuple[BundleId, Host]]:
-        """Return what is ordered to the slow, and has no lock yet."""
         ordered = [a.host for a in slow if znodes.orders(a.host.name) in cluster.service.dump()]
         locked = cluster.lock_sessions()
         return [

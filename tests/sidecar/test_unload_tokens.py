@@ -24,13 +24,10 @@ WANTED, UNWANTED = Orders(1, frozenset({WHOLE})), Orders(2)
 
 @dataclass(slots=True)
 class Agent:
-    """The ownerships of one agent that holds a membership, and its broker, leased."""
-
     broker: InProcessBroker
     ownerships: OwnershipWorker
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Let the commands run until ``condition`` holds; a minute at most."""
         async with asyncio.timeout(60):
             while not condition():  # noqa: ASYNC110 - what is waited for has no event
                 await asyncio.sleep(0)
@@ -43,7 +40,6 @@ class Agent:
         await self.until(lambda: self.ownerships.commands_done > done)
 
     async def told(self) -> None:
-        """Compare with what the broker tells now."""
         state = await self.broker.renew_lease(agent_epoch=1, until_s=None, incarnation=None)
         self.ownerships.broker_serves(state.serving, self.ownerships.commands_done)
 

@@ -46,7 +46,6 @@ def _bystander(cluster: Cluster) -> Agent:
 
 
 async def _move(cluster: Cluster, bundle: BundleId, to: Host | None = None) -> float:
-    """Move a bundle to a broker or the next one; return how long it was until that served."""
     hosts, began_s = cluster.hosts, asyncio.get_running_loop().time()
     target = to or hosts[(hosts.index(cluster.server(bundle)) + 1) % len(hosts)]
     await cluster.move(bundle, target)

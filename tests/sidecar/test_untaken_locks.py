@@ -16,7 +16,6 @@ WITHIN_S = TAKEN_WITHIN_FRACTION * SESSION_S
 
 
 def stop_taking(agent: Agent, patch: pytest.MonkeyPatch) -> asyncio.Event:
-    """Send no commit of this sidecar that takes a lock until the event is set."""
     commit, sent = agent.coordination.commit, asyncio.Event()
 
     async def hang(operations: Sequence[Operation]) -> tuple[Stat | None, ...]:

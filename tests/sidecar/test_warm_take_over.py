@@ -60,7 +60,6 @@ async def _next_term(cluster: Cluster) -> Agent:
 
 
 async def _end_of_round(cluster: Cluster) -> None:
-    """Return once a round has stored what it remembers."""
     stored = cluster.service.nodes[znodes.STATE].node.stat.version
     await cluster.until(
         lambda: cluster.service.nodes[znodes.STATE].node.stat.version > stored, every_s=0.001
@@ -261,7 +260,6 @@ def test_without_a_state_that_can_be_read_a_new_leader_begins_cold(content: byte
 
 
 def _is_stored(cluster: Cluster) -> bool:
-    """Say whether a state of two brokers can be read."""
     node = cluster.service.dump().get(znodes.STATE)
     try:
         return node is not None and len(decode_standby("", node.data).memory.started_at_ms) == 2

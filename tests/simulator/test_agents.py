@@ -223,7 +223,6 @@ def test_steps_longer_than_a_report_may_be_old_leave_no_report_stale(seed: int) 
 
 
 def varied(told: Sequence[Reported], row: int = 0) -> list[ResourceUsage]:
-    """Return the CPU in the reports of a broker."""
     return [cpu for one in told if one.row == row and (cpu := one.report().cpu) is not None]
 
 

@@ -29,7 +29,6 @@ def cpu(world: Stepped, broker: int) -> float:
 
 
 def moved(hidden: dict[str, float], **others: object) -> Stepped:
-    """Return the world after its first bundle was ordered to the other broker at 10 s."""
     world = Stepped(played(hidden, **others))
     world.until(10.0)
     world.order(world.world.bundles[0], "b-2")

@@ -9,7 +9,6 @@ from loadmanager.core.load import LoadReport
 def reports_of(
     name: str, event: dict[str, object], step_s: float, seed: int
 ) -> list[tuple[float, LoadReport]]:
-    """Return what the agent of ``name`` tells in five minutes."""
     brokers = [{"name": "b", "count": 2}, {"name": "late", "count": 1, "joined": False}]
     told = Told()
     events = [event | {"brokers": [name]}]

@@ -23,7 +23,6 @@ class Reference:
         self.stood = [False] * 4
 
     def step(self, published: tuple[Reported, ...]) -> None:
-        """Take up what was published, and who left."""
         cluster = self.cluster
         for row, there in enumerate(cluster.present):
             if self.stood[row] and not there:
@@ -39,7 +38,6 @@ class Reference:
                 self.tracker.forget(news, seen_s)
 
     def view(self) -> ClusterView:
-        """Return the cluster as a live leader would see it."""
         cluster = self.cluster
         book = {
             BUNDLES[row]: BROKERS[owner] for row, owner in enumerate(cluster.owner) if owner >= 0

@@ -33,7 +33,6 @@ def the_chart(run: Run) -> Chart:
 
 
 def traces(run: Run) -> dict[str, Any]:
-    """Return the traces of a run's chart by their names."""
     return {str(trace["name"]): trace for trace in the_chart(run).data}
 
 

@@ -34,7 +34,6 @@ def seed_of(averages: Mapping[BundleId, BundleAverages]) -> dict[BundleId, Bundl
 
 
 def spread_after(run: Run, minutes: int) -> float:
-    """Return how far the fullest broker is above the mean."""
     demand = run.timeline.demand[minutes].max(axis=1)
     return float(demand.max() / demand.mean())
 

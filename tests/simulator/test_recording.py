@@ -45,7 +45,6 @@ def play(sink: HistorySink, played: Scenario = ALL_ON_ONE) -> Run:
 
 @pytest.fixture(name="kept", scope="module")
 def kept_fixture() -> tuple[KeptHistory, Run]:
-    """What was written of a simulation, and the simulation itself."""
     sink = KeptHistory(WRITER)
     return sink, play(sink)
 
@@ -116,12 +115,9 @@ def test_the_same_seed_writes_the_same_bytes(tmp_path: Path) -> None:
 
 
 class Watched(Recording):
-    """A recording that keeps what the leader saw."""
-
     views: list[ClusterView]
 
     def round_done(self, at_s: float, view: ClusterView, plan: Plan, averages: Averages) -> None:
-        """Keep the view."""
         self.views.append(view)
         super().round_done(at_s, view, plan, averages)
 

@@ -22,7 +22,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def text_of(report: str) -> str:
-    """Return what is on the page besides scripts and style."""
     return re.sub(r"(?s)<(script|style).*?</\1>", "", report)
 
 

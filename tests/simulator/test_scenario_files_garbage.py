@@ -61,7 +61,6 @@ def changed(value: Any, path: TomlPath, how: str, new: Any) -> Any:
 
 @st.composite
 def documents(draw: st.DrawFn) -> str:
-    """Draw a shipped scenario with some of its values changed."""
     content = draw(st.sampled_from(CONTENTS))
     for _ in range(draw(st.integers(1, 4))):
         if paths := paths_in(content):
@@ -76,7 +75,6 @@ def as_key(key: str) -> str:
 
 @st.composite
 def broken(draw: st.DrawFn, texts: list[bytes]) -> bytes:
-    """Draw a file with some of its bytes changed, cut off, or put twice."""
     text = draw(st.sampled_from(texts))
     for _ in range(draw(st.integers(1, 5))):
         at, end = sorted(draw(st.tuples(*[st.integers(0, len(text))] * 2)))
@@ -89,7 +87,6 @@ def broken(draw: st.DrawFn, texts: list[bytes]) -> bytes:
 
 
 def faults_of(read: Callable[[Path], object], path: Path) -> tuple[str, ...]:
-    """Return what is told of a file, nothing if it is sound."""
     try:
         read(path)
     except ScenarioError as error:

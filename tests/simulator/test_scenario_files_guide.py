@@ -15,7 +15,6 @@ from loadmanager.simulator.scenario_files import ScenarioError, load_scenario
 
 
 def keys_in(model: type[Section]) -> list[Key]:
-    """Return all keys of a model and of the tables in it."""
     found = list(keys_of(model).values())
     return found + [inner for key in found for inner in keys_below(key.shape)]
 

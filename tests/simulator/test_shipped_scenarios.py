@@ -115,7 +115,6 @@ def meant(one: Expectation, pair: Strategy) -> bool:
 
 
 def assert_sane(found: Compared) -> None:
-    """Assert what must be so whatever a strategy does."""
     (scores,) = found.runs
     assert scores.max_over_mean >= 1.0
     assert scores.largest_p95 > 0.0

@@ -20,7 +20,6 @@ def crashing(warm_up_s: float) -> Scenario:
 
 
 def cold(warm_up_s: float) -> Scenario:
-    """Return brokers that own nothing in the beginning."""
     return scenario(
         duration_s=60.0,
         load={"bundles": 2, "topics": 10, "over": "bundles", "placed": "unowned"},

@@ -19,7 +19,6 @@ def one_broker(cost: dict[str, float], **others: object) -> list[dict[str, objec
 
 
 def used(cost: dict[str, float], **load: object) -> list[float]:
-    """Return the usage in report units of one broker with `ONE_BUNDLE`."""
     alone = Stepped(scenario(brokers=one_broker(cost), load=ONE_BUNDLE | load))
     return [float(one) for one in alone.moment.measured.usage[0]]
 

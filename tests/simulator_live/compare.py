@@ -72,7 +72,6 @@ PAIRS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 async def measure(scenario: Scenario) -> tuple[dict[str, float], dict[str, list[str]]]:
-    """Return the figures of one real run beside the simulator's, and the moves of both."""
     with tempfile.TemporaryDirectory() as folder:
         async with live_scenario(scenario, Path(folder)) as ready:
             run = await ready.run()
@@ -98,7 +97,6 @@ async def measure(scenario: Scenario) -> tuple[dict[str, float], dict[str, list[
 
 
 def moves_of(story: Story) -> list[str]:
-    """Return the moves for people, each with its round."""
     return [
         f"{step.round}: {namespace_of(step.bundle)} {step.source} > {step.target}"
         for step in story.steps
@@ -106,7 +104,6 @@ def moves_of(story: Story) -> list[str]:
 
 
 def told(rows: Sequence[Mapping[str, float]]) -> str:
-    """Return least, median and most of each figure as lines."""
     return "\n".join(
         f"  {name:24} {min(values):8.2f} {median(values):8.2f} {max(values):8.2f}"
         for name in rows[0]
@@ -115,7 +112,6 @@ def told(rows: Sequence[Mapping[str, float]]) -> str:
 
 
 def main() -> None:
-    """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--scenario", default="three_brokers")

@@ -39,7 +39,6 @@ SETTINGS = SessionSettings(
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:
-    """Yield a session with two cores."""
     try:
         with spark_session(SETTINGS, "tests") as session:
             yield session

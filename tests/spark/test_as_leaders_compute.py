@@ -54,7 +54,6 @@ def test_the_score_is_that_of_leaders(spark: "SparkSession") -> None:
 
 
 def amounts(usage: FloatArray, limit: FloatArray) -> dict[str, float]:
-    """Return what a report has of all resources."""
     columns = {"usage": usage, "limit": limit}
     return {
         f"{name}_{what}": float(values[number])
@@ -64,7 +63,6 @@ def amounts(usage: FloatArray, limit: FloatArray) -> dict[str, float]:
 
 
 def rates_of(stats: BundleStats) -> list[float]:
-    """Return what a bundle's cost is computed from, in the order of `RATES`."""
     traffic = [getattr(stats, name) for name in TRAFFIC]
     return [*traffic, float(stats.topics), float(stats.producers + stats.consumers)]
 
@@ -91,7 +89,6 @@ def used_by(of: Mapping[BundleId, BundleStats]) -> dict[str, float]:
 
 
 def seen(of: Mapping[BundleId, BundleStats]) -> ClusterView:
-    """Return how a leader sees the broker."""
     tracker = LoadTracker()
     load = BrokerLoad(
         broker=BROKER,

@@ -36,7 +36,6 @@ def told_by(lines: Iterable[Line], kind: str) -> list[Line]:
 
 
 def items_of(columns: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
-    """Return the rows of lists that belong together."""
     return [
         dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
     ]

@@ -35,12 +35,10 @@ class DiesBeforeCommit(Store):
     """A store whose process is killed when all is written and nothing committed."""
 
     def commit(self, batch: int, manifest: Mapping[str, Any]) -> None:
-        """Die."""
         raise Killed(batch, sorted(manifest))
 
 
 def content(store: Store) -> dict[str, list[str]]:
-    """Return the rows of the tables, without their order."""
     return {
         name: sorted(str(row) for row in store.table(name).collect())
         for name in ("broker_load", "bundle_load", "cuts", "doubled")

@@ -77,7 +77,6 @@ def told(spark: "SparkSession", cases: tuple[Moved, ...]) -> Recorded:
 
 @pytest.fixture(scope="module")
 def found(spark: "SparkSession") -> "tuple[DataFrame, DataFrame]":
-    """Return the tables ``move_effects`` and ``move_predictions`` of all `CASES`."""
     tables = told(spark, CASES)
     made = effects(tables, WINDOWS, 3600.0, keep=lambda one: one.localCheckpoint())
     return (

@@ -43,8 +43,6 @@ Row = Mapping[str, Any]
 
 
 class Done:
-    """A replay that was run: what it said, and its tables."""
-
     def __init__(self, store: Store, said: list[str]) -> None:
         self.said = said
         self.facts = store.facts("replay") or {}
@@ -71,7 +69,6 @@ def done_fixture(worked: tuple[Store, dict[str, list[str]]]) -> Done:
 
 
 def pure(history: Path, done: Done) -> Iterator[Row]:
-    """Yield what the same replay gives without Spark."""
     every = list(lines_in(*finished(history)))
     reports = {
         (one["broker"], one["reported_at_ms"]): one for one in every if one["kind"] == "report"
@@ -165,8 +162,6 @@ def test_a_time_without_rounds_gives_empty_tables(
 
 
 def without(ingested: Store, table: str, seq: int) -> Tables:
-    """Return the tables of a history in which one line is missing."""
-
     def tables(name: str) -> DataFrame:
         frame = ingested.table(name)
         return frame.where(F.col("seq") != seq) if name == table else frame

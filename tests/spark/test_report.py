@@ -202,7 +202,6 @@ def replays(spark: "SparkSession") -> dict[Table, "DataFrame"]:
 
 @pytest.fixture(scope="module")
 def bare(spark: "SparkSession", ingested: Store, tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Return a store in which nothing but ingest ran."""
     folder = tmp_path_factory.mktemp("report") / "tables"
     shutil.copytree(ingested.out, folder)
     return Store(spark, str(folder))
@@ -210,7 +209,6 @@ def bare(spark: "SparkSession", ingested: Store, tmp_path_factory: pytest.TempPa
 
 @pytest.fixture(scope="module")
 def full(spark: "SparkSession", ingested: Store, tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Return a store in which, it seems, every job ran."""
     folder = tmp_path_factory.mktemp("report") / "tables"
     shutil.copytree(ingested.out, folder)
     store = Store(spark, str(folder))
@@ -235,7 +233,6 @@ def test_each_part_says_what_makes_it(spark: "SparkSession", bare: Store) -> Non
 
 @pytest.fixture(scope="module")
 def found(full: Store) -> Mapping[ModuleType, Any]:
-    """Return what each part read."""
     return {part: part.read(Tables(full, CLUSTER)) for part in PARTS}
 
 

@@ -42,7 +42,6 @@ LATE_S = (1.4 * DAY_S, 1.5 * DAY_S + 180.0)
 
 
 def put(spark: "SparkSession", store: Store, batch: int, *at_s: float) -> None:
-    """Give a store a batch of reports of one broker with two bundles."""
     bundles = [
         sample(at, at % 977 if bundle == FIRST else 1.0, bundle=bundle, interval_s=120.0)
         for at in at_s

@@ -156,7 +156,6 @@ def test_imbalance_is_of_all_brokers_that_are_not_being_emptied(spark: "SparkSes
 
 
 def seen(at_s: float, first: float, second: float) -> Row:
-    """Return a round with two brokers' scores, and one that is being emptied."""
     names = [field.name for field in ROUNDS.schema["brokers"].dataType.elementType.fields]  # type: ignore[attr-defined] # an array of rows
     rows = []
     for broker, score, draining in (

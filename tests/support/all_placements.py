@@ -58,7 +58,6 @@ def runs_of_placements(job: Job) -> Mapping[str, Run]:
 
 
 def scores_of_placements(job: Job) -> dict[str, Scores]:
-    """Return the scores of ``job`` with each placement in place of its own, by their names."""
     return {name: scores_of(run) for name, run in runs_of_placements(job).items()}
 
 

@@ -58,7 +58,6 @@ MANY_COLOURS = 50
 
 
 def colours(blank: Page, png: bytes) -> int:
-    """Return how many colours a picture has."""
     script = """async (text) => {
         const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
         const image = await createImageBitmap(new Blob([bytes]));

@@ -21,8 +21,6 @@ from loadmanager.reference_broker.changes import ServingInterval, read_record
 
 @dataclass(frozen=True, slots=True)
 class ProcessCluster:
-    """The processes, not yet started, and what belongs to them."""
-
     cluster: Cluster
     children: Children
     http: aiohttp.ClientSession

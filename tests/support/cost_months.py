@@ -244,6 +244,5 @@ def changes(rates: FloatArray, usage: FloatArray, moved: Flags, class_of: Sequen
 
 
 def _mean(control: FloatArray) -> FloatArray:
-    """Return the mean of all that is known, 0 of nothing."""
     known = ~np.isnan(control)
     return np.asarray(np.where(known, control, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1))

@@ -52,7 +52,6 @@ def licences(package: str, aliases: dict[str, str]) -> frozenset[str]:
 
 
 def refused(package: str = "loadmanager", rules: Path = RULES) -> list[str]:
-    """Return the needed packages whose licence is unknown, or neither listed nor excused."""
     known = tomllib.loads(rules.read_text("utf-8"))
     permissive, reasons = set(known["permissive"]), known["reasons"]
     wrong = []

@@ -71,7 +71,6 @@ class FaultCluster:
         await self.until_well(since_s=monotonic())
 
     async def move_every_bundle(self) -> None:
-        """Have the leader give every bundle another owner, by hand; all must be well."""
         await self._sidecars.unload_all(self.hosts[0])
 
     async def start_broker(self, host: Host) -> None:
@@ -155,7 +154,6 @@ class FaultCluster:
     # --- how it is -----------------------------------------------------------------
 
     async def leader(self) -> Host:
-        """Return the host that leads; all sidecars have to agree on it."""
         found: Host | None = None
 
         async def agreed() -> str:

@@ -17,5 +17,4 @@ class GivenStore(Store):
         self._tables = tables
 
     def table(self, name: str) -> "DataFrame":
-        """Return what is at hand, or what is stored."""
         return self._tables[name] if name in self._tables else super().table(name)

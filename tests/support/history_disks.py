@@ -48,7 +48,6 @@ def finished(top: Path) -> list[Path]:
 
 
 def unfinished(top: Path) -> list[Path]:
-    """Return all files that are open or were left."""
     return sorted(top.glob("date=*/hour=*/_*"))
 
 

@@ -79,7 +79,6 @@ def line(fields: Mapping[str, Any]) -> bytes:
 
 
 def packed(lines: Iterable[bytes]) -> bytes:
-    """Return a file's content: a gzip member for each line."""
     return b"".join(gzip.compress(one + b"\n", 1, mtime=0) for one in lines)
 
 
@@ -93,7 +92,6 @@ def put(
     origin: Origin = ORIGIN,
     being_written: bool = False,
 ) -> str:
-    """Write a file (its lines, or its bytes), and return its name below ``top``."""
     name = FileName.of(stream, origin, first_seq)
     called = f"_{name}" if being_written else str(name)
     file = top / partition(hour_of(at_ms)) / called

@@ -35,7 +35,6 @@ class KeptHistory:
         return sum(record.kind == kind for record in self.records)
 
     def lines(self, *kinds: str) -> list[Mapping[str, Any]]:
-        """Return all lines, or those of some kinds, each read strictly."""
         origin = Origin("test", self.writer, "ab12")
         return [
             read_line(f"line {seq}", encode(record, origin, seq))

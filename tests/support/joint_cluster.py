@@ -68,7 +68,6 @@ def view(
     namespaces: Mapping[int, str] | None = None,
     **given: Any,
 ) -> ClusterView:
-    """Return the cluster at ``now_s``, every report a second old."""
     of = {**dict.fromkeys((k for one in brokers.values() for k in one.bundles), PLAIN)}
     of |= {k: one for k, one in (traffic or {}).items() if k in of}
     names = {k: bundle(k, (namespaces or {}).get(k, "t/n")) for k in of}
@@ -127,7 +126,6 @@ def open_limits(seen: ClusterView, **changed: Any) -> Limits:
 
 
 def after(plan: Plan, brokers: Mapping[str, Broker]) -> dict[str, Broker]:
-    """Return the brokers with the bundles of a plan's moves where they are to be."""
     held = {key: list(one.bundles) for key, one in brokers.items()}
     numbers = {bundle(k): k for one in brokers.values() for k in one.bundles}
     for move in plan.moves:
@@ -146,7 +144,6 @@ def learned(views: Iterable[ClusterView]) -> JointState:
 
 
 def decided(views: Iterable[ClusterView], shedder: JointShedder | None = None) -> list[Shed]:
-    """Return the decision of each round, with what the former ones left in memory."""
     found: list[Shed] = []
     for one in views:
         memory = found[-1].memory if found else Memory()

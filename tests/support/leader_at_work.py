@@ -62,7 +62,6 @@ class LeaderAtWork:
         return self.leading.leader_term
 
     async def write(self, path: str, content: bytes) -> None:
-        """Create a node, or replace what is in it."""
         if await self.hand.get(path) is None:
             await self.hand.create(path, content)
         else:

@@ -214,7 +214,6 @@ class FakeLeaderQueries(Explainer):
         return [one for one in (LEFT_ALONE, MOVED) if wish.wants(one)][: wish.limit]
 
     def tasks(self, wish: TaskFilter) -> TaskList:
-        """Return the canned tasks that are wanted, at 190 s of the leader's clock."""
         self._answer(f"tasks {wish.limit}")
         return self._listed(wish)
 

@@ -187,7 +187,6 @@ def common_prefix(one: Sequence[object], other: Sequence[object]) -> int:
 
 
 def edit_distance(one: Sequence[object], other: Sequence[object]) -> int:
-    """Return how many items must be put in, taken out or replaced to make one the other."""
     row = list(range(len(other) + 1))
     for number, item in enumerate(one, start=1):
         before, row = row, [number]
@@ -197,7 +196,6 @@ def edit_distance(one: Sequence[object], other: Sequence[object]) -> int:
 
 
 def asked_of(scenario: Scenario, owners: Mapping[BundleId, str]) -> dict[str, float]:
-    """Return the messages per second that each broker is asked for."""
     (brokers,) = scenario.brokers
     found = dict.fromkeys(brokers.brokers, 0.0)
     for load in scenario.load:

@@ -24,7 +24,6 @@ SECTIONS: Final[dict[str, Any]] = {
 
 
 def write_live_history(directory: Path) -> Archive:
-    """Write the history of a minute or two: traffic, a move, a split, a broker that dies."""
     archive = Archive()
 
     async def tell(cluster: Cluster) -> None:

@@ -178,15 +178,11 @@ async def live_scenario(scenario: Scenario, data_dir: Path) -> AsyncIterator["Li
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A round of the leader, and when it was on this machine's monotonic clock."""
-
     number: int
     at_s: float
 
 
 class LiveScenario:
-    """One run of a scenario: `start`, then `run`."""
-
     def __init__(
         self, scenario: Scenario, cluster: LiveCluster, http: aiohttp.ClientSession
     ) -> None:

@@ -138,7 +138,6 @@ async def start_sidecar(
     broker: BusyBroker,
     rng: np.random.Generator,
 ) -> LiveSidecar:
-    """Start a sidecar beside ``broker``; returns when its parts are joined."""
     port, clock = config.sidecar.listen_port, SystemClock()
     context = Context(
         identity=make_identity(config, port, clock),
@@ -263,8 +262,6 @@ async def live_sidecars() -> AsyncIterator[LiveSidecars]:
 
 
 class LoopThread:
-    """An event loop in a thread of its own, for tests that wait in the main one."""
-
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
 

@@ -99,7 +99,6 @@ def _rates(rate: float) -> dict[str, float]:
 
 
 def table_of(spark: "SparkSession", table: Table, rows: Iterable[Mapping[str, Any]]) -> "DataFrame":
-    """Return rows as a frame of an ingested table; what they do not have is null."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 - only where Spark is
 
     names = [one for one in table.schema.names if one not in {"at", "date"}]

@@ -63,7 +63,6 @@ class Cluster:
         )
 
     def step(self) -> tuple[Reported, ...]:
-        """Let ten seconds pass."""
         self.now_s += 10.0
         owner = np.array(self.owner, dtype=np.intp)
         traffic = np.stack([self.rates[owner == row].sum(axis=0) for row in range(len(BROKERS))])
@@ -92,7 +91,6 @@ class Cluster:
         self.in_flight = {}
 
     def lose(self, *rows: int) -> list[BundleId]:
-        """Take brokers out of the cluster; return what they had."""
         lost = [n for n, owner in enumerate(self.owner) if owner in rows]
         for row in rows:
             self.present[row] = False

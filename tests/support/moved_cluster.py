@@ -31,7 +31,6 @@ ROUNDS = "cluster string, at_ms bigint, settings string"
 
 
 def frame(spark: "SparkSession", schema: str, rows: Iterable[Mapping[str, Any]]) -> "DataFrame":
-    """Return rows as a frame; a column that a row has not is null."""
     forms = dict(part.split() for part in schema.split(","))
 
     def value(row: Mapping[str, Any], name: str) -> Any:
@@ -48,7 +47,6 @@ def when(at_s: float) -> dict[str, Any]:
 
 
 def report(cluster: str, broker: str, at_s: float, cpu: float, **more: Any) -> dict[str, Any]:
-    """Return a report: CPU in percent of the one core, 1000 messages and bytes each way."""
     traffic = {f"{what}_{way}_per_s": 1000.0 for what in ("msgs", "bytes") for way in ("in", "out")}
     return {
         "cluster": cluster,

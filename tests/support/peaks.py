@@ -14,6 +14,5 @@ def peak_bytes(process: int | str) -> int:
 
 
 def java_of(spark: "SparkSession") -> int:
-    """Return the number of Spark's Java process."""
     jvm: Any = spark._jvm
     return int(jvm.java.lang.ProcessHandle.current().pid())

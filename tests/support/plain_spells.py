@@ -43,7 +43,6 @@ def spell(
 def publish(
     at_s: float, *, by: str = "b1", token: int = 1, bundle: BundleId = WHOLE, topic: str = TOPIC
 ) -> Publish:
-    """Return a message that broker ``by`` took at ``at_s``, half a second on each way."""
     return Publish(
         topic=topic,
         broker=f"{by}:8080",

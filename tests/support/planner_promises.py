@@ -85,7 +85,6 @@ _modes = st.sampled_from(tuple(Mode))
 
 
 def seen(cluster: Cluster, changed: Mapping[str, Any] | None = None, **given: Any) -> ClusterView:
-    """Return the view of a drawn cluster; ``changed`` is the same for all brokers."""
     brokers = {name: (one.cpu, one.bundles) for name, one in cluster.items()}
     fields = {
         name: {

@@ -67,8 +67,6 @@ def cases(hours: float) -> Mapping[str, Scenario]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """What was advised on one history, and what became of each pair in its own simulation."""
-
     recorded: str
     advice: Advice
     formerly: str

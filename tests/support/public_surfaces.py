@@ -168,7 +168,6 @@ def current(name: str) -> dict[str, str]:
 
 
 def promised(name: str, folder: Path = FOLDER) -> dict[str, str]:
-    """Return the items of a surface as its file has them; none where there is no file."""
     file = folder / f"{name}.txt"
     return parsed(file.read_text("utf-8")) if file.exists() else {}
 
@@ -178,7 +177,6 @@ def parsed(text: str) -> dict[str, str]:
 
 
 def difference(old: Mapping[str, str], new: Mapping[str, str]) -> Difference:
-    """Return what ``new`` removed, changed and added."""
     return Difference(
         tuple(f"removed {item} ({old[item]})" for item in old if item not in new),
         tuple(

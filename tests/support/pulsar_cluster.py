@@ -121,7 +121,6 @@ class Stream:
             thread.start()
 
     async def stop_sending(self) -> None:
-        """Send no more; return when the last send was answered."""
         self._sending.set()
         await asyncio.to_thread(self._threads[1].join)
 

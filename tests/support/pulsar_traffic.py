@@ -18,7 +18,6 @@ ANSWERED_S: Final = 60.0
 
 
 def zipf_rates(topics: Sequence[str], msgs_per_s: float, exponent: float) -> dict[str, float]:
-    """Return rates that add up to ``msgs_per_s``, the k-th topic's as k**-exponent."""
     weights = [(place + 1) ** -exponent for place in range(len(topics))]
     return {
         topic: msgs_per_s * weight / sum(weights)

@@ -10,8 +10,6 @@ from loadmanager.ports.lookup import Unavailable
 
 @dataclass
 class RecordedUnloads:
-    """Unloads that move nothing; with ``refuses`` no broker can take the bundle."""
-
     refuses: bool = False
     asked: list[str] = field(default_factory=list)
 

@@ -38,14 +38,12 @@ def stated_versions(project: Path) -> Iterator[tuple[str, str]]:
 
 
 def released_at(project: Path, version: str) -> str | None:
-    """Return the date that the changelog has for a version, None if it is unreleased."""
     text = (project / "CHANGELOG.md").read_text("utf-8")
     found = re.search(rf"^## {re.escape(version)} \((\d{{4}}-\d\d-\d\d)\)$", text, re.MULTILINE)
     return found[1] if found else None
 
 
 def members(archive: Path) -> dict[str, bytes]:
-    """Return the files of a wheel or an sdist; those of an sdist without its top folder."""
     if archive.suffix == ".whl":
         with zipfile.ZipFile(archive) as wheel:
             return {name: wheel.read(name) for name in wheel.namelist()}

@@ -9,13 +9,10 @@ from loadmanager.pipeline.cost_model.rows import Rows, Summing, Sums, added
 
 @dataclass(frozen=True, eq=False)
 class InMemory:
-    """A source of rows that are at hand, as they are or in batches."""
-
     rows: Rows
     batch: int = 1 << 16
 
     def sums(self, summing: Summing) -> Sums:
-        """Return the sums of what ``summing`` yields."""
         order = np.lexsort((self.rows.block, self.rows.unit))
         rows = self.rows.take(order)
         batches = (rows.take(slice(at, at + self.batch)) for at in range(0, len(rows), self.batch))

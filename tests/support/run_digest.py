@@ -38,7 +38,6 @@ def sample() -> Scenario:
 
 
 def run(seed: int, strategy: str = "threshold+avg") -> Run:
-    """Return a run of `sample`."""
     played, pair = sample(), Strategy.parse(strategy)
     return simulate(played, planner_for(played, pair), strategy=pair.name, seed=seed)
 

@@ -24,7 +24,6 @@ msgs_in_per_s = 100
 
 
 def told(folder: Path, text: str | bytes) -> list[str]:
-    """Return the faults of a scenario file without its path."""
     path = folder / "x.toml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ScenarioError) as caught:

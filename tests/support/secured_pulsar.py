@@ -23,8 +23,6 @@ SUPERUSER = "operator"
 
 @dataclass(slots=True)
 class Secured:
-    """What brokers and those who ask them need, in a folder."""
-
     folder: Path
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(32))
     files: Files = field(init=False)
@@ -53,7 +51,6 @@ class Secured:
         return Request(url, headers=headers), context  # noqa: S310 - loopback
 
     def settings(self, web: int, binary: int) -> Mapping[str, object]:
-        """Return a broker's settings: TLS ports alone, a token or certificate everywhere."""
         certificates = self.files.authorities
         secret = base64.b64encode(self.secret).decode()
         return {

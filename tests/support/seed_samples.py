@@ -13,7 +13,6 @@ from loadmanager.ports.history import SeedUnreadable
 
 
 def rates(msgs_per_s: float) -> Rates:
-    """Return traffic of messages of a kilobyte, all inbound."""
     return Rates(msgs_per_s, 0.0, 1000.0 * msgs_per_s, 0.0)
 
 
@@ -30,7 +29,6 @@ def bundle_seed(bundle: BundleId, msgs_per_s: float) -> BundleSeed:
 
 
 def write_seed(path: Path, seed_head: SeedHead, sizes: Mapping[BundleId, float]) -> Path:
-    """Write a seed file of bundles with so many messages a second."""
     pieces = encode_seed(seed_head, (bundle_seed(*item) for item in sizes.items()))
     path.write_bytes(b"".join(pieces))
     return path

@@ -17,7 +17,6 @@ async def _handle(route: Route, request: web.Request) -> web.StreamResponse:
 
 @asynccontextmanager
 async def served_page(reader: OverviewReader) -> AsyncIterator[str]:
-    """Yield where the page is that shows what ``reader`` returns."""
     feed, app = Feed(reader), web.Application()
     for route in LivePage(feed).routes():
         app.router.add_route(route.method, route.pattern, partial(_handle, route))

@@ -9,7 +9,6 @@ from loadmanager.cli import main
 
 
 def written(file: Path, *more: str) -> Path:
-    """Write the small scenario, with ``more`` below it, and return its file."""
     file.write_text("\n".join([SCENARIO, *more]))
     return file
 

@@ -37,7 +37,6 @@ tick_interval_s = 30.0
 
 
 def small_scenario(**changed: Any) -> Scenario:
-    """Return four minutes of two brokers, of which one has everything at the beginning."""
     fields = tomllib.loads(SCENARIO)
     del fields["step_s"], fields["leader"]["tick_interval_s"]
     return Scenario.model_validate(fields | {"duration_s": 240.0} | changed)

@@ -63,7 +63,6 @@ def scenario(
     load: Mapping[str, object] | Sequence[Mapping[str, object]] | None = None,
     **others: object,
 ) -> Scenario:
-    """Return a scenario of brokers ``b-1`` and so on, and loads of `NAMESPACE` unless said."""
     usual = {"namespace": NAMESPACE, "bundles": 4, "topics": 40, "msgs_in_per_s": 4000.0}
     loads = [load or {}] if load is None or isinstance(load, Mapping) else list(load)
     classes = [{"name": "b", "count": brokers}] if isinstance(brokers, int) else list(brokers)
@@ -90,8 +89,6 @@ def run(played: Scenario, strategy: str = PAIR, seed: int = 1, **others: object)
 
 
 class Told:
-    """A witness that keeps what it is told."""
-
     def __init__(self) -> None:
         self.reports: list[tuple[float, LoadReport]] = []
         self.rounds: list[tuple[float, ClusterView, Plan]] = []
@@ -129,7 +126,6 @@ class Stepped:
         return self.moment
 
     def order(self, bundle: BundleId, target: str, cause: Cause = Cause.OVERLOADED) -> None:
-        """Order that the broker of that name is to have ``bundle``."""
         row = self.world.bundles.index(bundle)
         holder = int(self.world.hand_overs.holder[row])
         source = self.world.brokers[holder] if holder >= 0 else None
@@ -137,7 +133,6 @@ class Stepped:
         self.world.order([move], self.now_s, Why.SHED)
 
     def owner(self, bundle: BundleId) -> str | None:
-        """Return the name of the broker that serves ``bundle``, None for nobody."""
         row = int(self.moment.measured.owner[self.world.bundles.index(bundle)])
         return None if row < 0 else self.world.brokers[row].removesuffix(":8080")
 

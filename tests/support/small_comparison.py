@@ -32,7 +32,6 @@ SEEDS = 2
 
 
 def _load(brokers: int) -> Load:
-    """Return what makes so many brokers of two cores busy."""
     return Load(
         namespace=Namespace("shop/orders"),
         bundles=8 * brokers,
@@ -71,7 +70,6 @@ SCENARIOS: Mapping[str, Scenario] = {
 
 @cache
 def results() -> tuple[tuple[Job, Examined], ...]:
-    """Return scores and pictures of all runs."""
     strategies = parse_strategies(f"{THRESHOLD},{AVG}")
     jobs = jobs_of(SCENARIOS.items(), strategies, SEEDS)
     look = Examination(pictured=True, first_seed=None, witnessed=None)
@@ -86,7 +84,6 @@ def found() -> list[Compared]:
 
 
 def write(path: Path, *names: str) -> int:
-    """Write the report of these scenarios, all if none is named; return its size."""
     scenarios = {name: one for name, one in SCENARIOS.items() if name in (names or SCENARIOS)}
     pictures: Pictures = {
         (job.name, job.strategy): seen.picture for job, seen in results() if seen.picture

@@ -58,7 +58,6 @@ SCENARIO: Final = Scenario.model_validate(
 
 
 def write_history(directory: Path, scenario: Scenario = SCENARIO, *, seed: int = 1) -> Run:
-    """Simulate a scenario and write its history; the same each time."""
     strategy = Strategy.parse(PAIR)
     planner = planner_for(scenario, strategy)
     with recorded(directory, origin_of(scenario, strategy.name, seed)) as sink:

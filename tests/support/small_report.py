@@ -191,7 +191,6 @@ def hottest_part() -> Part:
 
 
 def sized(name: str, share: float, **more: Any) -> dict[str, Any]:
-    """Return a bundle as `bundle_sizes` has it."""
     rates = dict.fromkeys(RATES[:4], 1000.0)
     counts = {"topics": 4, "producers": 2, "consumers": 2}
     return {

@@ -20,7 +20,6 @@ LOW, HIGH = Boundaries.even(NS, 2).bundles
 
 
 def report(broker: BrokerId, cpu: float, bundles: Mapping[BundleId, float]) -> LoadReport:
-    """Return a report of 8 cores used to ``cpu``, with bundles of so many bytes/s inbound."""
     return LoadReport(
         broker=broker,
         urls=BrokerUrls(http_url=f"http://{broker}"),
@@ -36,7 +35,6 @@ def report(broker: BrokerId, cpu: float, bundles: Mapping[BundleId, float]) -> L
 
 
 def average(size: float) -> BundleAverages:
-    """Return averages that have settled at ``size`` bytes/s."""
     rates = Rates(size / 1000, 0.0, size, 0.0)
     return BundleAverages(Average(10, 10, rates), Average(1000, 60, rates), 2)
 
@@ -80,7 +78,6 @@ def whole_snapshot() -> Snapshot:
 
 
 def hot_and_idle() -> Snapshot:
-    """Return one broker at 0.8 with eight equal bundles, and two without any."""
     bundles = Boundaries.even(NS, 8).bundles
     idle = (BrokerId("b2:8080"), BrokerId("b3:8080"))
     return Snapshot(

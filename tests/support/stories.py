@@ -76,7 +76,6 @@ async def place_all(cluster: Cluster, boundaries: Boundaries) -> list[TopicName]
 
 
 async def served(cluster: Cluster, bundles: int = 4, name: Namespace = NAMESPACE) -> Boundaries:
-    """Make a namespace whose bundles are all served."""
     boundaries = await cluster.make_namespace(bundles, name)
     await place_all(cluster, boundaries)
     return boundaries
@@ -99,7 +98,6 @@ def boundaries_now(cluster: Cluster) -> Boundaries:
 
 
 def topics_in(boundaries: Boundaries, bundle: BundleId, count: int) -> list[TopicName]:
-    """Return different topics that fall in ``bundle``."""
     names = (f"persistent://{boundaries.namespace}/t-{number}" for number in range(100_000))
     topics = map(parse_topic, names)
     found = (one for one in topics if boundaries.at(position(one, "crc32")) == bundle)
@@ -107,7 +105,6 @@ def topics_in(boundaries: Boundaries, bundle: BundleId, count: int) -> list[Topi
 
 
 def publish(cluster: Cluster, topics: Sequence[TopicName], payload_bytes: int = 100) -> None:
-    """Publish a message to each topic at its owner."""
     for topic in topics:
         for host in cluster.hosts:
             host.broker.publish(topic, payload_bytes=payload_bytes)
@@ -152,8 +149,6 @@ async def looked_up(
 async def published(
     cluster: Cluster, topics: Sequence[TopicName], payload_bytes: int = 1000
 ) -> AsyncIterator[None]:
-    """Publish to topics all the time, not to all alike."""
-
     async def keep_publishing() -> None:
         while True:
             for number, topic in enumerate(topics):

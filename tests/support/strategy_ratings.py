@@ -197,7 +197,6 @@ def to_json(figures: Figures) -> str:
 
 
 def from_json(text: str) -> Figures:
-    """Return the figures in the output of `to_json`."""
     return {
         Cell(one["scenario"], one["mode"], one["pair"]): {
             key: [math.inf if value is None else float(value) for value in found]
@@ -218,7 +217,6 @@ def figures_of_placements(job: Job) -> dict[str, dict[str, float]]:
 
 
 def measure(pairs: Collection[str], seeds: int = 1, processes: int = 1) -> Iterator[Figures]:
-    """Yield the figures of a shedder at one problem in one mode, by seeds from 1 on."""
     firsts = {
         (cell.scenario, cell.mode, cell.pair.partition("+")[0]): cell
         for cell in every_cell()
@@ -236,7 +234,6 @@ def measure(pairs: Collection[str], seeds: int = 1, processes: int = 1) -> Itera
 
 
 def differing(figures: Figures) -> list[Cell]:
-    """Return the cells whose rating in parity mode differs from that of PIP-364."""
     cells = [
         Cell(scenario, "parity", pair) for pair, theirs in PIP_364.items() for scenario in theirs
     ]

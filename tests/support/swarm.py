@@ -130,7 +130,6 @@ class Swarm:
     async def until(
         self, condition: Callable[[Sequence[Mapping[str, Any]]], object], within_s: float
     ) -> Sequence[Mapping[str, Any]]:
-        """Return the states of all living groups once ``condition`` is true of them."""
         deadline_s = asyncio.get_running_loop().time() + within_s
         while not condition(states := await self.ask_all("state")):
             assert asyncio.get_running_loop().time() < deadline_s, f"{within_s} s: {states}"

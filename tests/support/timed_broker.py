@@ -23,6 +23,5 @@ class TimedBroker(MemoryBroker):
         )
 
     def at(self, now_s: float) -> Self:
-        """Set the clock."""
         self._now_s = now_s
         return self

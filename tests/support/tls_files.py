@@ -6,8 +6,6 @@ import trustme
 
 
 class Files:
-    """An authority, and a server's certificate and key for 127.0.0.1 and localhost."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.authority = trustme.CA()

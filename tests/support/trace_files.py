@@ -22,7 +22,6 @@ def csv_file(folder: Path, text: str | bytes, name: str = "rates.csv") -> Path:
 
 
 def told(path: Path) -> list[str]:
-    """Return the faults of a trace without the name of its folder."""
     with pytest.raises(ScenarioError) as caught:
         read_trace(path)
     return [fault.replace(f"{path.parent}/", "") for fault in caught.value.faults]

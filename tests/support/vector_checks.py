@@ -102,7 +102,6 @@ def stats(found: Json) -> BundleStats:
 
 
 def columns(found: Json, part: str) -> tuple[float, ...]:
-    """Return ``usage`` or ``limit`` of each resource."""
     return tuple(float(found.get(name, {}).get(part, 0.0)) for name in RESOURCES)
 
 
@@ -140,7 +139,6 @@ def views(scenario: Json) -> Iterator[tuple[Json, ClusterView]]:
 
 
 def same(got: object, want: object) -> bool:
-    """Return whether two values are equal, numbers to 1e-9 of themselves."""
     if isinstance(want, dict) and isinstance(got, Mapping):
         return got.keys() == want.keys() and all(same(got[key], want[key]) for key in want)
     if isinstance(want, str) and isinstance(got, float):

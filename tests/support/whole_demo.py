@@ -10,8 +10,6 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """A demo that is over: where it was run, what it summed up, and its history."""
-
     folder: Path
     summary: dict[str, Any]
     history: Path

@@ -86,7 +86,6 @@ class Server:
         return next(lines, "Mode: ").removeprefix("Mode: ")
 
     def kill(self) -> None:
-        """End it without a word."""
         self.signal(signal.SIGKILL)
         assert self.process is not None
         self.process.wait()
@@ -140,7 +139,6 @@ class Servers:
 
 
 def standalone(folder: Path, tick_ms: int, port: int, *, host: str = LOOPBACK) -> Servers:
-    """Return a single server; ``folder`` may lie on a file system of its own."""
     return Servers((Server(1, port, folder, {"tickTime": str(tick_ms)}, host),))
 
 

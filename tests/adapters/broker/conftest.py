@@ -15,8 +15,6 @@ from loadmanager.reference_broker.server import ServerOptions, serve
 
 @dataclass(slots=True)
 class HandClock:
-    """A monotonic clock that stands until it is moved."""
-
     now_s: float = 100.0
 
     def __call__(self) -> float:

@@ -25,8 +25,6 @@ BUNDLE = parse_bundle("t/n/0x00000000_0xffffffff")
 
 @dataclass(slots=True)
 class Child:
-    """A running broker and a control of it."""
-
     process: asyncio.subprocess.Process
     url: str
     control: HttpBrokerControl

@@ -39,7 +39,6 @@ HALF = "U" if position(TOPIC, "murmur3") >= 0x80000000 else "L"
 
 
 def change(one: c.Change) -> str:
-    """Write a change as stories do."""
     match one:
         case c.BundleLoaded():
             text = f"load {LETTERS[one.bundle]}{one.fencing_token - BASE} {one.agent_epoch - BASE}"
@@ -63,8 +62,6 @@ def change(one: c.Change) -> str:
 
 @dataclass
 class Player:
-    """A control, the broker behind it, and what a story has under way."""
-
     control: BrokerControl
     process: Callable[[], MemoryBroker]
     changes: list[c.Change]

@@ -39,7 +39,6 @@ Call = Callable[[HttpBrokerControl], Awaitable[Any]]
 async def control_of(
     answer: Answer, timeout_s: float = 10.0, **options: Any
 ) -> AsyncIterator[HttpBrokerControl]:
-    """Yield the control of a broker that answers everything with ``answer``."""
     application = web.Application()
     application.router.add_route("*", "/{anything:.*}", answer)
     runner = web.AppRunner(application, shutdown_timeout=0.1)

@@ -35,8 +35,6 @@ STEP = st.one_of(
 
 @dataclass
 class Trial:
-    """A broker, what was asked of it, and what it took."""
-
     now_s: float = 0.0
     changes: list[Change] = field(default_factory=list)
     tickets: list[Ticket] = field(default_factory=list)

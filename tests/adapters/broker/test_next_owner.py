@@ -61,8 +61,6 @@ async def test_the_next_owner_reaches_the_broker_while_the_bundle_ends() -> None
 
 
 class Noting(InProcessBroker):
-    """A broker that remembers where clients were to be sent."""
-
     next_urls: tuple[str, ...] = ()
 
     async def unload(

@@ -12,7 +12,6 @@ Connect = Callable[[], Awaitable[Coordination]]
 
 @pytest.fixture(params=["memory", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
 async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    """Return each of the two worlds in turn."""
     made: World
     if request.param == "memory":
         made = MemoryWorld()
@@ -25,11 +24,9 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
 
 @pytest.fixture
 async def session(world: World) -> Coordination:
-    """Return a connected session."""
     return await connected(world.make())
 
 
 @pytest.fixture
 async def other(world: World) -> Coordination:
-    """Return a second connected session of the same service."""
     return await connected(world.make())

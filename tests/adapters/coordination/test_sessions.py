@@ -34,7 +34,6 @@ REQUESTS: dict[str, Callable[[Coordination], Awaitable[Any]]] = {
 
 @pytest.fixture(params=list(REQUESTS.values()), ids=list(REQUESTS))
 def ask(request: pytest.FixtureRequest) -> Callable[[Coordination], Awaitable[Any]]:
-    """Return each kind of request in turn."""
     made: Callable[[Coordination], Awaitable[Any]] = request.param
     return made
 

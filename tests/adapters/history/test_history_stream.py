@@ -18,8 +18,6 @@ NOON_MS = 1_795_262_400_000
 
 @dataclass
 class Time:
-    """A monotonic clock that is set by hand."""
-
     now_s: float = 0.0
 
 

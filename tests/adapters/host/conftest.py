@@ -27,8 +27,6 @@ def host_files(cores: int, busy_ticks: int, total_gib: int, available_gib: int) 
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[[Mapping[str, str]], None]:
-    """Write files by their path below the test's own file system root."""
-
     def write_all(files: Mapping[str, str]) -> None:
         for name, text in files.items():
             path = tmp_path / name
@@ -52,8 +50,6 @@ def host(write: Callable[[Mapping[str, str]], None]) -> Callable[..., None]:
 
 @pytest.fixture
 def nic(tmp_path: Path, write: Callable[[Mapping[str, str]], None]) -> Callable[..., None]:
-    """Make a network interface, linked from ``class/net`` as the kernel does it."""
-
     def make(
         name: str,
         *,
@@ -81,14 +77,11 @@ def nic(tmp_path: Path, write: Callable[[Mapping[str, str]], None]) -> Callable[
 
 @pytest.fixture
 def clock_s() -> list[float]:
-    """A clock of one element, for a test to set."""
     return [100.0]
 
 
 @pytest.fixture
 def probe(tmp_path: Path, clock_s: list[float]) -> Callable[..., PsutilHostProbe]:
-    """Make a probe that reads below the test's own root."""
-
     def make(**settings: Any) -> PsutilHostProbe:
         roots = {
             "cgroup_root": str(tmp_path / "cgroup"),

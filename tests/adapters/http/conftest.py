@@ -185,8 +185,6 @@ class FakeLookup:
 
 @dataclass
 class FakeNamespaces(NamespaceRequests):
-    """Namespaces in the table of a fake application, and their policies."""
-
     lookup: FakeLookup
     policies_of: dict[Namespace, Mapping[str, Any]] = field(default_factory=dict)
     deleted: list[tuple[Namespace, bool]] = field(default_factory=list)
@@ -212,8 +210,6 @@ class FakeNamespaces(NamespaceRequests):
 
 @dataclass
 class FakePartitions(PartitionRequests):
-    """Remembers which topics were made partitioned ones."""
-
     created: dict[TopicName, int] = field(default_factory=dict)
 
     async def create(self, topic: TopicName, partitions: int) -> None:
@@ -228,8 +224,6 @@ class FakePartitions(PartitionRequests):
 
 @dataclass(frozen=True)
 class Reply:
-    """One HTTP response, read whole."""
-
     status: int
     headers: Mapping[str, str]
     text: str
@@ -240,8 +234,6 @@ class Reply:
 
 @dataclass
 class RunningServer:
-    """A server that listens, with the application behind it and a client before it."""
-
     lookup: FakeLookup
     port: int
     server: HttpServer
@@ -287,7 +279,6 @@ StartServer = Callable[..., Awaitable[RunningServer]]
 
 @asynccontextmanager
 async def running_servers() -> AsyncIterator[StartServer]:
-    """Yield a function that opens one more server; all are closed at the end."""
     opened: list[RunningServer] = []
 
     async def open_one(  # noqa: PLR0917 - a server has so many sides
@@ -350,7 +341,6 @@ async def server(start_server: StartServer) -> RunningServer:
 
 
 async def until(condition: Callable[[], bool], within_s: float = 60.0) -> None:
-    """Wait until ``condition`` holds, or fail."""
     async with asyncio.timeout(within_s):
         while not condition():  # noqa: ASYNC110 - the fake's counters set no event
             await asyncio.sleep(0)
@@ -372,7 +362,6 @@ class Wire(asyncio.Transport):
         self.written += data
 
     def close(self) -> None:
-        """Close as a socket does: soon."""
         if not self.closed and self.protocol is not None:
             self.closed = True
             asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
@@ -381,7 +370,6 @@ class Wire(asyncio.Transport):
         return self.closed
 
     def get_write_buffer_size(self) -> int:
-        """Have all of it read at once."""
         return 0
 
     def pause_reading(self) -> None:
@@ -429,7 +417,6 @@ def seen_by_aiohttp(server: RunningServer) -> int:
 
 
 async def exchange(wire: Wire, *chunks: bytes) -> Reply:
-    """Send the chunks of one request and return its response."""
     before = wire.responses
     for chunk in chunks:
         wire.send(chunk)

@@ -67,8 +67,6 @@ POLICY = {
 
 @dataclass
 class FakeTopics(HttpTopicsClient):
-    """Other sidecars: what their brokers have open, by URL."""
-
     open: dict[str, dict[BundleId, dict[TopicName, Rates]]]
 
     async def topics(
@@ -82,8 +80,6 @@ class FakeTopics(HttpTopicsClient):
 
 @dataclass
 class Api:
-    """A server before the real application of one sidecar."""
-
     server: RunningServer
     sidecar: LeaderAtWork
     line: FakeTopics
@@ -176,12 +172,10 @@ async def test_isolation_policies_are_set_told_and_removed(loaded: Api) -> None:
 
 
 def without(document: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return a document without one field."""
     return {key: value for key, value in document.items() if key != name}
 
 
 def with_parameters(**parameters: Any) -> dict[str, Any]:
-    """Return the policy with these parameters of its failover."""
     failover = {"policy_type": "min_available", "parameters": parameters}
     return {**POLICY, "auto_failover_policy": failover}
 

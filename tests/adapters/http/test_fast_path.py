@@ -37,7 +37,6 @@ def unowned_topics(server: RunningServer, count: int) -> list[str]:
 
 @pytest.fixture
 async def known(server: RunningServer) -> RunningServer:
-    """Return a server that knows the answers for "x" and "y"."""
     await learn(server, "x", "y")
     return server
 

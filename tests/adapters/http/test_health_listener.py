@@ -21,7 +21,6 @@ Probe = Callable[[int, str], tuple[int, str]]
 
 
 def probe(port: int, path: str, method: str = "GET", host: str = "127.0.0.1") -> tuple[int, str]:
-    """Ask as a probe does, with a second's patience."""
     connection = HTTPConnection(host, port, timeout=1.0)
     try:
         connection.request(method, path)
@@ -32,14 +31,11 @@ def probe(port: int, path: str, method: str = "GET", host: str = "127.0.0.1") ->
 
 
 def later(after_s: float, port: int, path: str) -> tuple[int, str]:
-    """Ask after a while."""
     time.sleep(after_s)
     return probe(port, path)
 
 
 class Told:
-    """What the listener told of the event loop."""
-
     def __init__(self) -> None:
         self.late_s: list[float] = []
         self.stalls = 0

@@ -45,8 +45,6 @@ OURS = "/admin/v2/loadmanager"
 
 
 class NoTopics(HttpTopicsClient):
-    """Other sidecars, none of which answers."""
-
     def __init__(self) -> None:
         """Need no connections."""
 
@@ -108,7 +106,6 @@ def no_constant(text: str) -> Any:
 
 
 async def asked(server: RunningServer, path: str) -> Any:
-    """Return the JSON of a path, of which every number is finite."""
     got = await server.ask(path)
     assert got.status == 200, got.text
     return json.loads(got.text, parse_constant=no_constant)

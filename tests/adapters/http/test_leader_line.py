@@ -110,7 +110,6 @@ Serve = Callable[[bytes], Awaitable[str]]
 
 @pytest.fixture
 async def serve() -> AsyncIterator[Serve]:
-    """Return a function that serves the same bytes to every request, and the URL of it."""
     servers: list[asyncio.Server] = []
 
     async def start(raw: bytes) -> str:

@@ -57,8 +57,6 @@ class FakeOverviews:
 
 @dataclass
 class Viewer:
-    """One stream of events as a page reads it."""
-
     response: aiohttp.ClientResponse
     kinds: list[str] = field(default_factory=list)
 

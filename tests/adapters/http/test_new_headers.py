@@ -243,8 +243,6 @@ async def test_nothing_else_is_looked_at_where_a_lookup_is_answered(
 
 @dataclass(frozen=True)
 class Seen:
-    """What a client sees on one connection."""
-
     replies: tuple[tuple[int, tuple[tuple[str, str], ...], str], ...]
     closed: bool
 
@@ -298,7 +296,6 @@ LINES = st.sampled_from([*ADDED, *HOSTILE, proof("client")])
 
 @st.composite
 def heads_of_clients(draw: st.DrawFn) -> list[bytes]:
-    """Draw what a client sends, among it lines that it does not."""
     lines = list(draw(st.sampled_from(sorted(CLIENTS.values()))))
     for line in draw(st.lists(LINES, max_size=4)):
         lines.insert(draw(st.integers(0, len(lines))), line)

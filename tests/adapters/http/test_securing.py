@@ -64,7 +64,6 @@ def named(name: str, key: bytes = KEY) -> str:
 
 @pytest.fixture
 async def leader(start_server: StartServer) -> RunningServer:
-    """Return a leader that only a sidecar may ask for owners."""
     guard = Guard(Rights(lookers=frozenset({"sidecar"})), Tokens(KEY, ("HS256",)))
     server = await start_server(guard=guard)
     server.lookup.leader = leader_at(server.url)
@@ -114,8 +113,6 @@ async def test_a_sidecar_with_tls_shows_no_token_to_one_without(
 
 
 class OnlySidecars(ClusterKeyGuard):
-    """Remembers who asked."""
-
     def __init__(self) -> None:
         super().__init__(lambda: KEY, OwnNames())
         self.asked: list[tuple[str, Role]] = []

@@ -49,7 +49,6 @@ def test_a_key_that_does_not_fit_leaves_the_former_pair_in_use(
 
 
 async def _names_shown(server: ssl.SSLContext, client: ClientTls) -> str:
-    """Return the common name that a client proves on a new connection."""
     shown: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def met(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

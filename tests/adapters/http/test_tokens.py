@@ -25,8 +25,6 @@ NOW_S = 1_800_000_000.0
 
 
 class Clock:
-    """A wall clock that a test sets."""
-
     def __init__(self) -> None:
         self.now_s = NOW_S
 

@@ -16,13 +16,10 @@ from tests.testbed.memory import MemoryCoordination, MemoryService
 
 
 class HandClock:
-    """Seconds that pass when told to."""
-
     def __init__(self) -> None:
         self.now_s = 0.0
 
     def __call__(self) -> float:
-        """Return the present second."""
         return self.now_s
 
 

@@ -130,7 +130,6 @@ class Agent:
 
     @property
     def app(self) -> Application:
-        """The application; it exists after the first turn of the event loop."""
         if self.application is None:
             raise RuntimeError(f"{self.url}: the process has not begun to run yet")
         return self.application
@@ -141,7 +140,6 @@ class Agent:
         return leader is not None and leader.instance == self.context.identity.instance
 
     def metric(self, name: str, **labels: str) -> float:
-        """Return the value of a metric of this process, 0 if it has no such series."""
         return self.registry.get_sample_value(name, labels) or 0.0
 
     async def look_up(self, topic: TopicName) -> Owner:
