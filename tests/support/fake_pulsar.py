@@ -23,6 +23,7 @@ _GROUP = re.compile(r"/admin/v2/namespaces/(.+/.+)/antiAffinity")
 _BUNDLES = re.compile(r"/admin/v2/namespaces/(.+/.+)/bundles")
 _NAMESPACES = re.compile(r"/admin/v2/namespaces/([^/]+)")
 _TOPICS = re.compile(r"/admin/v2/persistent/([^/]+/[^/]+)")
+_STATS = re.compile(r"/admin/v2/(persistent|non-persistent)/([^/]+/[^/]+)/(.+)/stats")
 _LOOKUP = re.compile(r"/lookup/v2/topic/(persistent|non-persistent)/(.+/.+)/(.+)")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -33,7 +34,8 @@ class FakeBroker:
 
     ``topics`` are messages in and out, bytes in and out, as counted so far; each look adds
     ``grows`` to them, so that a window has rates. ``load_report`` is its load manager's, if it
-    has one.
+    has one. ``closing`` are the bundles whose topics it is closing, and ``opens`` is whether it
+    loads the topics of bundles that it acquires.
     """
 
     name: str = ""
@@ -43,6 +45,8 @@ class FakeBroker:
     settings: dict[str, str] = field(default_factory=dict)
     more_metrics: str = ""
     load_report: dict[str, object] = field(default_factory=dict)
+    closing: set[str] = field(default_factory=set)
+    opens: bool = True
     instead: dict[str, Handler] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     authorizations: set[str] = field(default_factory=set)
@@ -74,6 +78,8 @@ class FakePulsar:
         groups: the anti-affinity groups of namespaces.
         snatched: brokers that take the next unloaded bundles, whatever was ordered.
         unloads: bundles and destinations as they were ordered.
+        unload_s: how long a modular broker takes to close the topics of a bundle.
+        answers_s: after which time it answers a longer unload with 500, and goes on.
     """
 
     brokers: list[FakeBroker]
@@ -89,6 +95,8 @@ class FakePulsar:
     unloads: list[tuple[str, str]] = field(default_factory=list)
     unloaded: list[str] = field(default_factory=list)
     unserved: dict[str, tuple[float, float, float, float]] = field(default_factory=dict)
+    unload_s: float = 0.0
+    answers_s: float = 60.0
 
     @property
     def url(self) -> str:
@@ -119,11 +127,13 @@ class FakePulsar:
         source = self.owner(bundle)
         if source is not None:
             source.owned.remove(bundle)
+            source.closing.discard(bundle)
             for topic in [one for one in source.grows if lies_in(one, bundle)]:
                 source.topics.pop(topic)
                 self.unserved[topic] = source.grows.pop(topic)
         if target is not None:
             target.owned.append(bundle)
+        if target is not None and target.opens:
             for topic in [one for one in self.unserved if lies_in(one, bundle)]:
                 target.topics[topic] = [0.0, 0.0, 0.0, 0.0]
                 target.grows[topic] = self.unserved.pop(topic)
@@ -144,7 +154,7 @@ async def answer(cluster: FakePulsar, broker: FakeBroker, request: web.Request) 
     if request.method == "PUT" and (found := _SPLIT.fullmatch(request.path)):
         return split(cluster, broker, found, json.loads(await request.text()))
     if request.method != "GET":
-        return change(cluster, request)
+        return await change(cluster, request)
     if found := _LOOKUP.fullmatch(request.path):
         return lookup(cluster, broker, f"{found[1]}://{found[2]}/{found[3]}")
     if request.path == "/metrics/":
@@ -160,7 +170,7 @@ def told(cluster: FakePulsar, broker: FakeBroker, path: str) -> web.Response:
         "/admin/v2/brokers/version": "4.0.7",
         "/admin/v2/clusters/research/failureDomains": cluster.domains,
         f"/admin/v2/brokers/research/{broker.name}/ownedNamespaces": {
-            name: {"is_active": True} for name in broker.owned
+            name: {"is_active": name not in broker.closing} for name in broker.owned
         },
     }
     if broker.load_report:
@@ -176,6 +186,8 @@ def told(cluster: FakePulsar, broker: FakeBroker, path: str) -> web.Response:
         return web.json_response(group) if group else web.Response(status=204)
     if found := _BUNDLES.fullmatch(path):
         return boundaries(cluster, found[1])
+    if found := _STATS.fullmatch(path):
+        return stats(broker, f"{found[1]}://{found[2]}/{found[3]}")
     if found := _TOPICS.fullmatch(path):
         topics = {one for each in cluster.brokers for one in each.grows} | cluster.unserved.keys()
         prefix = f"persistent://{found[1]}/"
@@ -202,7 +214,7 @@ def boundaries(cluster: FakePulsar, namespace: str) -> web.Response:
     return web.json_response({"boundaries": sorted(bounds), "numBundles": len(bounds) - 1})
 
 
-def change(cluster: FakePulsar, request: web.Request) -> web.Response:
+async def change(cluster: FakePulsar, request: web.Request) -> web.Response:
     path = request.path
     if path.startswith(f"{CONFIGURATION}/"):
         name, _, value = path.removeprefix(f"{CONFIGURATION}/").partition("/")
@@ -214,27 +226,48 @@ def change(cluster: FakePulsar, request: web.Request) -> web.Response:
             cluster.dynamic[name] = value
         return web.Response()
     if found := _UNLOAD.fullmatch(path):
-        return unload(cluster, f"{found[1]}/{found[2]}", request.query.get("destinationBroker"))
+        bundle, destination = f"{found[1]}/{found[2]}", request.query.get("destinationBroker")
+        return await unload(cluster, bundle, destination)
     return refused(404, "HTTP 404 Not Found")
 
 
-def unload(cluster: FakePulsar, bundle: str, destination: str | None) -> web.Response:
+async def unload(cluster: FakePulsar, bundle: str, destination: str | None) -> web.Response:
     cluster.unloads.append((bundle, destination or ""))
     target = cluster.named(destination)
-    if target is None:
+    if target is None and destination is not None:
         return refused(409, "Not allowed unload namespace bundle to inactive destination broker")
     if bundle in cluster.unloaded:
         return web.Response(status=204)
-    if cluster.owner(bundle) is None:
+    source = cluster.owner(bundle)
+    if source is None:
         return refused(412, f"Invalid upper boundary for bundle {bundle}.")
+    if bundle in source.closing:
+        return refused(500, f"Namespace is not active. ns:{bundle}; state:0")
+    if cluster.unload_s:
+        source.closing.add(bundle)
+        closed = asyncio.create_task(close(cluster, bundle, target))
+        done, _ = await asyncio.wait({closed}, timeout=cluster.answers_s)
+        return web.Response(status=204) if done else refused(500, "Failed to unload: timed out")
+    release(cluster, bundle, target)
+    return web.Response(status=204)
+
+
+async def close(cluster: FakePulsar, bundle: str, target: FakeBroker | None) -> None:
+    await asyncio.sleep(cluster.unload_s)
+    source = cluster.owner(bundle)
+    if source is not None and bundle in source.closing:
+        release(cluster, bundle, target)
+
+
+def release(cluster: FakePulsar, bundle: str, target: FakeBroker | None) -> None:
+    """Let the next of ``snatched`` have a bundle, or else whom the load manager gives it to."""
     if cluster.snatched:
         cluster.hand_over(bundle, cluster.snatched.pop(0))
-    elif cluster.runtime(target)["loadManagerClassName"] == EXTENSIBLE:
+    elif target and cluster.runtime(target)["loadManagerClassName"] == EXTENSIBLE:
         cluster.hand_over(bundle, target)
     else:
         cluster.hand_over(bundle, None)
         cluster.unloaded.append(bundle)
-    return web.Response(status=204)
 
 
 def split(
@@ -276,6 +309,16 @@ def found_at(broker: FakeBroker) -> web.Response:
 
 def refused(status: int, reason: str) -> web.Response:
     return web.json_response({"reason": reason}, status=status)
+
+
+def stats(broker: FakeBroker, topic: str) -> web.Response:
+    """Return what a loaded topic has counted."""
+    if topic not in broker.topics:
+        return refused(404, "Topic not found")
+    counted, grows = broker.topics[topic], broker.grows.get(topic, (0.0, 0.0, 0.0, 0.0))
+    broker.topics[topic] = [a + b for a, b in zip(counted, grows, strict=True)]
+    names = ("msgInCounter", "msgOutCounter", "bytesInCounter", "bytesOutCounter")
+    return web.json_response(dict(zip(names, broker.topics[topic], strict=True)))
 
 
 def metrics(broker: FakeBroker) -> web.Response:
