@@ -12,11 +12,11 @@ from loadmanager.adapters.pulsar_admin import (
     RequestFailed,
     RightMissing,
 )
-from loadmanager.adapters.pulsar_admin.lookups import read_anti_affinity_group
 from loadmanager.attach.discovery import PulsarCluster, addresses, discover_at_any
 from loadmanager.attach.dispatching import Dispatcher
 from loadmanager.attach.mandate import Mandate
-from loadmanager.attach.observation import GREEDY, Observation, Rules, observe
+from loadmanager.attach.observation import GREEDY, Observation, Rules
+from loadmanager.attach.observing import Observer
 from loadmanager.attach.placing import NewNamespaces
 from loadmanager.attach.pulsar_balancer import PulsarBalancer, switched_on
 from loadmanager.attach.sampling import BrokerSample, Sampler
@@ -24,49 +24,8 @@ from loadmanager.attach.state import Course, StateUnusable, StoredBudget
 from loadmanager.attach.strategy import Strategy
 from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.errors import LoadManagerError
-from loadmanager.core.ids import BrokerId, Namespace, namespace_of
+from loadmanager.core.ids import BrokerId
 from loadmanager.core.move_limits import MoveBudget
-
-_KNOWN_FOR_S = 300.0
-
-
-@dataclass(slots=True)
-class Groups:
-    """Reads the group of each namespace with a proposed move, and keeps it for five minutes."""
-
-    admin: PulsarAdmin
-    strategy: Strategy = GREEDY
-    _known: dict[Namespace, tuple[str, float]] = field(default_factory=dict)
-
-    async def observe(
-        self,
-        url: str,
-        cluster: PulsarCluster,
-        samples: Mapping[BrokerId, BrokerSample],
-        missing: Mapping[BrokerId, str],
-        rules: Rules,
-    ) -> Observation:
-        """Return an observation that proposes no move of a bundle with an anti-affinity group.
-
-        Raises `PulsarAdminError`: a group cannot be read; `LoadManagerError`: the cluster does not
-        report what the strategy needs.
-        """
-        samples, missing = self.strategy.take(cluster, samples, missing)
-        until_s = monotonic()
-        self._known = {
-            name: one for name, one in self._known.items() if one[1] > until_s - _KNOWN_FOR_S
-        }
-        while True:
-            grouped = {namespace for namespace, (group, _) in self._known.items() if group}
-            seen = observe(cluster, samples, missing, rules, grouped, strategy=self.strategy)
-            unknown = {namespace_of(one.bundle) for one in seen.proposals} - self._known.keys()
-            if not unknown:
-                self.strategy.record_choice()
-                return seen
-            for namespace in sorted(unknown):
-                group = await read_anti_affinity_group(self.admin, url, namespace)
-                self._known[namespace] = (group, monotonic())
-
 
 _STALE_WINDOWS: Final = 3.0
 _LEAST_STALE_S: Final = 30.0
@@ -112,14 +71,14 @@ class Balancer:
     _urls: tuple[str, ...] = ()
     _brokers: tuple[BrokerId, ...] = ()
     _changed_s: float = float("-inf")
-    _groups: Groups = field(init=False)
+    _observer: Observer = field(init=False)
     _new: NewNamespaces = field(init=False)
     _sampler: Sampler = field(init=False)
     _address: Callable[[BrokerId], str] = field(init=False)
 
     def __post_init__(self) -> None:
         self._address = addresses(self.url)
-        self._groups = Groups(self.admin, self.strategy)
+        self._observer = Observer(self.admin, self.strategy)
         self._new = NewNamespaces(self.admin)
         self._sampler = Sampler(self.admin, self._address, self.strategy.hosts)
         self._urls = (self.url,)
@@ -174,7 +133,7 @@ class Balancer:
             if others := switched_on(cluster):
                 raise Stopped(f"stopped: {others}; two balancers undo each other's moves")
             samples, missing = self._fresh(*await self._sampler.sample(cluster))
-            seen = await self._groups.observe(url, cluster, samples, missing, self.rules)
+            seen = await self._observer.observe(url, cluster, samples, missing, self.rules)
             if self.rules.place_new and cluster.manager == "modular":
                 placements = await self._new.proposals(url, cluster, samples, self.rules)
                 seen = replace(seen, placements=placements)

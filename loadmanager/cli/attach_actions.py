@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
-from loadmanager.attach.balancing import Balancer, Groups
+from loadmanager.attach.balancing import Balancer
 from loadmanager.attach.discovery import addresses, discover
 from loadmanager.attach.mandate import Mandate
 from loadmanager.attach.observation import Rules
+from loadmanager.attach.observing import Observer
 from loadmanager.attach.pulsar_balancer import PulsarBalancer
 from loadmanager.attach.sampled_loads import SampledLoads
 from loadmanager.attach.sampling import Hosts, Sampler
@@ -143,7 +144,7 @@ class AttachActions:
         doctor = self._options["doctor"]
         strategy = strategy_of(self._options)
         sampler = Sampler(self._admin, addresses(self._url), strategy.hosts)
-        groups = Groups(self._admin, strategy)
+        observer = Observer(self._admin, strategy)
         cluster = await discover(self._admin, self._url)
         await sampler.sample(cluster)
         with recording(self._options, cluster, strategy) as history:
@@ -151,7 +152,7 @@ class AttachActions:
                 await asyncio.sleep(self._options["interval_s"])
                 cluster = await discover(self._admin, self._url)
                 samples, missing = await sampler.sample(cluster)
-                seen = await groups.observe(self._url, cluster, samples, missing, self._rules())
+                seen = await observer.observe(self._url, cluster, samples, missing, self._rules())
                 if doctor:
                     return int(print_findings(seen))
                 show_window(self._metrics, seen, "")

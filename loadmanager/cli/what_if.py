@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
-from loadmanager.attach.balancing import Groups
 from loadmanager.attach.discovery import addresses, discover
 from loadmanager.attach.observation import Rules
 from loadmanager.attach.observation import document as observed
+from loadmanager.attach.observing import Observer
 from loadmanager.attach.sampling import Sampler
 from loadmanager.attach.what_if import Change, Forecast, document, forecast, snapshot_in
 from loadmanager.cli.pulsar_access import AccessFiles
@@ -85,7 +85,7 @@ async def _look(url: str, access: Access) -> Any:
         await asyncio.sleep(INTERVAL_S)
         cluster = await discover(admin, url)
         samples, missing = await sampler.sample(cluster)
-        seen = await Groups(admin).observe(url, cluster, samples, missing, Rules())
+        seen = await Observer(admin).observe(url, cluster, samples, missing, Rules())
         return observed(seen, requests=0, answer_bytes=0, traffic=True)
     finally:
         await admin.close()
