@@ -191,7 +191,7 @@ def told(cluster: FakePulsar, broker: FakeBroker, path: str) -> web.Response:
     if found := _TOPICS.fullmatch(path):
         topics = {one for each in cluster.brokers for one in each.grows} | cluster.unserved.keys()
         prefix = f"persistent://{found[1]}/"
-        return web.json_response(sorted(one for one in topics if one.startswith(prefix)))
+        answers[path] = sorted(one for one in topics if one.startswith(prefix))
     if cluster.isolation:
         answers["/admin/v2/clusters/research/namespaceIsolationPolicies"] = cluster.isolation
     if path not in answers:
