@@ -31,7 +31,12 @@ class Subscriptions:
             if not future.done():
                 future.set_result(None)
         for callback in list(self._callbacks):
-            callback()
+            try:
+                callback()
+            except Exception as error:  # noqa: BLE001 - the other callbacks are called, too
+                asyncio.get_running_loop().call_exception_handler(
+                    {"message": f"{callback!r} failed", "exception": error}
+                )
 
     async def wait(self, timeout_s: float) -> bool:
         """Return True at the next change, False when ``timeout_s`` passed without one."""

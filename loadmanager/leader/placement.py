@@ -46,6 +46,8 @@ class PlacementWorker:
     untaken: UntakenOrders
     brokers_own: bool = False
     _work: Subscriptions = field(default_factory=Subscriptions, init=False)
+    _unplaced: frozenset[BundleId] = field(default=frozenset(), init=False)
+    _retry_s: float = field(default=_RETRY_S, init=False)
 
     @property
     def unowned(self) -> tuple[BundleId, ...]:
@@ -129,7 +131,18 @@ class PlacementWorker:
             await self.context.clock.sleep(_RETRY_S)
             return 0.0
         self.wanted.answer(found.ordered, choices.refusals, found.refused)
-        return _RETRY_S if len(found.ordered) < len(bundles) else 0.0
+        return self._until_retry(frozenset(bundles) - found.ordered.keys())
+
+    def _until_retry(self, unplaced: frozenset[BundleId]) -> float:
+        """Return the wait before bundles that could not be placed are tried again, 0 for none.
+
+        It doubles as long as no others are left: each try iterates over all bundles, and a change
+        of the cluster ends the wait.
+        """
+        again = unplaced <= self._unplaced
+        self._retry_s = min(2 * self._retry_s, _POLL_S) if again else _RETRY_S
+        self._unplaced = unplaced
+        return self._retry_s if unplaced else 0.0
 
     async def _empty_draining(self) -> bool:
         leaving = self.drain.due()

@@ -11,6 +11,7 @@ that no decider of this term proposed (for orders of former leaders, or after a 
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import structlog
@@ -65,6 +66,7 @@ class TaskController:
         self._bounds = bounds
         self._caught = caught
         self._writing = asyncio.Lock()
+        self._writes: set[asyncio.Task[None]] = set()
         self._waiting: list[_Request] = []
         self._unconfirmed: list[_Request] = []
         self._closed = False
@@ -126,10 +128,13 @@ class TaskController:
             Disconnected: the reply was lost, and the tasks are unconfirmed.
         """
         request = _Request(proposals, rider, known, asyncio.get_running_loop().create_future())
-        self._waiting.append(request)
-        async with self._writing:
-            if not request.answer.done():
-                await self._write_waiting()
+        at_once = not (self._writes or self._writing.locked())
+        if not at_once:
+            self._waiting.append(request)
+        # In a task of its own: a proposer that is cancelled interrupts no write of others.
+        write = asyncio.create_task(self._write_next([request] if at_once else []), name="orders")
+        self._writes.add(write)
+        write.add_done_callback(self._writes.discard)
         return await request.answer
 
     async def change(
@@ -205,8 +210,16 @@ class TaskController:
             await self._confirm()
             return await self._orders.rewrite_changed()
 
-    async def _write_waiting(self) -> None:
-        batch, self._waiting = self._waiting, []
+    async def _write_next(self, batch: list[_Request]) -> None:
+        """Write a batch, or if it is empty the proposals that have arrived during other writes."""
+        async with self._writing:
+            if not batch:
+                batch, self._waiting = self._waiting, []
+            if batch:
+                with suppress(Exception):  # Each proposer has it as its answer.
+                    await self._write_batch(batch)
+
+    async def _write_batch(self, batch: list[_Request]) -> None:
         batch.sort(key=lambda one: min((p.asked_by for p in one.proposals), default=0))
         try:
             await self._confirm()

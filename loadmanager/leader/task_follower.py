@@ -67,7 +67,10 @@ class TaskFollower:
         for one in changed:
             if one.state.ended:
                 self.ended.append(one)
-            self.listener(one)
+            try:
+                self.listener(one)
+            except Exception as error:  # noqa: BLE001 - the other tasks are followed, too
+                self.caught("tasks", error)
         return changed[-1]
 
     def _follow(self) -> None:

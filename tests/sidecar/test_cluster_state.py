@@ -103,6 +103,25 @@ def test_a_change_wakes_waiters_and_calls_subscribers() -> None:
     run(program())
 
 
+def test_a_subscriber_that_fails_keeps_the_change_from_no_other() -> None:
+    async def program() -> None:
+        changes, called, failed = Subscriptions(), [0], []
+
+        def fail() -> None:
+            raise ValueError("a defect")
+
+        def count() -> None:
+            called[0] += 1
+
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failed.append(context))
+        for callback in (fail, count):
+            changes.subscribe(callback)
+        changes.notify()
+        assert (called, [str(one["exception"]) for one in failed]) == ([1], ["a defect"])
+
+    asyncio.run(program())
+
+
 def test_who_is_cancelled_together_with_a_change_is_cancelled() -> None:
     async def program() -> None:
         changes = Subscriptions()

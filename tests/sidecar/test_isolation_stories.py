@@ -1,6 +1,7 @@
 """Isolation policies and pauses set while a cluster serves."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from stories import served, story
@@ -9,6 +10,7 @@ from loadmanager.admin.isolation import Isolation, IsolationPolicy
 from loadmanager.common.balancing_mode import BalancingModeRequests
 from loadmanager.core.balancing import BalancingMode
 from loadmanager.core.ids import Namespace
+from loadmanager.leader.decisions import Decider
 from loadmanager.ports.leading import LeaderElsewhere
 from tests.testbed.faults.agent import Agent
 from tests.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
@@ -59,6 +61,34 @@ async def test_a_policy_that_nobody_can_meet_interrupts_nothing(cluster: Cluster
     await isolation(cluster.leader).put(CLUSTER, "gold", only_on("nowhere:1"))
     assert cluster.lock_sessions() == locks
     assert len(cluster.warnings("isolation.bundle.unload_failed")) == 4
+
+
+def test_bundles_that_no_broker_may_take_are_tried_ever_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tries = 0
+    choose = Decider.choose
+
+    def counted(self: Decider, bundles: Any, *more: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        return choose(self, bundles, *more)
+
+    monkeypatch.setattr(Decider, "choose", counted)
+
+    @story(checked=False)  # Nobody may serve the bundles at the end.
+    async def tell(cluster: Cluster) -> None:
+        nonlocal tries
+        await served(cluster, 2)
+        gone = next(one for one in cluster.living if not one.leads)
+        await isolation(cluster.leader).put(CLUSTER, "gold", only_on(gone.host.name))
+        await gone.kill()
+        await asyncio.sleep(60.0)
+        tries = 0
+        await asyncio.sleep(60.0)
+        assert 0 < tries <= 30  # Every 5 s, and after changes of the cluster.
+
+    tell()
 
 
 @story()

@@ -307,6 +307,45 @@ async def test_proposals_that_wait_for_a_write_go_together_by_their_right(
 
 
 @at_work
+async def test_a_proposer_that_is_cancelled_fails_no_other_proposal(
+    cluster: ControllerAtWork,
+) -> None:
+    await _placed(cluster, A, B, C)
+    cluster.line.held.clear()
+    dispatch = cluster.controller.dispatch
+    gone = asyncio.ensure_future(dispatch(cluster.moves((C, B2))))
+    together = asyncio.ensure_future(dispatch(cluster.moves((B, B2))))
+    await asyncio.sleep(0.1)
+    later = asyncio.ensure_future(dispatch(cluster.moves((A, B2))))
+    gone.cancel()
+    await asyncio.sleep(0.1)
+    cluster.line.held.set()
+    assert [one.ordered for one in await asyncio.gather(together, later)] == [{B: B2}, {A: B2}]
+    assert gone.cancelled()
+    assert (await cluster.orders(B2)).bundles == {A, B, C}
+    assert {task.bundle for task in cluster.controller.tasks} == {A, B, C}
+
+
+@at_work
+async def test_a_listener_that_fails_keeps_no_other_task_from_its_end(
+    cluster: ControllerAtWork,
+) -> None:
+    await _placed(cluster, A, B)
+    failed: list[tuple[str, BaseException]] = []
+    cluster.context.unexpected.followers.append(lambda *one: failed.append(one))
+    await cluster.controller.dispatch(cluster.moves((A, B2), (B, B2)))
+    cluster.controller._follower.listener = _fail
+    await cluster.own(B1, [])
+    await cluster.own(B2, [A, B])
+    assert len(cluster.controller.tasks) == 0
+    assert {place for place, _ in failed} == {"tasks"}
+
+
+def _fail(_: BundleTask) -> None:
+    raise ValueError("a defect")
+
+
+@at_work
 async def test_who_proposes_what_stands_hears_so_without_a_write(cluster: ControllerAtWork) -> None:
     await _placed(cluster, A)
     assert (await cluster.controller.dispatch(cluster.moves((A, B1)))).ordered == {A: B1}
