@@ -163,9 +163,7 @@ async def test_a_namespace_with_topics_is_deleted_only_by_force(
     sidecar: LeaderAtWork, namespaces: NamespaceRequests
 ) -> None:
     await namespaces.create(FOUR, {})
-    await sidecar.report(report(B1, 0.1, {FOUR.bundles[0]: 1e6}))
-    sidecar.lead()
-    await eventually(lambda: sidecar.leading.leader_term)
+    await sidecar.led(report(B1, 0.1, {FOUR.bundles[0]: 1e6}))
     await PartitionRequests(sidecar.context).create(TopicName("persistent", NS, "p"), 3)
     with pytest.raises(Conflict, match="cannot delete non empty namespace"):
         await namespaces.delete(NS, force=False)
@@ -281,8 +279,7 @@ async def test_what_a_policy_newly_forbids_is_moved_and_nothing_else(
             dict.fromkeys([*FOUR.bundles[2:], *Boundaries.even(other, 1).bundles], 1.0),
         ),
     )
-    sidecar.lead()
-    await eventually(lambda: sidecar.leading.leader_term)
+    await sidecar.led()
     unloads = RecordedUnloads(refuses=leaving == 2)
     isolation = Isolation(sidecar.context, sidecar.leading, unloads.unload, "east")
     if former is not None:

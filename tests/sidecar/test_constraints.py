@@ -184,8 +184,7 @@ async def test_constraints_are_complete_only_when_all_was_read(sidecar: LeaderAt
 
 
 async def lead(sidecar: LeaderAtWork) -> None:
-    await sidecar.report(*(report(name, 0.1, {}) for name in (B1, B2, B3)))
-    sidecar.lead()
+    await sidecar.led(*(report(name, 0.1, {}) for name in (B1, B2, B3)))
 
 
 async def test_isolated_namespaces_are_placed_where_they_belong_and_nowhere_else(
@@ -193,7 +192,6 @@ async def test_isolated_namespaces_are_placed_where_they_belong_and_nowhere_else
 ) -> None:
     await sidecar.write(ISOLATION, written({"p": TO_B2}))
     await lead(sidecar)
-    await eventually(lambda: sidecar.leading.leader_term)
     owners = {await sidecar.leading.assign(bundle) for bundle in BUNDLES}
     assert owners == {B2}
     other = Boundaries.even(Namespace("t/shared"), 8).bundles
@@ -203,7 +201,6 @@ async def test_isolated_namespaces_are_placed_where_they_belong_and_nowhere_else
 async def test_a_namespace_whose_brokers_are_away_waits_for_them(sidecar: LeaderAtWork) -> None:
     await sidecar.write(ISOLATION, written({"p": {**TO_B2, "primary": ["b9"]}}))
     await lead(sidecar)
-    await eventually(lambda: sidecar.leading.leader_term)
     with pytest.raises(Unavailable, match="no broker can take"):
         await sidecar.leading.assign(BUNDLES[0])
     told = sidecar.explainer.explain(BUNDLES[0]).explanation
@@ -216,7 +213,6 @@ async def test_namespaces_of_one_group_are_kept_apart(sidecar: LeaderAtWork) -> 
     for name in names:
         await local_policies(sidecar, name, "g", count=1)
     await lead(sidecar)
-    await eventually(lambda: sidecar.leading.leader_term)
     owners = [await sidecar.leading.assign(Boundaries.even(name, 1).bundles[0]) for name in names]
     assert sorted(owners) == [B1, B2, B3]
 
@@ -231,7 +227,7 @@ async def test_constraints_are_part_of_a_live_snapshot(sidecar: LeaderAtWork) ->
         policies = sidecar.leader_term.look().view.policies
         return bool(policies.isolation and policies.anti_affinity and policies.domains)
 
-    await eventually(lambda: sidecar.leading.leader_term and all_read())
+    await eventually(all_read)
     got = decode_snapshot("live", await sidecar.explainer.snapshot()).policies
     assert got.isolation == {"p": TO_B2_READ}
     assert got.anti_affinity == {NS: "g"}

@@ -4,7 +4,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from leader_at_work import ME, LeaderAtWork, leader_at_work
+from leader_at_work import (
+    B1,
+    B2,
+    B3,
+    BUNDLES,
+    EIGHT,
+    HOT,
+    ME,
+    THRESHOLD,
+    LeaderAtWork,
+    leader_at_work,
+)
 from snapshot_samples import report
 from waiting import eventually
 
@@ -13,13 +24,10 @@ from loadmanager.core.bundle_task import AskedBy, TaskState
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.explaining import Outcome
-from loadmanager.core.ids import BrokerId, BundleId, Namespace
+from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.memory import Memory
 from loadmanager.core.orders import encode_owned
 from loadmanager.core.plan import Cause, Reason
-from loadmanager.core.planner import Planner
-from loadmanager.core.planner_settings import PlannerSettings
-from loadmanager.core.shedding import ThresholdShedder
 from loadmanager.core.snapshot.decoding import decode_snapshot
 from loadmanager.core.snapshot.document import view_of_snapshot
 from loadmanager.core.snapshot.encoding import in_force
@@ -27,37 +35,25 @@ from loadmanager.core.wire.records import LeaderRecord
 from loadmanager.ports.leading import DecisionFilter, LeaderElsewhere, SubjectUnknown, TaskFilter
 from loadmanager.ports.lookup import Unavailable
 
-B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
-NS = Namespace("t/ns")
-BUNDLES = Boundaries.even(NS, 8).bundles
-PLANNER = Planner(
-    shedder=ThresholdShedder(min_bytes_per_s=0.0), settings=PlannerSettings(settle_s=0.0)
-)
-HOT = (
-    report(B1, 0.8, dict.fromkeys(BUNDLES, 20e6)),
-    report(B2, 0.0, {}),
-    report(B3, 0.0, {}),
-)
-
 
 @pytest.fixture
 async def sidecar() -> AsyncIterator[LeaderAtWork]:
     """Return a sidecar whose rounds come 20 ms apart once it leads."""
-    async with leader_at_work(PLANNER) as at_work:
+    async with leader_at_work(THRESHOLD) as at_work:
         # Without one, the first round that comes before there is a load to decide on recalls all.
-        await at_work.create_namespace(Boundaries.even(NS, 8))
+        await at_work.create_namespace(EIGHT)
         yield at_work
 
 
 @pytest.fixture
 async def slow() -> AsyncIterator[LeaderAtWork]:
     """Return a sidecar that does no round while a test looks at it."""
-    async with leader_at_work(PLANNER, round_interval_s=3600) as at_work:
+    async with leader_at_work(THRESHOLD, round_interval_s=3600) as at_work:
         yield at_work
 
 
 async def test_a_live_snapshot_can_be_decided_on_elsewhere(slow: LeaderAtWork) -> None:
-    await slow.create_namespace(Boundaries.even(NS, 8))
+    await slow.create_namespace(EIGHT)
     await slow.report(*HOT)
     slow.lead()
     await eventually(lambda: slow.leading.leader_term and slow.leader_term.look().averages)
@@ -65,15 +61,15 @@ async def test_a_live_snapshot_can_be_decided_on_elsewhere(slow: LeaderAtWork) -
     assert (got.cluster, got.epoch) == ("east", slow.leader_term.look().epoch)
     assert got.reports == {one.broker: one for one in HOT}
     assert got.owners == dict.fromkeys(BUNDLES, B1)
-    assert got.boundaries == {NS: Boundaries.even(NS, 8)}
-    assert got.in_force == in_force(PLANNER)
+    assert got.boundaries == {EIGHT.namespace: EIGHT}
+    assert got.in_force == in_force(THRESHOLD)
     assert got.averages is not None
     assert got.averages.keys() == set(BUNDLES)
     assert got.running is not None
     assert got.running.keys() == {B1, B2, B3}
     live, offline = slow.leader_term.look(), view_of_snapshot(got)
-    want = PLANNER.round(live.view, live.memory, np.random.default_rng(1))
-    told = PLANNER.round(offline, got.memory, np.random.default_rng(1))
+    want = THRESHOLD.round(live.view, live.memory, np.random.default_rng(1))
+    told = THRESHOLD.round(offline, got.memory, np.random.default_rng(1))
     assert want.moves
     assert told.moves == want.moves
 
@@ -92,7 +88,7 @@ async def test_a_snapshots_memory_is_by_the_wall_clock(sidecar: LeaderAtWork) ->
 async def test_orders_under_way_and_waiting_bundles_are_in_a_snapshot(
     sidecar: LeaderAtWork,
 ) -> None:
-    await sidecar.create_namespace(Boundaries.even(NS, 8))
+    await sidecar.create_namespace(EIGHT)
     await sidecar.report(*HOT)
     sidecar.lead()
     await sidecar.rounds(2)
@@ -106,10 +102,8 @@ async def test_boundaries_that_are_not_all_known_are_left_out_of_a_snapshot(
     slow: LeaderAtWork,
 ) -> None:
     other = BundleId("t/other/0x00000000_0xffffffff")
-    await slow.create_namespace(Boundaries.even(NS, 8))
-    await slow.report(*HOT, report(BrokerId("b4:8080"), 0.1, {other: 1.0}))
-    slow.lead()
-    await eventually(lambda: slow.leading.leader_term)
+    await slow.create_namespace(EIGHT)
+    await slow.led(*HOT, report(BrokerId("b4:8080"), 0.1, {other: 1.0}))
     got = decode_snapshot("live", await slow.explainer.snapshot())
     assert got.boundaries == {}
     assert other in got.owners
@@ -118,12 +112,10 @@ async def test_boundaries_that_are_not_all_known_are_left_out_of_a_snapshot(
 async def test_owners_outside_their_boundaries_do_not_spoil_a_snapshot(
     slow: LeaderAtWork,
 ) -> None:
-    await slow.create_namespace(Boundaries.even(NS, 16))
-    await slow.report(*HOT)
-    slow.lead()
-    await eventually(lambda: slow.leading.leader_term)
+    await slow.create_namespace(Boundaries.even(EIGHT.namespace, 16))
+    await slow.led(*HOT)
     got = decode_snapshot("live", await slow.explainer.snapshot())
-    assert got.boundaries == {NS: Boundaries.even(NS, 16)}
+    assert got.boundaries == {EIGHT.namespace: Boundaries.even(EIGHT.namespace, 16)}
     assert got.owners == {}
 
 
@@ -142,7 +134,7 @@ async def test_a_moved_bundle_is_explained_by_its_move(sidecar: LeaderAtWork) ->
         Reason.IN_FLIGHT,
         Reason.RECENTLY_MOVED,
     ]
-    assert (account.leader, account.in_force) == (ME, in_force(PLANNER))
+    assert (account.leader, account.in_force) == (ME, in_force(THRESHOLD))
     assert account.last_round >= 1
     assert 0 < account.last_round_at_ms <= account.at_ms
 
@@ -160,9 +152,7 @@ async def test_an_idle_broker_is_explained_by_what_the_last_round_said(
 
 
 async def test_before_the_first_round_an_account_says_so(slow: LeaderAtWork) -> None:
-    await slow.report(*HOT)
-    slow.lead()
-    await eventually(lambda: slow.leading.leader_term)
+    await slow.led(*HOT)
     account = slow.explainer.explain(B1)
     assert (account.last_round, account.last_round_at_ms) == (0, 0)
     assert account.explanation.decisions == ()
@@ -170,9 +160,7 @@ async def test_before_the_first_round_an_account_says_so(slow: LeaderAtWork) -> 
 
 
 async def test_a_placed_bundle_is_remembered(slow: LeaderAtWork) -> None:
-    await slow.report(*HOT[1:])
-    slow.lead()
-    await eventually(lambda: slow.leading.leader_term)
+    await slow.led(*HOT[1:])
     broker = await slow.leading.assign(BUNDLES[0])
     (decision,) = slow.explainer.decisions(DecisionFilter(limit=10))
     assert (decision.subject, decision.outcome, decision.code, decision.target) == (
@@ -184,9 +172,7 @@ async def test_a_placed_bundle_is_remembered(slow: LeaderAtWork) -> None:
 
 
 async def test_tasks_are_listed_from_their_order_to_their_end(slow: LeaderAtWork) -> None:
-    await slow.report(*HOT[1:])
-    slow.lead()
-    await eventually(lambda: slow.leading.leader_term)
+    await slow.led(*HOT[1:])
     assert not slow.explainer.tasks(TaskFilter(limit=10)).tasks
     targets = {bundle: await slow.leading.assign(bundle) for bundle in BUNDLES[:2]}
     told = slow.explainer.tasks(TaskFilter(limit=1))
@@ -215,8 +201,7 @@ async def test_the_age_of_the_oldest_live_task_is_shown_while_its_leader_leads(
 
     await slow.report(*HOT[1:])
     assert shown_s() == 0
-    slow.lead()
-    await eventually(lambda: slow.leading.leader_term)
+    await slow.led()
     assert shown_s() == 0
     targets = [await slow.leading.assign(bundle) for bundle in BUNDLES[:2]]
     older, newer = slow.explainer.tasks(TaskFilter(limit=2)).tasks
@@ -233,9 +218,7 @@ async def test_the_age_of_the_oldest_live_task_is_shown_while_its_leader_leads(
 async def test_decisions_and_explanations_have_their_task_in_its_present_state(
     slow: LeaderAtWork,
 ) -> None:
-    await slow.report(*HOT[1:])
-    slow.lead()
-    await eventually(lambda: slow.leading.leader_term)
+    await slow.led(*HOT[1:])
     target = await slow.leading.assign(BUNDLES[0])
     (task,) = slow.explainer.explain(BUNDLES[0]).tasks.tasks
 
@@ -254,9 +237,7 @@ async def test_decisions_and_explanations_have_their_task_in_its_present_state(
 
 
 async def test_a_bundle_that_nobody_can_take_says_why(slow: LeaderAtWork) -> None:
-    await slow.report(replace(HOT[1], draining=True), replace(HOT[2], draining=True))
-    slow.lead()
-    await eventually(lambda: slow.leading.leader_term)
+    await slow.led(replace(HOT[1], draining=True), replace(HOT[2], draining=True))
     with pytest.raises(Unavailable, match="no broker can take"):
         await slow.leading.assign(BUNDLES[0])
     told = slow.explainer.explain(BUNDLES[0]).explanation
@@ -270,18 +251,14 @@ async def test_a_bundle_that_nobody_can_take_says_why(slow: LeaderAtWork) -> Non
 
 @pytest.mark.parametrize("subject", ["t/ns/0x00000000_0x00000001", "b9:8080"])
 async def test_what_nobody_knows_is_told_apart(slow: LeaderAtWork, subject: str) -> None:
-    await slow.report(*HOT)
-    slow.lead()
-    await eventually(lambda: slow.leading.leader_term)
+    await slow.led(*HOT)
     with pytest.raises(SubjectUnknown, match=subject):
         slow.explainer.explain(subject)
 
 
 @pytest.mark.parametrize("subject", ["b9", "t/ns", "t/ns/x", "", "a b:1"])
 async def test_what_is_no_name_is_refused(slow: LeaderAtWork, subject: str) -> None:
-    await slow.report(*HOT)
-    slow.lead()
-    await eventually(lambda: slow.leading.leader_term)
+    await slow.led(*HOT)
     with pytest.raises(InvalidName, match="is not valid; expected"):
         slow.explainer.explain(subject)
 
@@ -318,16 +295,13 @@ async def test_a_leader_without_a_sidecar_cannot_be_asked(slow: LeaderAtWork) ->
 
 
 async def test_an_empty_cluster_has_no_snapshot_yet(slow: LeaderAtWork) -> None:
-    slow.lead()
-    await eventually(lambda: slow.leading.leader_term)
+    await slow.led()
     with pytest.raises(Unavailable, match="no broker has a load report yet"):
         await slow.explainer.snapshot()
 
 
 async def test_a_term_that_is_over_tells_nothing_any_more(slow: LeaderAtWork) -> None:
-    await slow.report(*HOT)
-    slow.lead()
-    await eventually(lambda: slow.leading.leader_term)
+    await slow.led(*HOT)
     await slow.stop_leading()
     with pytest.raises(Unavailable):
         slow.explainer.explain(B1)

@@ -3,40 +3,23 @@
 import math
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from leader_at_work import LeaderAtWork, leader_at_work
-from snapshot_samples import report
+from leader_at_work import AT_ONCE, B1, HOT, THRESHOLD, LeaderAtWork, leader_at_work
 from waiting import eventually
 
-from loadmanager.core.bundles import Boundaries
-from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.core.planner import Planner
-from loadmanager.core.planner_settings import PlannerSettings
-from loadmanager.core.shedding import ThresholdShedder
 from loadmanager.leader import optimality as optimality_watch
 
-B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
-NS = Namespace("t/ns")
-BUNDLES = Boundaries.even(NS, 8).bundles
-OBSERVING = Planner(
-    shedder=ThresholdShedder(min_bytes_per_s=0.0),
-    settings=PlannerSettings(settle_s=0.0, observe=True),
-)
-HOT = (
-    report(B1, 0.8, dict.fromkeys(BUNDLES, 20e6)),
-    report(B2, 0.0, {}),
-    report(B3, 0.0, {}),
-)
+OBSERVING = replace(THRESHOLD, settings=replace(AT_ONCE, observe=True))
 FIGURES = ("largest", "bound", "bound_within_policies", "gap", "gap_within_policies", "excess")
 
 
 @pytest.fixture
 async def sidecar() -> AsyncIterator[LeaderAtWork]:
-    async with leader_at_work(OBSERVING) as at_work:
-        await at_work.create_namespace(Boundaries.even(NS, 8))
-        await at_work.report(*HOT)
+    async with leader_at_work(OBSERVING, reports=HOT) as at_work:
         yield at_work
 
 

@@ -75,8 +75,7 @@ async def test_a_broker_that_reports_nothing_is_missing_too() -> None:
         )
         await sidecar.report(report(B1, 0.2, {}), report(B2, 0.2, {}))
         await sidecar.hand.delete(znodes.loads(B2))
-        sidecar.lead()
-        await eventually(lambda: sidecar.leading.leader_term is not None)
+        await sidecar.led()
         await eventually(lambda: B1 in sidecar.leader_term.tracker.brokers)
         await eventually(
             lambda: (

@@ -5,52 +5,30 @@ from collections.abc import AsyncIterator
 from functools import partial
 
 import pytest
-from leader_at_work import ME, LeaderAtWork, leader_at_work
-from snapshot_samples import report
+from leader_at_work import B1, B2, B3, HOT, ME, THRESHOLD, LeaderAtWork, leader_at_work
 from waiting import eventually
 
 from loadmanager.common.balancing_mode import BalancingModeRequests
 from loadmanager.core import znodes
 from loadmanager.core.balancing import Balancing, BalancingMode
-from loadmanager.core.bundles import Boundaries
-from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.core.orders import decode_orders
 from loadmanager.core.plan import Reason
-from loadmanager.core.planner import Planner
-from loadmanager.core.planner_settings import PlannerSettings
-from loadmanager.core.shedding import ThresholdShedder
 from loadmanager.core.wire.records import LeaderRecord
 from loadmanager.leader.preview import preview_round
 from loadmanager.ports.administration import Unfit
 from loadmanager.ports.leading import DecisionFilter, LeaderElsewhere, PlanOverrides
 from loadmanager.ports.lookup import Unavailable
 
-B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
-NS = Namespace("t/ns")
-BUNDLES = Boundaries.even(NS, 8).bundles
-PLANNER = Planner(
-    shedder=ThresholdShedder(min_bytes_per_s=0.0), settings=PlannerSettings(settle_s=0.0)
-)
-HOT = (
-    report(B1, 0.8, dict.fromkeys(BUNDLES, 20e6)),
-    report(B2, 0.0, {}),
-    report(B3, 0.0, {}),
-)
-
 
 @pytest.fixture
 async def sidecar() -> AsyncIterator[LeaderAtWork]:
-    async with leader_at_work(PLANNER) as at_work:
-        await at_work.create_namespace(Boundaries.even(NS, 8))
-        await at_work.report(*HOT)
+    async with leader_at_work(THRESHOLD, reports=HOT) as at_work:
         yield at_work
 
 
 @pytest.fixture
 async def idle() -> AsyncIterator[LeaderAtWork]:
-    async with leader_at_work(PLANNER, round_interval_s=3600) as at_work:
-        await at_work.create_namespace(Boundaries.even(NS, 8))
-        await at_work.report(*HOT)
+    async with leader_at_work(THRESHOLD, round_interval_s=3600, reports=HOT) as at_work:
         yield at_work
 
 

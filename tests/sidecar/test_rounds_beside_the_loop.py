@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeVar, TypeVarTuple
 
 import pytest
-from leader_at_work import LeaderAtWork, leader_at_work
+from leader_at_work import B1, B2, BUNDLES, EIGHT, HOT, THRESHOLD, LeaderAtWork, leader_at_work
 from snapshot_samples import report
 from structlog.testing import capture_logs
 from waiting import eventually
@@ -16,28 +16,17 @@ from loadmanager.adapters.computing import ThreadedComputing
 from loadmanager.common.balancing_mode import BalancingModeRequests
 from loadmanager.core import znodes
 from loadmanager.core.balancing import BalancingMode
-from loadmanager.core.bundles import Boundaries
-from loadmanager.core.ids import BrokerId, BundleId, Namespace
+from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import LoadReport
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.orders import decode_orders
 from loadmanager.core.planner import Plan, Planner
-from loadmanager.core.planner_settings import PlannerSettings
-from loadmanager.core.shedding import ThresholdShedder
 from loadmanager.core.wire.registrations import encode_registration
 from loadmanager.leader.cluster_view import REPORTS_A_TURN
 from loadmanager.leader.election import TermGivenUp
 
 Args = TypeVarTuple("Args")
 T = TypeVar("T")
-
-B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")
-NS = Namespace("t/ns")
-BUNDLES = Boundaries.even(NS, 8).bundles
-PLANNER = Planner(
-    shedder=ThresholdShedder(min_bytes_per_s=0.0), settings=PlannerSettings(settle_s=0.0)
-)
-HOT = (report(B1, 0.8, dict.fromkeys(BUNDLES, 20e6)), report(B2, 0.0, {}))
 
 
 class Held:
@@ -65,10 +54,11 @@ def computing() -> Held:
 @pytest.fixture
 async def sidecar(computing: Held) -> AsyncIterator[LeaderAtWork]:
     async with leader_at_work(
-        PLANNER, round_interval_s=0.05, build=lambda one: replace(one, computing=computing)
+        THRESHOLD,
+        round_interval_s=0.05,
+        reports=HOT[:2],
+        build=lambda one: replace(one, computing=computing),
     ) as at_work:
-        await at_work.create_namespace(Boundaries.even(NS, 8))
-        await at_work.report(*HOT)
         yield at_work
 
 
@@ -173,9 +163,9 @@ async def test_a_term_that_ends_meanwhile_orders_nothing(
 
 async def test_a_leader_moves_bundles_with_rounds_in_a_thread() -> None:
     async with leader_at_work(
-        PLANNER, build=lambda one: replace(one, computing=ThreadedComputing())
+        THRESHOLD, build=lambda one: replace(one, computing=ThreadedComputing())
     ) as sidecar:
-        await sidecar.create_namespace(Boundaries.even(NS, 8))
+        await sidecar.create_namespace(EIGHT)
         await sidecar.report(*HOT)
         sidecar.lead()
 
@@ -198,7 +188,7 @@ async def test_a_leader_whose_rounds_hang_gives_up_its_term_and_blames_no_report
     computing = ThreadedComputing(longest_s=0.05)
     try:
         async with leader_at_work(
-            PLANNER, build=lambda one: replace(one, computing=computing)
+            THRESHOLD, build=lambda one: replace(one, computing=computing)
         ) as sidecar:
             await sidecar.report(*HOT)
             sidecar.lead()
@@ -218,7 +208,7 @@ async def test_reports_are_taken_between_other_work_and_none_twice_or_late(
     brokers = [BrokerId(f"b{number}:8080") for number in range(3 * REPORTS_A_TURN)]
     never_s = 3600.0
     async with leader_at_work(
-        PLANNER, tick_interval_s=never_s, round_interval_s=never_s
+        THRESHOLD, tick_interval_s=never_s, round_interval_s=never_s
     ) as at_work:
         at_work.lead()
         await eventually(lambda: at_work.leading.leader_term and at_work.leader_term.is_open)

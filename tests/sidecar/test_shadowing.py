@@ -6,12 +6,9 @@ from typing import Any
 
 import pytest
 from history_sinks import Archive
-from leader_at_work import LeaderAtWork, leader_at_work
-from snapshot_samples import report
+from leader_at_work import B1, HOT, LeaderAtWork, leader_at_work
 from waiting import eventually
 
-from loadmanager.core.bundles import Boundaries
-from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.shadow import Shadow, after_round
@@ -19,17 +16,9 @@ from loadmanager.core.shedding import AvgShedder, ThresholdShedder
 from loadmanager.leader import optimality as optimality_watch
 from loadmanager.leader import shadows
 
-B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
-NS = Namespace("t/ns")
-BUNDLES = Boundaries.even(NS, 8).bundles
 SETTINGS = PlannerSettings(settle_s=0.0, cool_down_s=0.0)
 IDLE = Planner(shedder=AvgShedder(), settings=replace(SETTINGS, shedding=False))
 THRESHOLD = Planner(shedder=ThresholdShedder(min_bytes_per_s=0.0), settings=SETTINGS)
-HOT = (
-    report(B1, 0.8, dict.fromkeys(BUNDLES, 20e6)),
-    report(B2, 0.0, {}),
-    report(B3, 0.0, {}),
-)
 
 
 @pytest.fixture(autouse=True)
@@ -39,9 +28,7 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def sidecar() -> AsyncIterator[LeaderAtWork]:
-    async with leader_at_work(IDLE) as at_work:
-        await at_work.create_namespace(Boundaries.even(NS, 8))
-        await at_work.report(*HOT)
+    async with leader_at_work(IDLE, reports=HOT) as at_work:
         yield at_work
 
 
@@ -125,9 +112,7 @@ async def test_an_error_of_one_strategy_is_counted_and_stops_nothing_else(
 
 async def test_history_has_a_line_of_each_strategy_and_round() -> None:
     archive = Archive()
-    async with leader_at_work(IDLE, build=archive.kept) as sidecar:
-        await sidecar.create_namespace(Boundaries.even(NS, 8))
-        await sidecar.report(*HOT)
+    async with leader_at_work(IDLE, build=archive.kept, reports=HOT) as sidecar:
         beside(sidecar, ThresholdShedder=THRESHOLD)
         sidecar.lead()
         await shadowed(sidecar, 4)

@@ -1,12 +1,13 @@
 """A leader at work, on the in-process service, with brokers that only stand in the tree."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
 from prometheus_client import CollectorRegistry
+from snapshot_samples import report
 from structlog.testing import capture_logs
 from waiting import eventually
 
@@ -20,10 +21,12 @@ from loadmanager.common.settings_watch import tuned_by
 from loadmanager.config import Config
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.ids import BrokerId
+from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.core.load import BrokerUrls, LoadReport
 from loadmanager.core.orders import encode_owned
 from loadmanager.core.planner import Planner
+from loadmanager.core.planner_settings import PlannerSettings
+from loadmanager.core.shedding import ThresholdShedder
 from loadmanager.core.wire.policies import encode_boundaries
 from loadmanager.core.wire.records import LeaderRecord, encode_leader
 from loadmanager.core.wire.registrations import encode_registration
@@ -37,7 +40,13 @@ from loadmanager.telemetry.metrics import Metrics
 from tests.testbed.in_process import InProcessBroker
 from tests.testbed.memory import MemoryCoordination, MemoryService
 
-ME = BrokerId("b1:8080")
+B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
+ME = B1
+EIGHT = Boundaries.even(Namespace("t/ns"), 8)
+BUNDLES = EIGHT.bundles
+HOT = (report(B1, 0.8, dict.fromkeys(BUNDLES, 20e6)), report(B2, 0.0, {}), report(B3, 0.0, {}))
+AT_ONCE = PlannerSettings(settle_s=0.0)
+THRESHOLD = Planner(shedder=ThresholdShedder(min_bytes_per_s=0.0), settings=AT_ONCE)
 
 
 @dataclass(slots=True)
@@ -95,6 +104,12 @@ class LeaderAtWork:
         assert self.term is not None
         self.working = asyncio.create_task(self.leading.lead(self.term))
 
+    async def led(self, *reports: LoadReport) -> None:
+        """Report, lead, and wait until the term has begun."""
+        await self.report(*reports)
+        self.lead()
+        await eventually(lambda: self.leading.leader_term)
+
     async def rounds(self, count: int = 1) -> None:
         await eventually(
             lambda: self.leading.leader_term and self.leader_term.decision_log.rounds >= count
@@ -113,9 +128,11 @@ async def leader_at_work(
     *,
     round_interval_s: float = 0.02,
     tick_interval_s: float = 0.01,
+    reports: Sequence[LoadReport] = (),
     seeds: SeedSource | None = None,
     build: Callable[[Context], Context] = lambda context: context,
 ) -> AsyncIterator[LeaderAtWork]:
+    """Yield it; with ``reports`` the namespace of `EIGHT` is there, too."""
     service = MemoryService()
     coordination, hand = MemoryCoordination(service), MemoryCoordination(service)
     clock, registry = SystemClock(), CollectorRegistry()
@@ -166,6 +183,9 @@ async def leader_at_work(
     )
     try:
         with capture_logs():  # It takes seconds to print a traceback with the values in it.
+            if reports:
+                await at_work.create_namespace(EIGHT)
+                await at_work.report(*reports)
             yield at_work
     finally:
         await at_work.stop_leading()
