@@ -385,13 +385,14 @@ def test_strategies_and_their_settings_are_told_together_with_all_other_faults(f
     file.write_text(
         '[shedding]\nstrategy = "Thresold"\n'
         '[placement]\nstrategy = "LeastResourceUsageWithWeight"\n'
-        "[placement.settings]\ndiffrence = 0.1\n"
+        "[placement.settings]\ndiffrence = 0.1\nzzz = 1\n"
         "[lookup]\nwait_s = -1\n"
     )
     for overrides in ([], ["log.level=loud"], ["leader.tick_interval_s=100"]):
         told = "\n".join(faults_of(file, ID, tuple(overrides)))
         assert f'{file}: [shedding] strategy = "Thresold"; expected one of' in told
         assert "diffrence is unknown; did you mean difference?" in told
+        assert "zzz is unknown; expected one of difference" in told
         assert "wait_s" in told
         assert all(one.partition("=")[0].partition(".")[2] in told for one in overrides)
 

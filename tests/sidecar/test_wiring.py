@@ -17,15 +17,12 @@ from loadmanager.adapters.history import ThreadedHistory
 from loadmanager.agent.lease_terms import Displaced
 from loadmanager.agent.ownership_effects import PARALLEL
 from loadmanager.cli import main
-from loadmanager.common.settings_watch import tuned_by
 from loadmanager.common.task_groups import first_leaf
-from loadmanager.config import ConfigError
 from loadmanager.config.balancing import PlacementSettings, SheddingSettings
 from loadmanager.config.strategies import make_placement, make_shedder
 from loadmanager.core.history.schema import Stream
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.shedding import SHEDDERS, ThresholdShedder
-from loadmanager.ports.history import NoHistory
 from loadmanager.wiring.sidecar import (
     free_port,
     make_history,
@@ -49,71 +46,6 @@ def test_every_shedder_is_made_by_each_of_its_names(name: str) -> None:
 def test_every_placement_is_made_by_each_of_its_names(name: str) -> None:
     made = make_placement(PlacementSettings(strategy=name), ThresholdShedder)
     assert isinstance(made, PLACEMENTS[name])
-
-
-def test_a_strategy_that_does_not_exist_is_named_with_its_place_and_the_others() -> None:
-    with pytest.raises(ConfigError) as caught:
-        make_shedder(_shedding("Thresold"))
-    (fault,) = caught.value.faults
-    assert fault.startswith("[shedding] strategy = 'Thresold'; expected one of ")
-    assert "ThresholdShedder" in fault
-    with pytest.raises(ConfigError, match=r"\[placement\] strategy = 'Nobody'"):
-        make_placement(PlacementSettings(strategy="Nobody"), ThresholdShedder)
-
-
-def test_all_faults_of_a_strategy_s_settings_are_told_at_once() -> None:
-    with pytest.raises(ConfigError) as caught:
-        make_shedder(_shedding("ThresholdShedder", treshold=0.1, min_bytes_per_s="much"))
-    first, second = sorted(caught.value.faults)
-    where = "[shedding.settings] for ThresholdShedder: "
-    assert first == f"{where}min_bytes_per_s = 'much'; expected a number"
-    assert second == f"{where}treshold is unknown; did you mean threshold?"
-    with pytest.raises(ConfigError, match="zzz is unknown; expected one of threshold"):
-        make_shedder(_shedding("ThresholdShedder", zzz=1))
-
-
-def test_a_setting_out_of_its_range_is_told_with_its_place() -> None:
-    with pytest.raises(
-        ConfigError, match=r"\[shedding.settings\] for ThresholdShedder: .*threshold"
-    ):
-        make_shedder(_shedding("ThresholdShedder", threshold=7.0))
-
-
-def test_a_setting_under_pulsar_s_name_is_in_pulsar_s_unit() -> None:
-    made = make_shedder(
-        _shedding(
-            "ThresholdShedder",
-            loadBalancerBrokerThresholdShedderPercentage=25.0,
-            weights_cpu=0.5,
-        )
-    )
-    assert isinstance(made, ThresholdShedder)
-    assert made.threshold == pytest.approx(0.25)
-    assert made.weights.cpu == pytest.approx(0.5)
-
-
-def test_the_planner_has_the_configured_budgets() -> None:
-    config = make_config(
-        planner={
-            "max_moves_per_round": 3,
-            "max_moves_per_hour": 30,
-            "max_in_flight_per_broker": 2,
-            "max_bytes_per_s_per_round": 5e6,
-        },
-        shedding={"observe": True, "enabled": False, "grace_period_s": 77.0},
-    )
-    planner = tuned_by(config).planner
-    got = planner.settings
-    assert (got.moves_per_round, got.moves_per_hour, got.in_flight_per_broker) == (3, 30, 2)
-    assert got.bytes_per_s_per_round == pytest.approx(5e6)
-    assert (got.observe, got.shedding, got.cool_down_s) == (True, False, 77.0)
-    assert planner.filters.max_report_age_s == pytest.approx(30.0)
-    assert isinstance(planner.shedder, ThresholdShedder)
-
-
-def test_a_planner_with_an_unknown_strategy_is_not_made() -> None:
-    with pytest.raises(ConfigError, match="expected one of"):
-        tuned_by(make_config(shedding={"strategy": "None"}))
 
 
 def test_the_identity_tells_an_address_that_others_can_reach() -> None:
@@ -148,11 +80,6 @@ def test_access_and_host_name_checks_reach_zookeeper_s_options() -> None:
     section = {**login, "tls_verify_hostname": False, "creator_only": False}
     options = zookeeper_options(make_config(zookeeper=section))
     assert (options.tls_verify_hostname, options.creator_only) == (False, False)
-
-
-def test_a_split_policy_is_made_of_the_configuration() -> None:
-    policy = tuned_by(make_config(split={"enabled": False, "max_splits_per_round": 3})).split_policy
-    assert (policy.enabled, policy.most_per_round) == (False, 3)
 
 
 def test_a_free_port_can_be_listened_on() -> None:
@@ -223,12 +150,6 @@ def test_the_command_tells_that_an_address_is_not_this_host_s() -> None:
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 1
     assert "expected an address of this host as [sidecar] listen_host" in ended.stderr
-
-
-def test_no_history_is_kept_unless_it_is_asked_for() -> None:
-    config = make_config()
-    identity = make_identity(config, 7750, SystemClock())
-    assert isinstance(make_history(config, identity), NoHistory)
 
 
 def test_history_goes_where_the_configuration_says(tmp_path: Path) -> None:
