@@ -1,20 +1,26 @@
-"""One agent's bundles without ZooKeeper: what it makes of orders, answers and losses."""
+"""One agent's bundles: what it makes of orders, answers and losses, and under which tokens."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from loadmanager.agent.ownership_worker import OwnershipWorker
+from loadmanager.agent.range_changes import RangeChange
 from loadmanager.agent.registration import Membership
-from loadmanager.core.ids import parse_broker, parse_bundle
+from loadmanager.core.ids import Namespace, bundle_id, parse_broker, parse_bundle
 from loadmanager.core.orders import Orders
 from loadmanager.core.ownership import Phase
+from loadmanager.ports.coordination import SetData
 from loadmanager.telemetry.metrics import Metrics
 from tests.testbed.faults.virtual_time import run
 from tests.testbed.in_process import Fault, InProcessBroker
 
 A, B = (parse_bundle(f"t/n/0x{n}0000000_0x{n + 1}0000000") for n in (1, 2))
+
 BROKER = parse_broker("broker:8080")
 
 
@@ -161,3 +167,257 @@ def test_before_it_joined_an_agent_takes_nothing() -> None:
             assert list(bench.owned.takes) == [A]
 
     run(program())
+
+
+BUNDLES = [bundle_id(Namespace("t/n"), 16 * n, 16 * n + 16) for n in range(8)]
+
+LOOKS = 400
+
+
+def parts_of(number: int) -> RangeChange:
+    lower, middle = 16 * number, 16 * number + 8
+    parts = (
+        bundle_id(Namespace("t/n"), lower, middle),
+        bundle_id(Namespace("t/n"), middle, lower + 16),
+    )
+    return RangeChange((BUNDLES[number],), parts, SetData("/admin/local-policies/t/n", b"", 0))
+
+
+class RandomAgent:
+    def __init__(self, tasks: asyncio.TaskGroup, seed: int) -> None:
+        self.random = random.Random(seed)  # noqa: S311 - to be repeatable
+        self.broker = InProcessBroker(asyncio.get_running_loop().time)
+        self.elsewhere = set(BUNDLES[:1])
+        self.owned = OwnershipWorker(
+            self.broker,
+            Metrics(CollectorRegistry()),
+            claimed_elsewhere=lambda bundle: bundle in self.elsewhere,
+            tasks=tasks,
+        )
+        self.epoch = self.zxid = 0
+
+    async def begin(self) -> None:
+        self.epoch += 1
+        state = await self.broker.renew_lease(
+            agent_epoch=self.epoch, until_s=None, incarnation=None
+        )
+        await self.broker.renew_lease(
+            agent_epoch=self.epoch, until_s=1e9, incarnation=state.incarnation
+        )
+        self.owned.joined(Membership(parse_broker("b:1"), self.epoch, self.epoch))
+
+    async def act(self) -> None:
+        self.zxid += 1
+        owned, draw = self.owned, self.random
+        some = [bundle for bundle in BUNDLES if draw.random() < 0.5]
+        taking = [bundle for bundle in owned.takes if draw.random() < 0.7]
+        match draw.randrange(9):
+            case 0 | 1:
+                owned.obey(Orders(1, frozenset(some)))
+            case 2 | 3:
+                owned.locks_taken(dict.fromkeys(taking, self.zxid))
+            case 4:
+                for bundle in taking:
+                    owned.lock_refused(bundle)
+            case 5:
+                owned.locks_dropped([bundle for bundle in owned.drops if draw.random() < 0.7])
+            case 6:
+                asked_at = owned.commands_done
+                owned.broker_serves(dict(self.broker.serving), asked_at)
+            case 7:
+                self.elsewhere = set(some[:2])
+                owned.retry_refused()
+            case _:
+                await self.act_rarely()
+        await asyncio.sleep(draw.choice([0, 0, 0.01]))
+
+    async def act_rarely(self) -> None:
+        number = self.random.randrange(len(BUNDLES))
+        phases = self.owned.phases
+        match self.random.randrange(5):
+            case 0 if phases.get(BUNDLES[number]) in {Phase.OWNED, Phase.RELEASING}:
+                change = parts_of(number)
+                if not phases.keys() & set(change.made):
+                    self.owned.was_split(change, self.zxid)
+            case 1:
+                self.broker.inject(Fault.REFUSED, self.random.choice(["load", "unload"]), times=1)
+            case 2:
+                self.owned.broker_lost()
+                await self.begin()
+            case 3:
+                self.owned.session_lost()
+                await self.begin()
+            case _:
+                self.owned.retry_refused()
+
+
+def check(owned: OwnershipWorker) -> None:
+    records = owned.records
+    everything = {record.bundle: record for record in records}
+
+    def those(*phases: Phase) -> set[str]:
+        return {bundle for bundle, record in everything.items() if record.phase in phases}
+
+    assert set(owned.takes) == those(Phase.ACQUIRING, Phase.ABANDONING)
+    assert set(owned.drops) == those(Phase.DROPPING)
+    assert set(records.tokens) == those(Phase.OWNED, Phase.RELEASING, Phase.DROPPING)
+    assert set(records.loading) == {b for b, record in everything.items() if record.loading}
+    assert records.count == len(everything) - len(those(Phase.FREE))
+    assert records.may_be_served is bool(those(Phase.OWNED, Phase.RELEASING, Phase.HALTING))
+    ordered = {bundle for bundle, record in everything.items() if record.ordered}
+    assert ordered == (owned.orders.bundles if owned.orders else set())
+    before = owned.phases
+    owned._compare_some(tuple(records))
+    assert owned.phases == before, "a look at all found what a look at the unsettled did not"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_is_derived_is_what_a_look_at_all_bundles_gives(seed: int) -> None:
+    async def program() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            agent = RandomAgent(tasks, seed)
+            await agent.begin()
+            for _ in range(LOOKS):
+                await agent.act()
+                agent.owned.compare()
+                check(agent.owned)
+            agent.broker.heal()
+
+    run(program())
+
+
+def test_at_rest_no_bundle_is_looked_at_and_what_is_gone_leaves_no_record() -> None:
+    async def program() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            agent = RandomAgent(tasks, 0)
+            await agent.begin()
+            agent.elsewhere = set()
+            agent.owned.obey(Orders(1, frozenset(BUNDLES)))
+            agent.owned.locks_taken(dict.fromkeys(BUNDLES, 7))
+            await asyncio.sleep(0.1)
+            assert agent.owned.records.unsettled == {}
+            agent.owned.obey(Orders(1, frozenset(BUNDLES[:2])))
+            await asyncio.sleep(0.1)
+            agent.owned.locks_dropped(BUNDLES[2:])
+            agent.owned.broker_serves(dict(agent.broker.serving), agent.owned.commands_done)
+            assert {record.bundle for record in agent.owned.records} == set(BUNDLES[:2])
+
+    run(program())
+
+
+WHOLE = parse_bundle("t/n/0x00000000_0xffffffff")
+
+HALVES = (parse_bundle("t/n/0x00000000_0x80000000"), parse_bundle("t/n/0x80000000_0xffffffff"))
+
+WANTED, UNWANTED = Orders(1, frozenset({WHOLE})), Orders(2)
+
+
+@dataclass(slots=True)
+class Agent:
+    broker: InProcessBroker
+    ownerships: OwnershipWorker
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(60):
+            while not condition():  # noqa: ASYNC110 - what is waited for has no event
+                await asyncio.sleep(0)
+
+    async def own(self, token: int) -> None:
+        """Take the lock of WHOLE, and wait for the load to be done, late or failed."""
+        done = self.ownerships.commands_done
+        self.ownerships.obey(WANTED)
+        self.ownerships.locks_taken({WHOLE: token})
+        await self.until(lambda: self.ownerships.commands_done > done)
+
+    async def told(self) -> None:
+        state = await self.broker.renew_lease(agent_epoch=1, until_s=None, incarnation=None)
+        self.ownerships.broker_serves(state.serving, self.ownerships.commands_done)
+
+
+@pytest.fixture
+async def agent() -> AsyncIterator[Agent]:
+    broker = InProcessBroker(lambda: 100.0)
+    await broker.renew_lease(agent_epoch=1, until_s=200.0, incarnation=broker.incarnation)
+    async with asyncio.TaskGroup() as tasks:
+        ownerships = OwnershipWorker(
+            broker,
+            Metrics(CollectorRegistry()),
+            claimed_elsewhere=lambda _bundle: False,
+            tasks=tasks,
+        )
+        ownerships.joined(Membership(parse_broker("broker:8080"), session_id=1, agent_epoch=1))
+        yield Agent(broker, ownerships)
+
+
+async def test_a_load_that_comes_after_the_unload_is_not_obeyed(agent: Agent) -> None:
+    agent.broker.inject(Fault.LATE, "load", times=1)
+    await agent.own(token=5)
+    agent.ownerships.obey(UNWANTED)
+    await agent.until(lambda: WHOLE in agent.ownerships.drops)
+    agent.broker.heal()
+    assert agent.broker.serving == {}
+
+
+async def test_a_lock_is_kept_until_an_unload_was_confirmed(agent: Agent) -> None:
+    agent.broker.inject(Fault.LATE, "load", times=1)
+    await agent.own(token=5)
+    agent.broker.inject(Fault.UNREACHABLE, "unload", times=1)
+    done = agent.ownerships.commands_done
+    agent.ownerships.obey(UNWANTED)
+    await agent.until(lambda: agent.ownerships.commands_done > done)
+    await agent.told()
+    assert not agent.ownerships.drops, "that it is not served now is no promise"
+    await agent.until(lambda: WHOLE in agent.ownerships.drops)
+    assert agent.broker.commands[-3:] == ["unload", "renew_lease", "unload"]
+    agent.broker.heal()
+    assert agent.broker.serving == {}
+
+
+async def test_what_a_lost_session_owned_is_over_under_its_token(agent: Agent) -> None:
+    agent.broker.inject(Fault.LATE, "load", times=1)
+    await agent.own(token=5)
+    agent.ownerships.session_lost()
+    await agent.until(lambda: WHOLE not in agent.ownerships.phases)
+    agent.broker.heal()
+    assert agent.broker.serving == {}
+
+
+async def test_what_a_former_agent_left_is_ended_under_the_token_that_is_told(
+    agent: Agent,
+) -> None:
+    await agent.broker.load(WHOLE, agent_epoch=1, fencing_token=9)
+    agent.ownerships.obey(UNWANTED)
+    await agent.told()
+    await agent.until(lambda: agent.broker.serving == {})
+
+
+async def test_a_bundle_that_came_back_is_served_under_its_new_token(agent: Agent) -> None:
+    await agent.own(token=5)
+    agent.ownerships.obey(UNWANTED)
+    await agent.until(lambda: WHOLE in agent.ownerships.drops)
+    agent.ownerships.locks_dropped([WHOLE])
+    await agent.own(token=6)
+    await agent.until(lambda: agent.broker.serving == {WHOLE: 6})
+
+
+async def test_what_a_broker_forgot_is_loaded_again_with_the_token_of_its_lock(
+    agent: Agent,
+) -> None:
+    await agent.own(token=5)
+    agent.broker.restart()
+    await agent.broker.renew_lease(
+        agent_epoch=1, until_s=200.0, incarnation=agent.broker.incarnation
+    )
+    await agent.told()
+    await agent.until(lambda: agent.broker.serving == {WHOLE: 5})
+
+
+async def test_a_bundle_that_was_cut_is_over_under_its_token(agent: Agent) -> None:
+    agent.broker.inject(Fault.LATE, "load", times=1)
+    await agent.own(token=5)
+    change = RangeChange((WHOLE,), HALVES, SetData("/admin/local-policies/t/n", b"", 0))
+    agent.ownerships.was_split(change, fencing_token=6)
+    await agent.until(lambda: WHOLE not in agent.ownerships.phases)
+    agent.broker.heal()
+    assert agent.broker.serving == dict.fromkeys(HALVES, 6)
+    assert set(agent.ownerships.phases.values()) == {Phase.OWNED}

@@ -1,13 +1,25 @@
+"""Sidecars that start: where they are reached, beside which broker, and in which cluster."""
+
 import asyncio
+import json
+import zlib
+from dataclasses import replace
+from typing import Any
 
 import pytest
-from stories import place_all, story
+from stories import follower, place_all, served, story
 
+from loadmanager.agent.owning_agent import OwningAgent
 from loadmanager.common.cluster_conditions import ClusterDisagrees
+from loadmanager.common.context import Context
 from loadmanager.core import znodes
+from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import HashName, position
-from loadmanager.core.ids import parse_topic
-from tests.testbed.faults.cluster import Cluster, make_config, play
+from loadmanager.core.ids import BrokerId, parse_topic
+from loadmanager.ports.broker import BrokerStats, BrokerUnreachable, NotTheContract
+from tests.testbed.faults.agent import Agent
+from tests.testbed.faults.cluster import NAMESPACE, Cluster, make_config, play
+from tests.testbed.faults.host import Host
 
 HASHES: tuple[HashName, ...] = ("murmur3", "crc32")
 
@@ -93,3 +105,219 @@ async def test_gauges_forget_a_broker_that_left(cluster: Cluster) -> None:
     assert (
         other.registry.get_sample_value("loadmanager_report_age_seconds", {"broker": left}) is None
     )
+
+
+LOOPBACK = "http://127.0.0.1:7750"
+
+
+def advertising_loopback(context: Context) -> Context:
+    return replace(context, identity=replace(context.identity, sidecar_url=LOOPBACK))
+
+
+def start(cluster: Cluster, broker: str, *, loopback: bool) -> Agent:
+    host = Host(BrokerId(broker), cluster.rng)
+    cluster.hosts.append(host)
+    build, cluster.build = cluster.build, advertising_loopback if loopback else cluster.build
+    try:
+        return cluster.start(host)
+    finally:
+        cluster.build = build
+
+
+def told(agent: Agent) -> str:
+    return "; ".join(agent.app.answering.readiness().reasons)
+
+
+@story(0)
+async def test_it_is_not_ready_and_does_not_stand_for_election(cluster: Cluster) -> None:
+    agent = start(cluster, "b1:8080", loopback=True)
+    await cluster.until(lambda: agent.application and agent.app.member.registered)
+    await cluster.until(lambda: "[sidecar] advertised_url" in told(agent))
+    assert "b1:8080" in told(agent)
+    assert not any(agent.leads for agent in cluster.agents)
+    logged = cluster.warnings("sidecar.url.unreachable")
+    assert len(logged) == 1
+    assert f"[sidecar] advertised_url is {LOOPBACK}" in logged[0]["why"]
+    other = start(cluster, "b2:8080", loopback=False)
+    await cluster.until(lambda: other.application and other.app.answering.readiness().ready)
+    assert other.leads
+
+
+@story(0)
+async def test_it_gives_the_lead_up_when_a_broker_of_another_host_registers(
+    cluster: Cluster,
+) -> None:
+    first = start(cluster, "localhost:8080", loopback=True)
+    await cluster.until(lambda: first.application and first.app.answering.readiness().ready)
+    assert first.leads
+    second = start(cluster, "b2:8080", loopback=False)
+    await cluster.until(lambda: second.application and second.app.member.registered)
+    await cluster.until(lambda: second.leads and second.app.answering.readiness().ready)
+    assert not first.app.answering.readiness().ready
+    assert "b2:8080" in told(first)
+    assert first.app.leading.leader_term is None
+    assert len(cluster.service.epochs) == 2
+    await second.leave()
+    await cluster.until(lambda: first.leads and first.app.answering.readiness().ready)
+
+
+@story(0)
+async def test_on_one_host_loopback_is_well(cluster: Cluster) -> None:
+    agents = [start(cluster, f"localhost:{port}", loopback=True) for port in (8080, 8081)]
+    await cluster.until(lambda: all(agent.application for agent in agents))
+    await cluster.until(lambda: all(agent.app.answering.readiness().ready for agent in agents))
+    assert cluster.warnings("sidecar.url.unreachable") == []
+
+
+WHY = "GET http://b:8080/stats: status 404 and no reason; expected the broker contract"
+
+
+@story(0)
+async def test_it_says_so_once_a_minute_and_is_not_ready(cluster: Cluster) -> None:
+    host = cluster.add_host()
+    agent = cluster.start(host)
+    answers: list[Exception] = [BrokerUnreachable("connection refused")]
+
+    async def stats() -> BrokerStats:
+        raise answers[-1]
+
+    async def health(timeout_s: float) -> None:
+        del timeout_s
+        raise answers[-1]
+
+    real = agent.line.stats, agent.line.health
+    agent.line.stats, agent.line.health = stats, health  # type: ignore[method-assign]
+    await asyncio.sleep(10.0)
+    answers.append(NotTheContract(WHY))
+    await asyncio.sleep(170.0)
+    assert not agent.app.answering.readiness().ready
+    assert f"the broker holds no lease: {WHY}" in agent.app.answering.readiness().reasons
+    told = [one for one in cluster.log_entries if WHY in str(one)]
+    assert 3 <= len(told) <= 4
+    assert {one["event"] for one in told} == {"broker.lease.missing"}
+    assert len(cluster.log_entries) <= 12
+    agent.line.stats, agent.line.health = real  # type: ignore[method-assign]
+    await cluster.until(lambda: agent.app.answering.readiness().ready, within_s=10.0)
+
+
+PLACES = {
+    "broker0:8080": ["0x00000000_0x2aaaaaaa", "0xaaaaaaa8_0xd5555552", "0xd5555552_0xffffffff"],
+    "broker1:8080": ["0x55555554_0x7ffffffe"],
+    "broker2:8080": ["0x2aaaaaaa_0x55555554", "0x7ffffffe_0xaaaaaaa8"],
+}
+
+SIX = Boundaries.even(NAMESPACE, 6)
+
+MEMORY: dict[str, Any] = {
+    "usage": {},
+    "highHits": {},
+    "lowHits": {},
+    "roundsOver": 0,
+    "planned": {},
+    "turn": 0,
+    "turnOrder": [],
+    "shedAtS": {},
+}
+
+STATE: dict[str, Any] = {
+    "memory": {
+        "shedder": {**MEMORY, "usage": dict.fromkeys(PLACES, 0.1)},
+        "placement": MEMORY,
+        "movedAtS": {},
+        "startedAtMs": dict.fromkeys(PLACES, 1_700_000_000_000),
+    },
+    "averages": {bundle: [10, 178, 0, *[0.0] * 8] for bundle in SIX.bundles},
+    "running": {broker: [1_700_000_000_000, 0.1, 0.0] for broker in PLACES},
+    "departedAtS": {},
+    "splitRestsS": {},
+}
+
+LEFT = {
+    "/admin/local-policies/acme/orders": b'{"bundles":{"boundaries":["0x00000000","0x2aaaaaaa",'
+    b'"0x55555554","0x7ffffffe","0xaaaaaaa8","0xd5555552","0xffffffff"],"numBundles":6}}',
+    **{f"/loadbalance/agents/{broker}": b"" for broker in PLACES},
+    "/loadbalance/brokers": b"",
+    "/loadbalance/cluster": b'{"hash":"murmur3"}',
+    "/loadbalance/epoch": b"broker0:8080/0",
+    **{
+        f"/loadbalance/orders/{broker}": json.dumps(
+            {"epoch": 1, "bundles": {"acme/orders": ranges}, "handovers": {}, "splits": {}}
+        ).encode()
+        for broker, ranges in PLACES.items()
+    },
+    "/loadbalance/owned": b"",
+    "/loadbalance/state": zlib.compress(json.dumps(STATE).encode()),
+    **{f"/namespace/{bundle.rpartition('/')[0]}": b"" for bundle in SIX.bundles},
+}
+
+
+@story(0)
+async def test_each_broker_takes_the_bundles_that_it_had(cluster: Cluster) -> None:
+    for path, content in LEFT.items():
+        await cluster.write(path, content)
+    assert cluster.service.dump()[znodes.EPOCH].stat.version == 1
+    hosts = [cluster.add_host() for _ in PLACES]
+    early = cluster.start(hosts[0])
+    await cluster.until(lambda: not early.alive)
+    assert isinstance(early.failure, ClusterDisagrees)
+    assert {path: cluster.service.dump()[path].data for path in LEFT} == LEFT
+    await cluster.write(znodes.CLUSTER, b'{"format":2,"hash":"murmur3"}')
+    for host in hosts:
+        cluster.start(host)
+    await cluster.ready()
+    await cluster.settled(SIX.bundles)
+    for broker, ranges in PLACES.items():
+        (host,) = (one for one in hosts if one.name == BrokerId(broker))
+        assert sorted(host.serving) == [f"{NAMESPACE}/{one}" for one in ranges]
+    assert cluster.service.epochs == [2]
+    await cluster.until(lambda: bool(cluster.warnings("leadership.state.inherited")))
+    assert [one["bundles"] for one in cluster.warnings("leadership.state.inherited")] == [6]
+    assert not cluster.warnings("znode.content.refused")
+
+
+@story()
+async def test_the_record_of_the_cluster_is_made_anew_in_an_empty_service(
+    cluster: Cluster,
+) -> None:
+    operator = await cluster.operator()
+    before = await operator.get(znodes.CLUSTER)
+    assert before is not None
+    await operator.delete(znodes.CLUSTER)
+    await asyncio.sleep(2.0)
+    assert await operator.get(znodes.CLUSTER) is None
+    cluster.service.expire(cluster.leader.coordination.session.session_id)
+    await asyncio.sleep(5.0)
+    after = await operator.get(znodes.CLUSTER)
+    assert after is not None
+    assert after.data == before.data
+
+
+@story()
+async def test_orders_of_a_former_session_are_void_if_none_stand(cluster: Cluster) -> None:
+    boundaries = await served(cluster, 6)
+    agent = follower(cluster)
+    operator = await cluster.operator()
+    for one in cluster.living:
+        one.coordination.suspend()
+    for host in cluster.hosts:
+        if await operator.get(znodes.orders(host.name)) is not None:
+            await operator.delete(znodes.orders(host.name))
+    for one in cluster.living:
+        cluster.service.expire(one.coordination.session.session_id)
+        one.coordination.reconnect()
+    member = agent.app.member
+    assert isinstance(member, OwningAgent)
+    ownerships = member._ownerships
+    await cluster.until(lambda: ownerships.orders and not ownerships.orders.bundles)
+    await place_all(cluster, boundaries)
+    await cluster.settled(boundaries.bundles)
+
+
+@story()
+async def test_a_sidecar_that_finds_another_hash_recorded_ends(cluster: Cluster) -> None:
+    agent = cluster.leader
+    await cluster.write(znodes.CLUSTER, b'{"format":2,"hash":"murmur3"}')
+    assert agent.alive
+    cluster.service.expire(agent.coordination.session.session_id)
+    await cluster.until(lambda: not agent.alive, within_s=10.0)
+    assert isinstance(agent.failure, ClusterDisagrees)

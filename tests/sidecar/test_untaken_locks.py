@@ -1,4 +1,4 @@
-"""A broker that is registered and takes no locks: its bundles go to others."""
+"""Locks that are not taken, or come late to a broker that was given up meanwhile."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ from stories import served, story
 from loadmanager.core import znodes
 from loadmanager.leader.untaken_orders import REST_S, TAKEN_WITHIN_FRACTION
 from loadmanager.ports.coordination import Create, Operation, Stat
+from loadmanager.ports.lookup import Unavailable
 from tests.testbed.faults.agent import SESSION_S, Agent
 from tests.testbed.faults.cluster import Cluster, topic_in
 
@@ -146,3 +147,27 @@ async def test_each_rest_is_longer_until_the_broker_takes_a_lock(
             await asyncio.sleep(REST_S * 2**number + 1.0)
     rests = [told["rest_s"] for told in cluster.warnings("broker.locks.not_acquired")]
     assert rests == [REST_S, 2 * REST_S, 4 * REST_S]
+
+
+@story(1)
+async def test_a_lock_that_is_taken_after_the_broker_was_given_up_is_dropped_again(
+    cluster: Cluster,
+) -> None:
+    (bundle,) = (boundaries := await cluster.make_namespace(1)).bundles
+    agent = cluster.agents[0]
+
+    def freeze_and_be_late(operations: Sequence[Operation]) -> None:
+        lock = znodes.lock(bundle)
+        if any(isinstance(one, Create) and one.path == lock for one in operations):
+            agent.host.freeze_broker()
+            # The lease has run out by then, and the session has not.
+            agent.coordination.delay_commits_s = 0.95 * SESSION_S
+            agent.coordination.before_commit = None
+
+    agent.coordination.before_commit = freeze_and_be_late
+    with pytest.raises(Unavailable):
+        await agent.look_up(topic_in(boundaries, bundle))
+    agent.coordination.delay_commits_s = 0.0
+    await cluster.until(lambda: not agent.app.member.registered, 2 * SESSION_S)
+    agent.host.thaw_broker()
+    await cluster.until(lambda: cluster.servers(bundle), 2 * SESSION_S)
