@@ -1,16 +1,21 @@
 """A deliberately broken history is caught, whatever is broken in it."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from plain_spells import WHOLE, publish, spell
+from plain_spells import NAMESPACE, TOPIC, WHOLE, publish, quarters, spell
 
 from loadmanager.core.errors import MalformedContent
+from loadmanager.reference_broker.changes import ServingInterval
+from tests.testbed.checker.acknowledgements import Misplaced, Why, misplaced
 from tests.testbed.checker.availability import Disturbance
-from tests.testbed.checker.publishes import publishes_in
+from tests.testbed.checker.publishes import Publish, publishes_in
+from tests.testbed.checker.tokens import Use, token_faults
 from tests.testbed.checker.verdict import History, judge
 
 KILL = Disturbance(what="kill b1", began_s=8, healed_s=8, within_s=4)
+
 GOOD = History(
     intervals=[spell(0, 9, token=3), spell(11, 30, by="b2", token=5)],
     publishes=[publish(5, token=3), publish(15, by="b2", token=5)],
@@ -71,3 +76,111 @@ def test_half_a_last_line_is_ignored() -> None:
 def test_a_line_that_is_no_attempt_is_told_with_its_place(line: str) -> None:
     with pytest.raises(MalformedContent, match=r"client-1:2: .* fields of Publish"):
         list(publishes_in(f"{publish(5).to_line()}\n{line}\n", "client-1"))
+
+
+ALONE = [spell(1, 9)]
+
+TWO = [spell(1, 9), spell(4, 12, by="b2", token=2)]
+
+PART = spell(4, 12, by="b2", token=2, bundle=quarters(2, 3))
+
+OWN_PART = spell(4, 12, token=2, bundle=quarters(2, 3))
+
+THIRD = [spell(1, 9, bundle=quarters(2, 3))]
+
+
+@pytest.mark.parametrize(
+    ("spells", "message", "why"),
+    [
+        (ALONE, publish(5), None),
+        # The instants of load and of unload belong to the owner.
+        (ALONE, publish(1), None),
+        (ALONE, publish(9), None),
+        (ALONE, publish(0.9), Why.NOT_SERVING),
+        (ALONE, publish(9.1), Why.NOT_SERVING),
+        (ALONE, publish(5, token=2), Why.NOT_SERVING),
+        (ALONE, publish(5, by="b2"), Why.NOT_SERVING),
+        (ALONE, publish(5, bundle=quarters(2, 4)), Why.NOT_SERVING),
+        (TWO, publish(5), Why.NEWER_OWNER),
+        (TWO, publish(5, by="b2", token=2), None),
+        (TWO, publish(3), None),
+        ([*ALONE, PART], publish(5), Why.NEWER_OWNER),
+        ([*ALONE, OWN_PART], publish(5), None),
+        (ALONE, replace(publish(5), broker="b2:8080"), Why.OTHER_BROKER),
+        (THIRD, publish(5, bundle=quarters(2, 3)), None),
+        *(
+            (THIRD, publish(5, bundle=quarters(2, 3), topic=topic), Why.OTHER_BUNDLE)
+            for topic in ("persistent://t/other/sales", "persistent://t/n/x", "sales")
+        ),
+        (ALONE, replace(publish(5), sent_s=5.1), Why.OTHER_TIME),
+        (ALONE, replace(publish(5), answered_s=4.9), Why.OTHER_TIME),
+        ([], replace(publish(5), status=421, acknowledgement=None), None),
+    ],
+)
+def test_a_message_taken_by_somebody_who_did_not_own_its_topic_is_found(
+    spells: Sequence[ServingInterval], message: Publish, why: Why | None
+) -> None:
+    assert [one.why for one in misplaced(spells, [message], "murmur3")] == [why] * (why is not None)
+    assert TOPIC.startswith(f"persistent://{NAMESPACE}/")
+
+
+def test_the_fault_is_told_with_topic_broker_and_grant() -> None:
+    told = str(Misplaced(publish(5), Why.NOT_SERVING))
+    assert all(part in told for part in (TOPIC, "b1:8080", "fencing_token=1"))
+
+
+@pytest.mark.parametrize(
+    ("spells", "messages", "pairs"),
+    [
+        ([spell(1, 2), spell(3, 4, by="b2", token=5), spell(5, 6, token=9)], [], []),
+        ([spell(3, 4, by="b2", token=5), spell(1, 2, token=7)], [], [(7, 5)]),
+        (
+            [spell(1, 2, token=7), spell(3, 4, token=8), spell(5, 6, by="b2", token=7)],
+            [],
+            [(8, 7)],
+        ),
+        ([spell(1, 2, token=7), spell(3, 4, token=7)], [], []),
+        ([spell(1, 2, token=7), spell(3, 4, by="b2", token=7)], [], [(7, 7)]),
+        ([spell(1, 2, token=7), spell(3, 4, token=5, bundle=quarters(1, 2))], [], [(7, 5)]),
+        (
+            [spell(1, 2, token=7, bundle=quarters(0, 2)), spell(3, 4, bundle=quarters(2, 4))],
+            [],
+            [],
+        ),
+        ([], [publish(5, token=7), publish(6, by="b2", token=5)], [(7, 5)]),
+        (
+            [spell(1, 2, token=7), spell(2, 3, token=6), spell(0, 1, bundle=quarters(1, 2))],
+            [],
+            [(7, 6)],
+        ),
+    ],
+    ids=[
+        "they grow",
+        "lower than the one before",
+        "lower though others came in between",
+        "a broker begins again under its own",
+        "two brokers under one",
+        "a part lower than the whole",
+        "neighbours have their own",
+        "a message under a lower one",
+        "told once for all parts",
+    ],
+)
+def test_a_token_below_one_before_it_is_found(
+    spells: list[ServingInterval], messages: list[Publish], pairs: list[tuple[int, int]]
+) -> None:
+    faults = token_faults(spells, messages)
+    found = [(one.earlier.fencing_token, one.later.fencing_token) for one in faults]
+    assert found == pairs
+
+
+def test_a_message_taken_after_a_newer_owner_began_is_found() -> None:
+    spells = [spell(1, 9, token=1), spell(4, 9, by="b2", token=2)]
+    (fault,) = token_faults(spells, [publish(5, token=1)])
+    assert str(fault) == (
+        "b1:8080 took a message of t/n/0x00000000_0xffffffff under token 1 at 5.000 s, "
+        "after b2:8080 began t/n/0x00000000_0xffffffff under 2 at 4.000 s"
+    )
+    assert fault.earlier == Use(
+        at_s=4, fencing_token=2, broker="b2:8080", bundle=quarters(0, 4), what="began"
+    )

@@ -1,12 +1,19 @@
+"""Names, paths and bundles, and where a topic is looked up."""
+
 import re
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadmanager.core import znodes
+from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName
+from loadmanager.core.hashing import FULL_RANGE_END, HASH_FUNCTIONS, crc32, murmur3, position
 from loadmanager.core.ids import (
+    BrokerId,
     BundleId,
     Namespace,
     belongs_to_a_broker,
@@ -20,6 +27,7 @@ from loadmanager.core.ids import (
     range_of,
     topic_from_parts,
 )
+from loadmanager.core.lookup import LeaderPlace, LookupMode, LookupStep, next_step
 
 
 @pytest.mark.parametrize(
@@ -123,3 +131,160 @@ def test_heartbeat_bundles_belong_to_their_broker(namespace: str, own: bool) -> 
 def test_a_long_text_is_shortened_in_the_message() -> None:
     with pytest.raises(InvalidName, match=re.escape("... (5002 characters) is not valid")):
         parse_broker("x" * 5000)
+
+
+NAMESPACE = Namespace("t/n")
+
+bounds = st.sets(st.integers(1, FULL_RANGE_END - 1), max_size=20).map(
+    lambda inner: (0, *sorted(inner), FULL_RANGE_END)
+)
+
+
+@given(bounds, st.integers(0, FULL_RANGE_END))
+def test_every_position_lies_in_the_one_bundle_that_holds_it(
+    cuts: tuple[int, ...], at: int
+) -> None:
+    lower, upper = range_of(Boundaries(NAMESPACE, cuts).at(at))
+    assert lower <= at < upper or at == upper == FULL_RANGE_END
+
+
+@given(bounds, bounds)
+def test_a_bundle_is_in_boundaries_that_have_its_range(
+    cuts: tuple[int, ...], others: tuple[int, ...]
+) -> None:
+    made = Boundaries(NAMESPACE, cuts)
+    for bundle in Boundaries(NAMESPACE, others).bundles:
+        assert (bundle in made) == (bundle in made.bundles)
+    assert all(bundle in made for bundle in made.bundles)
+    assert not any(bundle in made for bundle in Boundaries(Namespace("t/m"), cuts).bundles)
+
+
+@given(st.integers(1, 5000))
+def test_even_bundles_are_of_one_width_and_the_last_takes_the_rest(count: int) -> None:
+    made = Boundaries.even(NAMESPACE, count)
+    widths = [upper - lower for lower, upper in pairwise(made.bounds)]
+    assert len(made.bundles) == count
+    assert {*widths[:-1]} <= {2**32 // count}
+    assert widths[-1] >= 2**32 // count - 1
+
+
+@pytest.mark.parametrize("count", [0, -1, 2**32])
+def test_a_count_that_cannot_be_is_refused(count: int) -> None:
+    with pytest.raises(InvalidName, match="bundle count"):
+        Boundaries.even(NAMESPACE, count)
+
+
+@pytest.mark.parametrize(
+    "cuts",
+    [
+        (),
+        (0,),
+        (0, 5),
+        (1, FULL_RANGE_END),
+        (0, 5, 5, FULL_RANGE_END),
+        (0, 6, 5, FULL_RANGE_END),
+    ],
+)
+def test_bounds_that_do_not_tile_the_circle_are_refused(cuts: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidName, match="growing bounds"):
+        Boundaries(NAMESPACE, cuts)
+
+
+def test_crc32_is_that_of_pulsar() -> None:
+    assert crc32("123456789") == 0xCBF43926
+
+
+def test_murmur3_is_the_x86_one_with_seed_zero() -> None:
+    assert murmur3("") == 0
+    assert murmur3("hello") == 0x248BFA47
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
+def test_every_hash_lies_on_the_circle(text: str) -> None:
+    assert all(0 <= hash_of(text) <= FULL_RANGE_END for hash_of in HASH_FUNCTIONS.values())
+
+
+def test_the_domain_is_part_of_what_is_hashed() -> None:
+    one, other = parse_topic("persistent://t/n/x"), parse_topic("non-persistent://t/n/x")
+    assert position(one, "crc32") != position(other, "crc32")
+    assert position(one, "crc32") == crc32("persistent://t/n/x")
+
+
+ANSWER, REDIRECT = LookupMode.ANSWER, LookupMode.REDIRECT
+
+HERE, ELSEWHERE, NOWHERE = LeaderPlace.HERE, LeaderPlace.ELSEWHERE, LeaderPlace.NOWHERE
+
+
+@pytest.mark.parametrize("mode", LookupMode)
+@pytest.mark.parametrize("leader", LeaderPlace)
+@pytest.mark.parametrize("authoritative", [False, True])
+def test_an_owned_bundle_is_answered_wherever_it_is_asked(
+    mode: LookupMode, leader: LeaderPlace, authoritative: bool
+) -> None:
+    step = next_step(mode, leader, owned=True, authoritative=authoritative)
+    assert step is LookupStep.ANSWER_OWNER
+
+
+@pytest.mark.parametrize(
+    ("mode", "leader", "authoritative", "want"),
+    [
+        (ANSWER, HERE, False, LookupStep.ASSIGN_HERE),
+        (ANSWER, HERE, True, LookupStep.ASSIGN_HERE),
+        (ANSWER, ELSEWHERE, False, LookupStep.ASK_LEADER),
+        (ANSWER, ELSEWHERE, True, LookupStep.ASK_LEADER),
+        (ANSWER, NOWHERE, False, LookupStep.AWAIT_OWNER),
+        (ANSWER, NOWHERE, True, LookupStep.AWAIT_OWNER),
+        (REDIRECT, HERE, False, LookupStep.ASSIGN_HERE),
+        (REDIRECT, ELSEWHERE, False, LookupStep.REDIRECT_TO_LEADER),
+        (REDIRECT, NOWHERE, False, LookupStep.AWAIT_OWNER),
+        (REDIRECT, NOWHERE, True, LookupStep.AWAIT_OWNER),
+        (REDIRECT, HERE, True, LookupStep.AWAIT_OWNER),
+        (REDIRECT, ELSEWHERE, True, LookupStep.AWAIT_OWNER),
+    ],
+)
+def test_an_unowned_bundle_goes_by_way_of_the_leader(
+    mode: LookupMode, leader: LeaderPlace, authoritative: bool, want: LookupStep
+) -> None:
+    assert next_step(mode, leader, owned=False, authoritative=authoritative) is want
+
+
+@pytest.mark.parametrize("leader", LeaderPlace)
+@pytest.mark.parametrize(
+    ("mode", "authoritative", "want"),
+    [
+        (ANSWER, False, LookupStep.AWAIT_OWNER),
+        (REDIRECT, False, LookupStep.REDIRECT_TO_COMING),
+        (REDIRECT, True, LookupStep.AWAIT_OWNER),
+    ],
+)
+def test_what_is_on_its_way_is_waited_for_where_it_is_going_without_asking_the_leader(
+    leader: LeaderPlace, mode: LookupMode, authoritative: bool, want: LookupStep
+) -> None:
+    step = next_step(mode, leader, owned=False, authoritative=authoritative, coming=True)
+    assert step is want
+
+
+def test_paths_are_those_pulsar_uses() -> None:
+    broker = BrokerId("b1:8080")
+    bundle = BundleId("t/ns/0x00000000_0x80000000")
+    assert znodes.LEADER == "/loadbalance/leader"
+    assert znodes.registration(broker) == "/loadbalance/brokers/b1:8080"
+    assert znodes.loads(broker) == "/loadbalance/loads/b1:8080"
+    assert znodes.owned(broker) == "/loadbalance/owned/b1:8080"
+    assert znodes.orders(broker) == "/loadbalance/orders/b1:8080"
+    assert znodes.draining(broker) == "/loadbalance/draining/b1:8080"
+    assert znodes.lock(bundle) == "/namespace/t/ns/0x00000000_0x80000000"
+    assert znodes.local_policies(Namespace("t/ns")) == "/admin/local-policies/t/ns"
+    assert znodes.lock(bundle) == f"{znodes.lock_folder(bundle)}/0x00000000_0x80000000"
+    assert znodes.policies(Namespace("t/ns")) == "/admin/policies/t/ns"
+    assert znodes.partitioned_topics(Namespace("t/ns")) == "/admin/partitioned-topics/t/ns"
+    assert znodes.agent(broker, 0x1F) == f"{znodes.agents(broker)}/1f"
+    assert znodes.agents(broker) == f"{znodes.AGENTS}/b1:8080"
+    clusters = "/admin/clusters/standalone"
+    assert znodes.isolation_policies("standalone") == f"{clusters}/namespaceIsolationPolicies"
+    assert znodes.failure_domains("standalone") == f"{clusters}/failureDomain"
+
+
+def test_a_topic_with_a_slash_is_one_node() -> None:
+    topic = topic_from_parts("persistent", "t", "ns", "a/b c")
+    assert znodes.partitions(topic) == "/admin/partitioned-topics/t/ns/persistent/a%2Fb%20c"

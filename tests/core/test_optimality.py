@@ -1,18 +1,22 @@
-"""The distance from the best, of a cluster as it is reported, and what policies leave of it."""
+"""How far a cluster is from the best possible, and what other strategies would come to beside."""
 
 from dataclasses import replace
-from itertools import product
-from typing import Any
+from itertools import pairwise, product
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
-from small_view import make_view
+from numpy.typing import NDArray
+from small_view import bundle, make_view
 
+from loadmanager.core.balance_course import BalancePoint, last_hour
+from loadmanager.core.bounds import HOUR_MS
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
 from loadmanager.core.joint.learning import Learned
+from loadmanager.core.lower_bound import lower_bound, water_levels
 from loadmanager.core.optimality import (
     Assignable,
     Confined,
@@ -20,19 +24,29 @@ from loadmanager.core.optimality import (
     _shares,
     by_namespace,
     confinements,
+    divided,
     excess_over_level,
     optimality_of,
     traffic_sizes,
 )
+from loadmanager.core.other_owners import with_owners
+from loadmanager.core.placement import JointPlacement
+from loadmanager.core.plan import Cause, Move
+from loadmanager.core.planner import Planner
+from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.policies import IsolationPolicy, Policies
+from loadmanager.core.projection import after_move
 from loadmanager.core.rates import BYTES_IN
 from loadmanager.core.scores import CPU, ResourceWeights
+from loadmanager.core.shadow import ROUNDS_KEPT, Seen, Shadow, after_round
+from loadmanager.core.shedding import SHEDDERS, JointShedder, ThresholdShedder
 from loadmanager.core.traffic_share import TrafficShare
 
 CPU_ALONE = ResourceWeights(bandwidth_in=0, bandwidth_out=0)
 
 
 UNEVEN = {"a:1": (0.6, {1: 100.0, 2: 100.0}), "b:1": (0.0, {}), "c:1": (0.3, {3: 100.0})}
+
 """Three equal bundles of 30 percent each, of which two lie together."""
 
 KEPT = Policies(isolation={"only": IsolationPolicy(namespaces=("t/.*",), primary=("a",))})
@@ -235,3 +249,319 @@ def test_what_a_background_puts_above_the_level_is_no_excess() -> None:
     demand, background = np.array([[0.9], [0.5], [0.2]]), np.array([[0.9], [0.0], [0.0]])
     assert excess_over_level(demand, background, 0.4) == pytest.approx(0.1 / 3 / 0.4)
     assert excess_over_level(demand, background, 0.0) == 0.0
+
+
+Floats = NDArray[np.float64]
+
+
+class Case(NamedTuple):
+    """The arguments of `lower_bound`, in their order."""
+
+    cost: Floats
+    background: Floats
+    capacity: Floats
+    class_of: NDArray[np.intp]
+
+
+def best_of_all(case: Case) -> float:
+    """Return the smallest largest demand, by trying every assignment there is."""
+    cost, background, capacity, class_of = case
+    best = float("inf")
+    for owners in product(range(len(class_of)), repeat=cost.shape[1]):
+        demand = background.copy()
+        for number, owner in enumerate(owners):
+            demand[owner] += cost[class_of[owner], number]
+        best = min(best, float((demand / capacity).max()))
+    return best
+
+
+def alike(sizes: list[float], brokers: int, capacity: float = 1.0) -> Case:
+    return Case(
+        np.array(sizes, dtype=float).reshape(1, -1, 1),
+        np.zeros((brokers, 1)),
+        np.full((brokers, 1), capacity),
+        np.zeros(brokers, dtype=np.intp),
+    )
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    classes, resources = draw(st.integers(1, 2)), draw(st.integers(1, 2))
+    brokers, bundles = draw(st.integers(1, 3)), draw(st.integers(0, 5))
+    small = st.sampled_from([0.0, 0.1, 0.3, 0.5, 1.0, 1.5, 2.1, 7.0])
+
+    def filled(*shape: int) -> Floats:
+        count = int(np.prod(shape))
+        return np.array(draw(st.lists(small, min_size=count, max_size=count))).reshape(shape)
+
+    return Case(
+        filled(classes, bundles, resources),
+        filled(brokers, resources),
+        filled(brokers, resources) + 0.5,
+        np.array(draw(st.lists(st.integers(0, classes - 1), min_size=brokers, max_size=brokers))),
+    )
+
+
+@given(case=cases())
+@example(case=alike([2.1] * 5, brokers=3, capacity=0.3))
+def test_no_assignment_is_better_than_the_bound(case: Case) -> None:
+    assert lower_bound(*case) <= best_of_all(case) * (1 + 1e-12)
+
+
+@given(sizes=st.lists(st.sampled_from([1.0, 2.0, 3.0]), min_size=1, max_size=6))
+def test_with_two_like_brokers_the_best_is_at_most_a_third_above_the_bound(
+    sizes: list[float],
+) -> None:
+    case = alike(sizes, brokers=2)
+    assert best_of_all(case) <= lower_bound(*case) * 4 / 3 + 1e-9
+
+
+LARGEST = np.array([[[0.6]]])
+
+SIZES, ALIKE = np.array([[1.0], [2.0]]), np.array([0, 0])
+
+CROSSED = np.array([[1.0, 4.0], [4.0, 1.0]])
+
+SMALL = np.full((100, 1), 0.009)
+
+TWICE = np.stack([SMALL, 2 * SMALL])
+
+BOUNDS: dict[str, tuple[Case, float]] = {
+    "fifty equal bundles on 25 brokers": (alike([2.1] * 50, 25, 8.0), 0.525),
+    "one more than fits evenly: three lie together": (alike([2.1] * 51, 25, 8.0), 3 * 2.1 / 8),
+    # The small broker's background alone: with the bundle the large one has (0.2 + 0.6) / 2.
+    "background": (Case(LARGEST, np.array([[0.5], [0.2]]), SIZES, ALIKE), 0.5),
+    "the broker that is best": (Case(LARGEST, np.array([[0.0], [0.2]]), SIZES, ALIKE), 0.4),
+    # The first broker is small in one resource, the second in the other.
+    "two resources": (Case(np.array([[[1.0, 1.0]]]), np.zeros((2, 2)), CROSSED, ALIKE), 1.0),
+    # 20 cores of small bundles on 8, 8 and 16: 0.625 each.
+    "brokers of different size": (
+        alike([0.02] * 1000, 3)._replace(capacity=np.array([[8.0], [8.0], [16.0]])),
+        0.625,
+    ),
+    # Everything costs twice as much on the second broker: together they do as 1.5 would.
+    "a slower class": (Case(TWICE, np.zeros((2, 1)), np.ones((2, 1)), np.array([0, 1])), 0.6),
+    "no bundles": (alike([], 2)._replace(background=np.array([[0.1], [0.4]])), 0.4),
+    "bundles that cost nothing": (alike([0.0, 0.0, 0.0, 1.0], 2), 1.0),
+    "bundles that fit more often than can be counted": (alike([*[1e-310] * 3, 1.0], 2), 1.0),
+}
+
+
+@pytest.mark.parametrize(("case", "bound"), BOUNDS.values(), ids=BOUNDS)
+def test_the_bound_of(case: Case, bound: float) -> None:
+    assert lower_bound(*case) == pytest.approx(bound)
+
+
+def test_counting_knows_that_small_brokers_have_no_room_for_large_bundles() -> None:
+    # Four bundles of 1 on brokers of 0.9, 0.9 and 3.2: four on the large one, or one on a
+    # small one, are 1.25 and 1.11; volume alone would say 0.8.
+    case = alike([1.0] * 4, brokers=3)._replace(capacity=np.array([[0.9], [0.9], [3.2]]))
+    assert best_of_all(case) == pytest.approx(1 / 0.9)
+    assert lower_bound(*case) == pytest.approx(1 / 0.9, rel=1e-6)
+
+
+def test_only_those_that_are_present_count() -> None:
+    case = alike([1.0] * 4, brokers=4)
+    present = np.array([True, False, True, False])
+    assert lower_bound(*case) == pytest.approx(1.0)
+    assert lower_bound(*case, present) == pytest.approx(2.0)
+    assert np.isnan(lower_bound(*case, np.zeros(4, dtype=bool)))
+
+
+@given(cases())
+def test_no_assignment_is_below_the_water_level_in_any_resource(case: Case) -> None:
+    assert water_levels(*case).max() <= best_of_all(case) * (1 + 1e-9)
+
+
+def test_water_fills_the_brokers_that_others_use_least() -> None:
+    case = alike([0.3, 0.1], brokers=3)._replace(background=np.array([[0.9], [0.1], [0.0]]))
+    assert water_levels(*case).tolist() == pytest.approx([0.25])
+    without = (*case, np.array([True, False, True]))
+    assert water_levels(*without).tolist() == pytest.approx([0.4])
+
+
+def test_the_water_level_of_a_slower_class_is_higher() -> None:
+    sizes = np.array([[1.0, 1.0], [2.0, 2.0]])[:, :, None]
+    case = Case(sizes, np.zeros((3, 1)), np.ones((3, 1)), np.array([0, 0, 1]))
+    assert water_levels(*case).tolist() == pytest.approx([0.8])
+
+
+def test_there_is_no_water_level_without_a_broker() -> None:
+    assert np.isnan(water_levels(*alike([1.0], brokers=2), np.zeros(2, dtype=bool))).all()
+
+
+A, B, C = (BrokerId(f"{name}:1") for name in "abc")
+
+ALL_ON_ONE = {"a:1": (0.9, dict.fromkeys(range(9), 100.0)), "b:1": (0.0, {}), "c:1": (0.0, {})}
+
+WEIGHTS = ResourceWeights()
+
+SETTINGS = PlannerSettings(settle_s=0.0, cool_down_s=0.0, margin=0.0)
+
+THRESHOLD = Planner(shedder=ThresholdShedder(min_bytes_per_s=0.0), settings=SETTINGS)
+
+IDLE = Planner(settings=replace(SETTINGS, shedding=False))
+
+
+def at(view: ClusterView, now_s: float) -> ClusterView:
+    """Return the view at a later moment, with reports that are as young as before."""
+    seen_s = view.brokers.seen_s + (now_s - view.now_s)
+    return replace(view, now_s=now_s, brokers=replace(view.brokers, seen_s=seen_s))
+
+
+def stand(view: ClusterView) -> Optimality:
+    found = optimality_of(view)
+    assert found is not None
+    return found
+
+
+def lived(
+    view: ClusterView, planner: Planner, rounds: int, shadow: Shadow | None = None, **given: Any
+) -> Shadow:
+    shadow = shadow or Shadow()
+    for number in range(rounds):
+        seen = at(view, 60.0 * (number + 1))
+        parts = divided(seen, None, None)
+        assert parts is not None
+        rng = np.random.default_rng(1)
+        active = given.get("active", ())
+        told = Seen(view=seen, divided=parts, optimality=stand(seen), moves=active)
+        shadow = after_round(shadow, planner, told, rng)
+    return shadow
+
+
+def test_a_shadow_moves_in_its_own_world_alone() -> None:
+    view = make_view(ALL_ON_ONE)
+    shadow = lived(view, THRESHOLD, 30)
+    assert shadow.rounds[0].gap == shadow.rounds[0].active_gap == pytest.approx(2.0)
+    last = shadow.rounds[-1]
+    assert (last.largest, last.gap, last.moves) == pytest.approx((0.3, 0.0, 0))
+    assert last.active_gap == pytest.approx(2.0)
+    assert 0 < shadow.gap < 2.0
+    assert shadow.regret == pytest.approx(2.0 - shadow.gap)
+    # Each bundle is a ninth of the traffic.
+    assert shadow.moves == len(shadow.away) >= 5
+    assert shadow.moved == pytest.approx(shadow.moves / 9)
+    assert view.owned.counts.tolist() == [9, 0, 0]
+
+
+def test_a_shadow_does_not_follow_the_active_strategy() -> None:
+    before = make_view(ALL_ON_ONE)
+    first = bundle(0)
+    moves = [Move(first, A, B, Cause.IMBALANCE), Move(bundle(1), None, C, Cause.UNOWNED)]
+    shadow = lived(before, IDLE, 1, active=moves)
+    assert shadow.away == {first: A}
+    after = make_view({"a:1": (0.8, dict.fromkeys(range(1, 9), 100.0)), "b:1": (0.1, {0: 100.0}),
+                       "c:1": (0.0, {})})  # fmt: skip
+    told = lived(after, IDLE, 1, shadow).rounds[-1]
+    assert (told.largest, told.active_gap) == pytest.approx((0.9, 5 / 3))
+    assert told.gap == pytest.approx(2.0)
+    assert (told.moves, told.moved) == (0, 0.0)
+
+
+def test_what_left_the_cluster_leaves_a_shadow() -> None:
+    view = make_view({"a:1": (0.9, dict.fromkeys(range(9), 100.0)), "b:1": (0.0, {})})
+    away = {bundle(0): B, bundle(1): C, bundle(99): B}
+    assert lived(view, IDLE, 1, Shadow(away=away)).away == {bundle(0): B}
+
+
+def test_only_so_many_rounds_are_kept_and_none_is_no_gap() -> None:
+    shadow = lived(make_view(ALL_ON_ONE), IDLE, ROUNDS_KEPT + 5)
+    assert len(shadow.rounds) == ROUNDS_KEPT
+    assert (Shadow().gap, Shadow().regret, Shadow().moves, Shadow().moved) == (0.0, 0.0, 0, 0)
+
+
+def test_bundles_that_leave_a_draining_broker_are_no_moves_for_load() -> None:
+    drained = make_view(ALL_ON_ONE, {"a:1": {"draining": True}})
+    shadow = lived(drained, IDLE, 2)
+    assert len(shadow.away) == 9
+    assert shadow.moves == 0
+
+
+@pytest.mark.parametrize("shedder", sorted(set(SHEDDERS.values()), key=str))
+def test_every_strategy_may_be_a_shadow(shedder: Any) -> None:
+    planner = Planner(shedder=shedder(), settings=SETTINGS)
+    if shedder is JointShedder:
+        planner = replace(planner, placement=JointPlacement())
+    shadow = lived(make_view(ALL_ON_ONE), planner, 12)
+    assert shadow.gap <= 2.0 + 1e-9
+    assert set(shadow.away.values()) <= {A, B, C}
+
+
+def test_the_joint_strategy_evens_out_as_a_shadow() -> None:
+    planner = Planner(shedder=JointShedder(), placement=JointPlacement(), settings=SETTINGS)
+    assert lived(make_view(ALL_ON_ONE), planner, 12).rounds[-1].gap < 0.4
+
+
+# --- other owners ------------------------------------------------------------------------
+
+
+def moved_rows(view: ClusterView, bundle: BundleId, target: BrokerId) -> np.ndarray:
+    owner = view.owned.listed_by.copy()
+    owner[view.bundles.index[bundle]] = view.row(target)
+    return owner
+
+
+def test_a_world_with_one_move_is_that_of_the_planner_s_projection() -> None:
+    averages = {
+        "a:1": {"load_ema": 0.5, "bytes_ema": 500.0},
+        "b:1": {"load_ema": 0.2, "bytes_ema": 50.0},
+    }
+    view = make_view({"a:1": (0.6, {1: 300.0, 2: 100.0}), "b:1": (0.2, {3: 50.0})}, averages)
+    parts = divided(view, None, None)
+    assert parts is not None
+    world = with_owners(view, parts, moved_rows(view, bundle(1), B), WEIGHTS)
+    want = after_move(view, TrafficShare(), Move(bundle(1), A, B, Cause.IMBALANCE)).brokers
+    assert world.brokers.usage == pytest.approx(want.usage)
+    assert world.brokers.traffic == pytest.approx(want.traffic)
+    assert world.brokers.long_msgs_per_s == pytest.approx([100.0, 350.0])
+    assert world.brokers.load_ema == pytest.approx([0.05, 0.65])
+    assert world.brokers.bytes_ema == pytest.approx([200.0, 350.0])
+    assert world.brokers.reported is view.brokers
+    assert [world.bundles_of(one) for one in (A, B)] == [(bundle(2),), (bundle(1), bundle(3))]
+    assert [one.bundle for one in world.top_bundles[B]] == [bundle(3), bundle(1)]
+    assert (world.moved, world.recently_moved) == ({}, frozenset())
+
+
+def test_the_same_owners_are_the_same_world_with_nothing_under_way() -> None:
+    view = make_view(ALL_ON_ONE, in_flight={next(iter(make_view(ALL_ON_ONE).bundles.names)): B})
+    assert view.moved
+    parts = divided(view, None, None)
+    assert parts is not None
+    world = with_owners(view, parts, view.owned.listed_by, WEIGHTS)
+    assert not world.moved
+    assert world.brokers is view.brokers
+
+
+def test_what_nobody_lists_may_get_an_owner_and_tops_of_others_are_not_made_up() -> None:
+    view = replace(make_view(ALL_ON_ONE), top_bundles={})
+    parts = divided(view, None, None)
+    assert parts is not None
+    owner = view.owned.listed_by.copy()
+    owner[0] = -1
+    world = with_owners(view, parts, owner, WEIGHTS)
+    assert world.owned.counts.tolist() == [8, 0, 0]
+    assert bundle(0) not in world.bundles_of(A)
+    assert world.top_bundles == {}
+
+
+NOW_MS = 10 * HOUR_MS
+
+
+def point(before_s: float) -> BalancePoint:
+    return BalancePoint(at_ms=NOW_MS - round(1000 * before_s), gap=0.5, largest=0.6, bound=0.4)
+
+
+def test_points_older_than_an_hour_and_of_a_clock_set_back_are_left_out() -> None:
+    kept = (point(3600.0), point(1800.0), point(0.0))
+    assert last_hour((point(3600.1), *kept, point(-1.0)), NOW_MS, 10) == kept
+    assert last_hour((), NOW_MS, 10) == ()
+
+
+@pytest.mark.parametrize("count", [10, 11, 25, 719])
+def test_of_many_points_evenly_spaced_ones_are_kept_with_the_newest(count: int) -> None:
+    points = [point(4.0 * before) for before in reversed(range(count))]
+    kept = last_hour(points, NOW_MS, 10)
+    assert 5 <= len(kept) <= 10
+    assert kept[-1] == points[-1]
+    assert len({b.at_ms - a.at_ms for a, b in pairwise(kept)}) == 1

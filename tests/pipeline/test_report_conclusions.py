@@ -1,18 +1,26 @@
-"""What the report concludes of bundles and namespaces, by rows as the tables have them."""
+"""What the report concludes of rows as the tables have them, of days, and of trends."""
 
 from dataclasses import replace
+from datetime import date, timedelta
 from typing import Any
 
 import numpy as np
 import pytest
 import small_report
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from small_report import HOUR_MS, MONDAY_MS
 
+from loadmanager.charts import page
 from loadmanager.core.splitting.finder import SplitRules
-from loadmanager.pipeline.reporting import capacity, optimality
+from loadmanager.pipeline.reporting import balance, capacity, move_results, optimality
+from loadmanager.pipeline.reporting.capacity_trend import HORIZON_DAYS, SHORT, trend
 from loadmanager.pipeline.reporting.formats import UNKNOWN, many, percent, plain, scaled, span
-from loadmanager.pipeline.reporting.job import too_short
+from loadmanager.pipeline.reporting.job import report_page, too_short
 from loadmanager.pipeline.reporting.namespaces import judged
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight, next_steps
+from loadmanager.pipeline.reporting.sources import believed_days
 from loadmanager.pipeline.reporting.split_candidates import to_merge, to_split
 
 RULES = SplitRules()
@@ -119,6 +127,7 @@ def test_small_neighbours_are_merged_in_pairs() -> None:
 
 
 FOUR = [bundle(at, at + 10) for at in (0, 10, 20, 30)]
+
 ODD = {**bundle(0, 10), "bundle": "t/n/whole"}
 
 
@@ -218,3 +227,156 @@ def test_a_trend_that_may_be_chance_is_told_as_such() -> None:
     found = capacity_told(28, 0.5, 0.0005, noise=0.05)
     assert found.text.startswith("There is no certain trend")
     assert found.weight is Weight.FINE
+
+
+def days(*numbers: int) -> list[date]:
+    return [date(2026, 1, 1) + timedelta(days=number) for number in numbers]
+
+
+def told(several: list[int], alone: list[int]) -> tuple[date, date] | None:
+    return believed_days(dict.fromkeys(days(*several), True) | dict.fromkeys(days(*alone), False))
+
+
+@pytest.mark.parametrize(
+    ("several", "alone", "believed"),
+    [
+        pytest.param([0, 1, 2], [27_000, -20_000], (0, 2), id="one clock far ahead, one behind"),
+        pytest.param([5, 6], [1, 2, 3, 4, 7, 8, 10], (1, 10), id="before others and after them"),
+        pytest.param([0, 60], [30], (0, 60), id="weeks of silence"),
+        pytest.param([], [0, 27_000], None, id="the only broker"),
+        pytest.param([], [], None, id="nothing"),
+    ],
+)
+def test_days_are_believed_by_who_tells_of_them(
+    several: list[int], alone: list[int], believed: tuple[int, int] | None
+) -> None:
+    assert told(several, alone) == (believed and tuple(days(*believed)))
+
+
+@given(st.lists(st.integers(0, 1000), min_size=1, unique=True))
+def test_where_several_tell_of_each_day_all_are_believed(numbers: list[int]) -> None:
+    assert told(numbers, []) == tuple(days(min(numbers), max(numbers)))
+
+
+def loads(days: float, slope: float) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return hours and loads of a daily rhythm between 0.2 and 0.4, weekends half, growing."""
+    hours = np.arange(round(days * 24), dtype=np.int64)
+    rhythm = 0.3 + 0.1 * np.sin(hours / 24 * 2 * np.pi)
+    weekend = np.where((hours // 24) % 7 >= 5, 0.5, 1.0)
+    return hours, rhythm * weekend + slope * hours / 24
+
+
+@pytest.mark.parametrize(
+    ("days", "slope", "more", "period_h", "left"),
+    [
+        # The rhythm's highest hours are at 0.4; after 28 days all is 0.14 higher.
+        pytest.param(28, 0.005, 0.0, 168, (SHORT - 0.54) / 0.005, id="under the week's rhythm"),
+        pytest.param(19, 0.0, 0.0, 168, None, id="a weekend is no falling trend"),
+        pytest.param(
+            4, 0.01, 0.0, 24, (SHORT - 0.44) / 0.01, id="a few days, by the hour of the day"
+        ),
+        pytest.param(28, 0.0, 0.5, 168, 0.0, id="full"),
+        pytest.param(28, 0.1 / HORIZON_DAYS, 0.0, 168, None, id="beyond the horizon"),
+    ],
+)
+def test_a_trend_is_found_with_the_days_that_are_left(
+    days: float, slope: float, more: float, period_h: int, left: float | None
+) -> None:
+    hours, values = loads(days, slope)
+    found = trend(hours, values + more)
+    assert found is not None
+    assert found.period_h == period_h
+    assert found.slope_per_day == pytest.approx(slope, abs=1e-9)
+    assert found.slope_low - 1e-9 <= slope <= found.slope_high + 1e-9
+    assert found.peak == pytest.approx(0.4 + more + slope * days, abs=0.01)
+    assert (found.days_left is None) == (left is None)
+    assert (found.days_left or 0.0) == pytest.approx(left or 0.0, abs=2.0)
+    if found.days_left:
+        assert found.days_left == pytest.approx((SHORT - found.peak) / slope)
+
+
+def test_the_interval_covers_the_true_slope_as_often_as_it_says() -> None:
+    inside = 0
+    for seed in range(200):
+        hours, values = loads(28, 0.002)
+        days = np.repeat(np.random.default_rng(seed).normal(0.0, 0.02, 28), 24)
+        found = trend(hours, values + days)
+        assert found is not None
+        inside += found.slope_low <= 0.002 <= found.slope_high
+    # 90 % and a little more or less: weeks take some of the freedom that is counted on.
+    assert 150 <= inside <= 196
+
+
+def test_missing_hours_are_left_out_and_too_few_have_no_trend() -> None:
+    hours, values = loads(28, 0.005)
+    kept = np.random.default_rng(3).random(len(hours)) > 0.3
+    found = trend(hours[kept], values[kept])
+    assert found is not None
+    assert found.slope_per_day == pytest.approx(0.005, rel=0.02)
+    assert trend(*loads(2, 0.01)) is None
+    assert trend(np.zeros(0, dtype=np.int64), np.zeros(0)) is None
+
+
+DRAWN = np.random.default_rng(1)
+
+PLAIN_BYTES = len(page("empty"))
+
+"""Almost all of it is plotly.js."""
+
+
+def test_the_largest_map_and_the_most_moves_that_are_drawn_are_small() -> None:
+    hours = balance.POINTS // 2
+    loads = balance.LoadMap(
+        hours_ms=[MONDAY_MS + hour * HOUR_MS for hour in range(hours)],
+        brokers=[f"broker-{at}.a-long-name.example.org:8080" for at in range(balance.BROKERS)],
+        loads=[DRAWN.random(hours).tolist() for _ in range(balance.BROKERS)],
+        all_brokers=1000,
+    )
+    points = [
+        {
+            "at_ms": MONDAY_MS + at * HOUR_MS,
+            **{name: float(DRAWN.random()) for name in ("mean", "highest", "lowest")},
+        }
+        for at in range(balance.POINTS)
+    ]
+    days = [
+        {
+            "day": f"day {at}", "minutes": 1440,
+            **dict.fromkeys(("mean", "highest", "max_over_mean", "max_over_mean_p95", "uneven",
+                             "msgs_per_s"), float(DRAWN.random())),
+        }
+        for at in range(62)
+    ]  # fmt: skip
+    sample = [
+        {
+            "bundle": small_report.bundle(at % 200), "source": f"broker-{at}:8080",
+            "target": f"b-{at * 7}:80", "cause": "overloaded", "verdict": "helped",
+            "spread_expected": float(DRAWN.random()), "spread_after": float(DRAWN.random()),
+        }
+        for at in range(move_results.SAMPLE)
+    ]  # fmt: skip
+    parts = [
+        balance.show(
+            balance.Balance(measure="score", step_ms=1, points=points, days=days, map=loads)
+        ),
+        move_results.show(move_results.MoveResults(facts={}, summary=[SUMMARY], sample=sample)),
+    ]
+    assert len(report_page({"large": parts})) < PLAIN_BYTES + 300_000
+
+
+SUMMARY = {
+    "cause": "overloaded", "shedder": "S", "placement": "P",
+    **dict.fromkeys(("moves", "judged", "helped", "no_difference", "hurt", "returns",
+                     "connections"), 10**6),
+    **dict.fromkeys(("helped_fraction", "gain_mean", "pause_p50_s", "pause_p95_s", "pause_s",
+                     "messages_delayed"), 0.1),
+}  # fmt: skip
+
+
+def test_a_report_of_a_small_cluster_is_little_more_than_its_library_and_the_same_each_time() -> (
+    None
+):
+    told = report_page({"small": small_report.every_part()})
+    assert len(told) < PLAIN_BYTES + 150_000
+    assert told == report_page({"small": small_report.every_part()})
+    assert "No broker reported anything" in report_page({})

@@ -1,11 +1,25 @@
+"""What starts before a job, and what is told while it runs and when it fails."""
+
 import importlib.util
+import io
 import socket
 import subprocess
+import sys
+import threading
 from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from py4j.protocol import Py4JNetworkError
+from pyspark.errors import PySparkRuntimeError
 
+from loadmanager.pipeline import progress
+from loadmanager.pipeline.failures import PipelineError, plain_cause
+from loadmanager.pipeline.progress import progress_on, status_of
+from loadmanager.pipeline.running import job_lock, spark_errors_named
 from loadmanager.pipeline.runtime import (
     SparkUnavailable,
     addresses,
@@ -15,8 +29,13 @@ from loadmanager.pipeline.runtime import (
     own_address,
 )
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 OPENED = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+
 REFUSES_VECTOR = 'case "$*" in *incubator*) exit 1;; esac\n'
+
 WARNS_OF_OPENED = (
     'case "$*" in *sun.security.action*) echo "WARNING: package x not in java.base" >&2;; esac\n'
 )
@@ -128,3 +147,201 @@ def test_masters_that_do_not_answer_are_told_with_why() -> None:
     told = rf"no Spark master answers at {master} \(.*Connection refused\); expected one that runs"
     with pytest.raises(SparkUnavailable, match=told):
         own_address(master)
+
+
+HOLDER = """
+import sys
+from loadmanager.pipeline.running import job_lock
+with job_lock(sys.argv[1], "rollup"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_folder_is_held_by_one_process_until_it_is_killed(tmp_path: Path) -> None:
+    out = str(tmp_path / "out")
+    command = [sys.executable, "-c", HOLDER, out]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with (
+            pytest.raises(PipelineError, match="out: another rollup is writing to it"),
+            job_lock(out, "rollup"),
+        ):
+            pass
+        with job_lock(out, "moves"):
+            assert not (tmp_path / "out" / ".ingest.lock").exists()
+        holder.kill()
+    with job_lock(out, "rollup"):
+        assert (tmp_path / "out").is_dir()
+
+
+def test_a_path_and_its_url_are_the_same_folder_and_elsewhere_nothing_is_held(
+    tmp_path: Path,
+) -> None:
+    url = f"file://{tmp_path}/a%20b"
+    with job_lock(url, "x"), pytest.raises(PipelineError), job_lock(str(tmp_path / "a b"), "x"):
+        pass
+    with job_lock("s3a://bucket/tables", "x"), job_lock("s3a://bucket/tables", "x"):
+        pass
+    (tmp_path / "file").write_text("")
+    out = str(tmp_path / "file" / "out")
+    with pytest.raises(PipelineError, match="expected a writable directory"), job_lock(out, "x"):
+        pass
+
+
+JAVA = """\
+An error occurred while calling o1234.parquet.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 3 in stage 7.0 failed
+\tat org.apache.spark.scheduler.DAGScheduler.failJobAndIndependentStages(DAGScheduler.scala:2844)
+Caused by: java.io.IOException: {cause}
+\tat org.apache.hadoop.fs.RawLocalFileSystem.write(RawLocalFileSystem.java:1179)
+\t... 28 more
+"""
+
+PYTHON = """\
+An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "/opt/loadmanager/lib/python3.11/site-packages/pyspark/worker.py", line 1247, in main
+    process()
+loadmanager.core.errors.InvalidName: bundle 'x'; expected tenant/ns/0xLLLLLLLL_0xUUUUUUUU
+"""
+
+INVALID = PYTHON.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("cause", "told"),
+    [
+        ("No space left on device", "the disk is full; expected room in --out"),
+        ("java.lang.OutOfMemoryError: Java heap space", "the memory is short; expected more: "),
+        ('Cannot run program "/opt/a/bin/python3"', "a worker has no such Python; expected"),
+        ("No FileSystem for scheme s3a", "Spark does not support this kind of address; expected"),
+        ("Answer from Java side is empty", "Spark's Java is gone; the system kills it"),
+    ],
+)
+def test_what_users_can_mend_is_told_with_what_to_do(cause: str, told: str) -> None:
+    said = plain_cause(JAVA.format(cause=cause))
+    assert said.startswith(told)
+    assert cause in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        pytest.param(JAVA.format(cause="bad"), "java.io.IOException: bad", id="the last of causes"),
+        pytest.param(PYTHON, INVALID, id="the exception of a worker"),
+        pytest.param("\n  [NOT_FOUND] rounds\n== SQL ==", "[NOT_FOUND] rounds", id="first line"),
+        pytest.param("", "it failed without a word", id="nothing"),
+    ],
+)
+def test_anything_else_is_told_in_a_line(text: str, told: str) -> None:
+    assert plain_cause(text) == told
+    assert len(plain_cause("x" * 9999)) < 500
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (PySparkRuntimeError("No space left on device"), "job rollup: the disk is full; expected"),
+        (Py4JNetworkError("Answer from Java side is empty"), "job rollup: Spark's Java is gone; "),
+        (OSError(28, "No space left on device"), "job rollup: the disk is full; expected"),
+        (PipelineError("tables: there is no table rounds yet"), "tables: there is no table rounds"),
+    ],
+)
+def test_what_spark_throws_names_the_job_and_what_a_job_says_is_left(
+    error: Exception, told: str
+) -> None:
+    with pytest.raises(PipelineError) as raised, spark_errors_named("rollup"):
+        raise error
+    assert str(raised.value).startswith(told)
+    assert error in {raised.value, raised.value.__cause__}
+
+
+def stage(tasks: int, running: int, done: int, failed: int = 0) -> Any:
+    return SimpleNamespace(
+        numTasks=tasks, numActiveTasks=running, numCompletedTasks=done, numFailedTasks=failed
+    )
+
+
+@dataclass
+class Stages:
+    """Tells the same stages each time it is asked, as Spark's tracker would."""
+
+    stages: dict[int, Any]
+    asked: threading.Event = field(default_factory=threading.Event)
+
+    def getActiveStageIds(self) -> list[int]:  # noqa: N802 - Spark's name
+        return list(self.stages)
+
+    def getStageInfo(self, stageId: int) -> Any:  # noqa: N802, N803 - Spark's names
+        self.asked.set()
+        return self.stages[stageId]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def session(stages: Stages) -> "SparkSession":
+    context = SimpleNamespace(statusTracker=lambda: stages)
+    return cast("SparkSession", SimpleNamespace(sparkContext=context))
+
+
+@pytest.mark.parametrize(
+    ("stages", "told"),
+    [
+        (
+            {9: stage(200, 2, 50, 1), 8: stage(8, 1, 7), 10: None},
+            "2 stages from 8 on: 57 of 208 tasks, 3 running, 1 failed and tried again",
+        ),
+        ({7: stage(4, 1, 3)}, "stage 7: 3 of 4 tasks, 1 running"),
+        ({}, "between two stages"),
+    ],
+)
+def test_stages_that_run_at_once_are_told_together(stages: dict[int, Any], told: str) -> None:
+    assert str(status_of(Stages(stages))) == told
+
+
+def test_where_there_is_no_terminal_lines_come_while_the_job_runs_and_none_after(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.01)
+    stages, stream = Stages({7: stage(4, 1, 3)}), io.StringIO()
+    with progress_on(stream)(session(stages), "rollup"):
+        assert stages.asked.wait(30)
+    said = stream.getvalue()
+    assert said.startswith("rollup: stage 7: 3 of 4 tasks, 1 running\n")
+    assert not [one for one in threading.enumerate() if one.name == "progress"]
+    assert stream.getvalue() == said
+
+
+class Gone(Stages):
+    def getActiveStageIds(self) -> list[int]:  # noqa: N802 - Spark's name
+        self.asked.set()
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+
+def test_when_java_is_gone_progress_leaves_it_to_the_job_to_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.01)
+    stages, stream, uncaught = Gone({}), io.StringIO(), list[threading.ExceptHookArgs]()
+    monkeypatch.setattr(threading, "excepthook", uncaught.append)
+    with progress_on(stream)(session(stages), "rollup"):
+        assert stages.asked.wait(30)
+    assert stream.getvalue() == ""
+    assert uncaught == []
+
+
+def test_a_terminal_shows_a_bar_and_is_clean_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "BAR_EVERY_S", 0.01)
+    monkeypatch.setenv("TERM", "xterm")
+    stages, stream = Stages({7: stage(4, 1, 3)}), Terminal()
+    with progress_on(stream)(session(stages), "rollup"):
+        assert stages.asked.wait(30)
+    assert "rollup" in stream.getvalue()
+    # The cursor goes back up, and the line is erased.
+    assert stream.getvalue().rstrip().endswith("\x1b[2K")

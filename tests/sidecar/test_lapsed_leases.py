@@ -1,4 +1,4 @@
-"""A lease that cannot be held, or counts less than it seems to: the bundles are served by others."""
+"""A lease that cannot be held, or counts less than it seems to: others serve the bundles."""
 
 import asyncio
 

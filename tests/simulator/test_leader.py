@@ -5,11 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from modelled_cluster import BROKERS, BUNDLES, NOISE, Cluster, planner, settled
+from simulated_worlds import AT_ONCE, EXACT, Stepped, broker, run, scenario
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.plan import Cause, Reason
+from loadmanager.simulator.leader import Emptying
 from loadmanager.simulator.reports import Reported
 
 
@@ -184,3 +186,131 @@ def test_the_memory_of_a_strategy_goes_from_round_to_round(shedder: str) -> None
 def test_the_same_seed_gives_the_same_decisions() -> None:
     one, two = (settled(noise=NOISE, owner=[-1] * 20) for _ in range(2))
     assert one.leader.place(120.0, BUNDLES, {}) == two.leader.place(120.0, BUNDLES, {})
+
+
+LEAVING = (broker("b-1"),)
+
+
+def emptying(step_s: float = 5.0, base_s: float = 4.0) -> tuple[Stepped, Emptying]:
+    """Return a world in which b-1 has six bundles, b-2 six others, and who empties b-1."""
+    load = {"bundles": 12, "topics": 12, "over": "bundles"}
+    times = AT_ONCE | {"order_s": base_s / 4, "base_s": base_s}
+    stepped = Stepped(scenario(step_s=step_s, load=load, hand_over=times))
+    return stepped, Emptying(world=stepped.world, at_a_time=2, step_s=step_s)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "base_s", "leave"), [(5.0, 4.0, 2), (10.0, 4.0, 4), (60.0, 4.0, 6), (1.0, 0.0, 6)]
+)
+def test_as_many_as_get_done_one_after_the_other_leave_in_a_step(
+    step_s: float, base_s: float, leave: int
+) -> None:
+    _, empties = emptying(step_s, base_s)
+    assert len(empties.due(LEAVING, 0.0)) == leave
+
+
+def test_a_few_leave_at_a_time() -> None:
+    stepped, empties = emptying()
+    bundles = stepped.world.bundles
+    assert empties.due((), 0.0) == {}  # Nobody drains.
+    assert empties.due(LEAVING, 0.0) == dict.fromkeys((bundles[0], bundles[2]), broker("b-1"))
+
+
+def test_what_is_under_way_already_counts() -> None:
+    stepped, empties = emptying()
+    stepped.order(stepped.world.bundles[0], "b-2")
+    assert list(empties.due(LEAVING, 0.0)) == [stepped.world.bundles[2]]
+    stepped.order(stepped.world.bundles[2], "b-2")
+    assert empties.due(LEAVING, 0.0) == {}
+    stepped.until(5.0)
+    assert len(empties.due(LEAVING, 5.0)) == 2
+
+
+def test_what_nobody_could_take_is_left_alone_for_a_moment() -> None:
+    stepped, empties = emptying()
+    bundles = stepped.world.bundles
+    empties.refused([bundles[0]], 10.0)
+    assert list(empties.due(LEAVING, 11.0)) == [bundles[2], bundles[4]]
+    assert list(empties.due(LEAVING, 12.0)) == [bundles[0], bundles[2]]
+    empties.refused([bundles[0]], 20.0)
+    empties.due((), 20.5)  # Another drain begins anew.
+    assert bundles[0] in empties.due(LEAVING, 21.0)
+
+
+def test_the_bundles_of_one_broker_that_vanished_go_on_at_once() -> None:
+    cluster = settled()
+    lost = cluster.lose(1)
+    cluster.step()
+    moves = cluster.leader.place(cluster.now_s, lost, {})
+    assert [move.bundle for move in moves] == lost
+    assert BROKERS[1] not in {move.target for move in moves}
+
+
+def test_the_bundles_of_brokers_that_vanished_together_wait_for_their_return() -> None:
+    cluster = settled()
+    lost = cluster.lose(1, 2)
+    cluster.step()
+    assert cluster.leader.place(cluster.now_s, lost, {}) == []
+    plan = cluster.leader.round(cluster.now_s + 1.0, {}, lost)
+    assert plan.moves == ()
+    assert len(cluster.leader.place(cluster.now_s + 9.9, [*lost, BUNDLES[0]], {})) == 1
+    assert len(cluster.leader.place(cluster.now_s + 10.0, lost, {})) == len(lost)
+
+
+def test_brokers_that_came_back_are_waited_for_no_more_and_anew() -> None:
+    cluster = settled()
+    lost = cluster.lose(1, 2)
+    cluster.step()
+    assert cluster.leader.place(cluster.now_s, lost, {}) == []
+    cluster.present = [True] * 4
+    cluster.step()
+    assert len(cluster.leader.place(cluster.now_s, lost, {})) == len(lost)
+    for row, bundle in enumerate(BUNDLES):
+        cluster.owner[row] = 1 if bundle in lost else cluster.owner[row]
+    cluster.step()
+    assert cluster.leader.place(cluster.now_s, [], {}) == []
+    again = cluster.lose(1)
+    cluster.step()
+    assert len(cluster.leader.place(cluster.now_s, again, {})) == len(again)
+
+
+@pytest.mark.parametrize(
+    ("session_s", "steps_between", "waits"),
+    [(30.0, 0, True), (15.0, 1, False), (25.0, 1, True), (30.0, 1, True)],
+)
+def test_brokers_that_vanish_within_a_session_count_as_together(
+    session_s: float, steps_between: int, *, waits: bool
+) -> None:
+    cluster = settled(session_s=session_s)
+    first = cluster.lose(1)
+    cluster.step()
+    assert len(cluster.leader.place(cluster.now_s, first, {})) == len(first)
+    for bundle in first:
+        cluster.owner[BUNDLES.index(bundle)] = 0
+    for _ in range(steps_between):
+        cluster.step()
+        cluster.leader.place(cluster.now_s, [], {})
+    second = cluster.lose(2)
+    cluster.step()  # With a step between, the other one has been missed for 20 s by now.
+    assert bool(cluster.leader.place(cluster.now_s, second, {})) is not waits
+
+
+@pytest.mark.parametrize(("session_timeout_s", "placed_s"), [(5.0, 125.0), (30.0, 160.0)])
+def test_a_simulated_leader_goes_by_the_sessions_of_its_scenario(
+    session_timeout_s: float, placed_s: float
+) -> None:
+    # The second broker is missed 20 s after the first: with the longer session its bundles wait
+    # another 10 s for it to come back.
+    crashes = [
+        {"kind": "crash", "at_s": at_s, "brokers": [name]}
+        for at_s, name in ((100.0, "b-1"), (120.0, "b-2"))
+    ]
+    played = scenario(
+        brokers=4,
+        duration_s=200.0,
+        load={"bundles": 8, "topics": 8, "over": "bundles"},
+        events=crashes,
+        hand_over={"session_timeout_s": session_timeout_s},
+        noise=EXACT,
+    )
+    assert max(move.at_s for move in run(played).moves) == placed_s

@@ -1,9 +1,20 @@
+import re
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from scenario_reference import EXAMPLE, scenario_reference
 from scenario_texts import SOUND, loaded, told
 
+from loadmanager.cli import main
+from loadmanager.config.forms import Section
+from loadmanager.simulator.catalogue import find, shipped
+from loadmanager.simulator.scenario import Scenario
+from loadmanager.simulator.scenario.shapes import Key, Kinds, Several, Shape, Table, keys_of
 from loadmanager.simulator.scenario_files import ScenarioError, load_scenario
+from loadmanager.simulator.scores import SCORE_NAMES
+from loadmanager.simulator.simulation_jobs import Job, score_job
+from loadmanager.simulator.strategies import Strategy, parse_strategies
 
 
 def test_a_sound_file_is_a_scenario_with_defaults_for_the_rest(tmp_path: Path) -> None:
@@ -131,3 +142,120 @@ def test_a_trace_is_looked_for_beside_the_scenario(tmp_path: Path) -> None:
     assert told(tmp_path, text) == ['trace = "rates.csv"; expected a file; there is no rates.csv']
     (tmp_path / "rates.csv").write_text("")
     assert loaded(tmp_path, text).trace == tmp_path / "rates.csv"
+
+
+def keys_in(model: type[Section]) -> list[Key]:
+    found = list(keys_of(model).values())
+    return found + [inner for key in found for inner in keys_below(key.shape)]
+
+
+def keys_below(shape: Shape) -> list[Key]:
+    if isinstance(shape, Several):
+        return keys_below(shape.of)
+    if isinstance(shape, Table):
+        return keys_in(shape.model)
+    if isinstance(shape, Kinds):
+        return [key for model in shape.models.values() for key in keys_in(model)]
+    return []
+
+
+def run(*arguments: str | Path) -> tuple[int, str, str]:
+    result = CliRunner().invoke(main, ["config", *map(str, arguments)])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_every_key_says_what_it_does() -> None:
+    # Which kind it is says itself.
+    assert {key.name for key in keys_in(Scenario) if not key.field.description} == {"kind"}
+
+
+def test_every_key_but_those_of_a_configuration_is_in_the_reference() -> None:
+    text = scenario_reference()
+    own = [key for key in keys_in(Scenario) if key.name not in {"kind", "settings"}]
+    in_configuration = {
+        key.name
+        for name in ("report", "leader", "shedding", "placement", "planner")
+        for key in keys_below(keys_of(Scenario)[name].shape)
+    }
+    missing = [key.name for key in own if f"| `{key.name}` | {key.field.description}" not in text]
+    assert set(missing) <= in_configuration
+
+
+def test_the_example_of_the_reference_is_sound(tmp_path: Path) -> None:
+    path = tmp_path / "example.toml"
+    path.write_text(EXAMPLE)
+    assert load_scenario(path).title == "A broker joins"
+
+
+def test_a_shipped_scenario_is_found_by_name_and_ones_own_by_its_path(tmp_path: Path) -> None:
+    assert find("trace-example") == shipped()["trace-example"]
+    assert find("mine.toml") == Path("mine.toml")
+    assert find("./mine") == Path("./mine")
+    own = tmp_path / "mine"
+    own.write_text(EXAMPLE)
+    assert find(str(own)) == own
+
+
+def test_a_name_that_no_scenario_has_is_told_with_those_there_are() -> None:
+    with pytest.raises(ScenarioError) as caught:
+        find("trace-exampel")
+    (fault,) = caught.value.faults
+    assert fault.startswith(
+        "scenario 'trace-exampel'; expected a .toml file or one of all-on-one, "
+    )
+    assert fault.endswith("; did you mean trace-example?")
+
+
+def test_the_check_tells_every_mistake_of_every_file_and_ends_with_1(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.toml", tmp_path / "bad.toml"
+    good.write_text(EXAMPLE)
+    bad.write_text("seed = -1\n" + EXAMPLE)
+    code, out, err = run("check-scenario", bad, "nothing", good)
+    assert (code, out.count("sound")) == (1, 1)
+    assert err.startswith(f"{bad}: seed = -1; expected a whole number from 0 below 4294967296\n")
+    assert "scenario 'nothing'; expected" in err
+
+
+def test_the_check_reads_the_trace(tmp_path: Path) -> None:
+    path, trace = tmp_path / "x.toml", tmp_path / "rates.csv"
+    path.write_text(EXAMPLE)
+    sound = f"{path}: sound: 4 brokers, 64 bundles, 3600 s\n"
+    assert run("check-scenario", path) == (0, sound, "")
+    trace.write_text("time_s,topic,msg_rate_in\n0,a,1\n1800,a,1\n")
+    sound = f"{path}: sound: 4 brokers, 1 topics at 2 times, 3600 s\n"
+    assert run("check-scenario", path, "--trace", trace) == (0, sound, "")
+    trace.write_text("time_s,topic\n")
+    assert run("check-scenario", path, "--trace", trace)[0] == 1
+
+
+TEXT = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
+
+
+def test_the_scenario_of_the_document_runs_and_comes_out_as_it_expects(tmp_path: Path) -> None:
+    path = tmp_path / "evening.toml"
+    path.write_text(re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)[0])
+    scenario = load_scenario(path)
+    (expected,) = scenario.expect
+    pair = Strategy.parse(expected.strategies[0])
+    scores = score_job(Job(name="evening", scenario=scenario, strategy=pair, seed=scenario.seed))
+    assert expected.most is not None
+    assert getattr(scores, expected.score) <= expected.most
+    assert scores.moves > 0
+
+
+def test_the_options_and_strategies_of_the_document_exist() -> None:
+    shown = CliRunner().invoke(main, ["simulate", "--help"]).output
+    commands = [line for line in TEXT.splitlines() if line.startswith("loadmanager simulate")]
+    assert len(commands) > 3
+    for option in {one for line in commands for one in re.findall(r"--[a-z-]+", line)}:
+        assert option in shown
+    for pairs in {one for line in commands for one in re.findall(r"--strategy (\S+)", line)}:
+        assert parse_strategies(pairs)
+
+
+def test_the_scores_of_the_document_exist() -> None:
+    table = TEXT.partition("## Scores")[2].partition("## ")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    told = {name for row in rows for name in re.findall(r"`([a-z][a-z_]+)`", row)}
+    assert told <= set(SCORE_NAMES)
+    assert len(told) > 10

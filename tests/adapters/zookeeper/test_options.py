@@ -1,10 +1,36 @@
+import importlib.util
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from kazoo import exceptions as kazoo
+from kazoo.protocol.states import ZnodeStat
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions, options
-from loadmanager.ports.coordination import CoordinationError
+from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeper
+from loadmanager.adapters.zookeeper.errors import rejection, translated
+from loadmanager.adapters.zookeeper.java import (
+    EmbeddedZooKeeperError,
+    find_java,
+    zookeeper_class_path,
+)
+from loadmanager.adapters.zookeeper.keepalive import (
+    LOOK_FRACTION,
+    PROBE_FRACTION,
+    SILENCE_FRACTION,
+    Keepalive,
+)
+from loadmanager.config.serving import OwnershipSettings
+from loadmanager.ports.coordination import (
+    CoordinationError,
+    Disconnected,
+    NodeExists,
+    NodeMissing,
+    NotEmpty,
+    SessionLost,
+    VersionMismatch,
+)
 
 LOGIN = {"digest_user": "carol", "digest_password": "known to her"}
 
@@ -96,3 +122,164 @@ def test_pauses_between_attempts_are_a_small_part_of_the_session(
         hosts="a:1", session_timeout_s=timeout_s, reconnect_delay_max_s=told_s
     )
     assert options.longest_pause_s == pytest.approx(expected_s)
+
+
+STAT = ZnodeStat(*range(11))
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (kazoo.NoNodeError(), NodeMissing),
+        (kazoo.NodeExistsError(), NodeExists),
+        (kazoo.BadVersionError(), VersionMismatch),
+        (kazoo.NotEmptyError(), NotEmpty),
+        (kazoo.ConnectionLoss(), Disconnected),
+        (kazoo.OperationTimeoutError(), Disconnected),
+        (kazoo.SessionMovedError(), Disconnected),
+        (kazoo.ConnectionClosedError(), Disconnected),
+        (kazoo.AuthFailedError(), Disconnected),
+        (kazoo.SessionExpiredError(), SessionLost),
+        (kazoo.NoAuthError(), CoordinationError),
+        (kazoo.QuotaExceededError(), CoordinationError),
+    ],
+)
+def test_an_error_keeps_its_meaning_and_names_the_path(
+    error: kazoo.KazooException, expected: type[CoordinationError]
+) -> None:
+    made = translated(error, "/a")
+    assert type(made) is expected
+    assert str(made).startswith("/a: ")
+
+
+def test_results_without_an_error_are_no_rejection() -> None:
+    assert rejection(["/a", True, STAT], ["/a", "/b", "/c"]) is None
+
+
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_the_operation_that_failed_is_found_among_those_it_took_along(index: int) -> None:
+    results: list[object] = [kazoo.RolledBackError()] * index
+    results.append(kazoo.BadVersionError())
+    results += [kazoo.RuntimeInconsistency()] * (2 - index)
+    rejected = rejection(results, ["/a", "/b", "/c"])
+    assert rejected is not None
+    assert rejected.index == index
+    assert isinstance(rejected.cause, VersionMismatch)
+    assert str(rejected.cause).startswith(("/a", "/b", "/c")[index])
+
+
+def test_a_commit_with_no_culprit_is_rejected_all_the_same() -> None:
+    rejected = rejection([kazoo.RuntimeInconsistency()] * 2, ["/a", "/b"])
+    assert rejected is not None
+    assert rejected.index == 0
+    assert "RuntimeInconsistency" in str(rejected.cause)
+
+
+def test_an_owed_answer_makes_a_link_dead_after_a_quarter_of_the_session() -> None:
+    keepalive = Keepalive(12.0, now_s=100.0)
+    keepalive.asked(110.0)
+    assert not keepalive.is_dead(113.0)
+    assert keepalive.is_dead(113.1)
+
+
+def test_any_answer_is_a_sign_of_life() -> None:
+    keepalive = Keepalive(12.0, now_s=100.0)
+    keepalive.asked(100.0)
+    keepalive.asked(100.0)
+    keepalive.answered(102.9)
+    assert not keepalive.is_dead(105.8)
+    assert keepalive.is_dead(106.0)
+
+
+def test_requests_alone_are_no_sign_of_life() -> None:
+    keepalive = Keepalive(12.0, now_s=100.0)
+    for at_s in (100.0, 101.0, 102.0, 103.0):
+        keepalive.asked(at_s)
+    assert keepalive.is_dead(103.1)
+
+
+def test_a_link_that_owes_nothing_is_not_dead_but_asked() -> None:
+    keepalive = Keepalive(12.0, now_s=100.0)
+    assert not keepalive.wants_probe(101.9)
+    assert keepalive.wants_probe(102.0)
+    assert not keepalive.is_dead(1000.0)
+    keepalive.asked(102.0)
+    assert not keepalive.wants_probe(1000.0)
+    keepalive.answered(102.5)
+    assert not keepalive.wants_probe(104.0)
+
+
+def test_a_dead_link_shows_well_before_two_thirds_of_the_session() -> None:
+    assert PROBE_FRACTION + SILENCE_FRACTION + 2 * LOOK_FRACTION < 1 / 2
+
+
+def test_a_link_is_not_probed_between_the_heartbeats_of_an_agent() -> None:
+    assert OwnershipSettings().heartbeat_fraction < PROBE_FRACTION
+
+
+def java_that_exits(folder: Path, code: int) -> Path:
+    java = folder / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho broken >&2\nexit {code}\n")
+    java.chmod(0o755)
+    return java
+
+
+def hide_packages(monkeypatch: pytest.MonkeyPatch, **found: object) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", found.get)
+
+
+def test_java_home_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    java = java_that_exits(tmp_path, 0)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert find_java() == java
+
+
+def test_a_java_that_does_not_run_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    java_that_exits(tmp_path / "broken", 1)
+    good = java_that_exits(tmp_path / "good", 0)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "broken"))
+    monkeypatch.setenv("PATH", str(good.parent))
+    assert find_java() == good
+
+
+def test_without_a_java_the_error_says_what_was_tried_and_how_to_get_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    java_that_exits(tmp_path, 3)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", "")
+    hide_packages(monkeypatch)
+    expected = r"JAVA_HOME: .*java: exit code 3: broken.*pip install 'loadmanager\[demo\]'"
+    with pytest.raises(EmbeddedZooKeeperError, match=expected):
+        EmbeddedZooKeeper().start()
+
+
+def test_without_any_java_the_error_says_where_it_looked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", "")
+    hide_packages(monkeypatch)
+    with pytest.raises(EmbeddedZooKeeperError, match="looked at JAVA_HOME, the PATH"):
+        find_java()
+
+
+def test_without_pyspark_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    hide_packages(monkeypatch)
+    with pytest.raises(EmbeddedZooKeeperError, match=r"pip install 'loadmanager\[demo\]'"):
+        zookeeper_class_path()
+
+
+def test_a_pyspark_without_zookeeper_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hide_packages(monkeypatch, pyspark=SimpleNamespace(origin=str(tmp_path / "__init__.py")))
+    with pytest.raises(EmbeddedZooKeeperError, match=f"{tmp_path}.*no zookeeper-"):
+        zookeeper_class_path()
+
+
+def test_the_class_path_holds_the_server_and_little_else() -> None:
+    names = [Path(jar).name for jar in zookeeper_class_path().split(":")]
+    assert any(name.startswith("zookeeper-jute-") for name in names)
+    assert all("spark" not in name for name in names)
