@@ -21,11 +21,13 @@ Answer = TypeVar("Answer")
 
 RUNTIME: Final = "/admin/v2/brokers/configuration/runtime"
 _MOST_BROKERS: Final = 10_000
+FAILURE_DOMAINS: Final = "failureDomainsEnabled"
 BALANCER_KEYS: Final = (
     "loadBalancerEnabled",
     "loadBalancerSheddingEnabled",
     "loadBalancerAutoBundleSplitEnabled",
     "loadBalancerLoadSheddingStrategy",
+    FAILURE_DOMAINS,
 )
 _HOST_INTERVAL_MINUTES: Final = "loadBalancerHostUsageCheckIntervalMinutes"
 _USUAL_HOST_INTERVAL_S: Final = 60.0

@@ -58,7 +58,7 @@ class SampledOwners:
         try:
             return parse_full_topic(self._topics.get(bundle, ""))
         except InvalidName:
-            return None
+            return name_in(bundle)
 
 
 @dataclass(slots=True, kw_only=True)

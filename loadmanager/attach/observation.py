@@ -1,8 +1,11 @@
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import Any, Final
 
+import numpy as np
 from pydantic.alias_generators import to_camel
 
 from loadmanager.attach.discovery import PulsarCluster
@@ -16,7 +19,14 @@ from loadmanager.attach.strategy import (
 from loadmanager.attach.tasks import Proposal
 from loadmanager.core.bundle_task import TaskKind
 from loadmanager.core.bundle_traffic import BundleTraffic, topics_in
-from loadmanager.core.even_rates import CLOSE_ENOUGH, GREEDY_RATE, RatePlan
+from loadmanager.core.duty_moves import Served, duty_moves
+from loadmanager.core.even_rates import (
+    CLOSE_ENOUGH,
+    GREEDY_RATE,
+    RatePlan,
+    over_mean,
+    rate_plan,
+)
 from loadmanager.core.ids import (
     BrokerId,
     BundleId,
@@ -26,7 +36,7 @@ from loadmanager.core.ids import (
     range_of,
 )
 from loadmanager.core.plan import Cause, Refusal
-from loadmanager.core.rate_splits import evenest_cut, worth_cutting
+from loadmanager.core.rate_splits import NEAR_ENOUGH, evenest_cut, worth_cutting
 from loadmanager.core.rates import total
 from loadmanager.core.reason_texts import REASONS
 from loadmanager.core.wire.policies import isolation_to_json
@@ -76,7 +86,11 @@ def _share(value: float, mean: float) -> float:
 
 GREEDY: Final = GreedyRate()
 _RATES: Final = ("msgs_in_per_s", "msgs_out_per_s", "bytes_in_per_s", "bytes_out_per_s")
-_PULSARS_OWN: Final = ("pulsar/system", "public/functions")
+_PULSARS_OWN: Final = (Namespace("pulsar/system"), Namespace("public/functions"))
+_PARTIAL: Final = "a topic was loaded within the window: its rates are not known yet"
+_GROUPED: Final = "its namespace has an anti-affinity group"
+LEAST_NEEDED: Final = 0.02
+"""A bundle with topics that others need moves for traffic of at least this part of a broker's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +100,9 @@ class Rules:
     ``exclude`` are patterns of namespaces (``tenant/name``, with ``*``) that are left alone. Moves
     of bundles with non-persistent topics lose the messages in flight. With ``move_partial`` a
     bundle may move if one of its topics was loaded within the window, so that its rates are lower
-    bounds. With ``place_new`` bundles of new namespaces are placed before their first lookup.
+    bounds. With ``move_system`` bundles of Pulsar's own namespaces may move; ``pinned`` are the
+    names, or their begins, of topics that others need whose bundles stay. With ``place_new``
+    bundles of new namespaces are placed before their first lookup.
     """
 
     exclude: tuple[str, ...] = ()
@@ -95,22 +111,26 @@ class Rules:
     move_partial: bool = True
     split: bool = False
     place_new: bool = False
+    move_system: bool = False
+    pinned: tuple[str, ...] = ()
 
     def why_stays(self, bundle: BundleId, traffic: BundleTraffic) -> str:
         """Return why a bundle is never moved, "" if it may be."""
-        namespace = namespace_of(bundle)
+        namespace, needed = namespace_of(bundle), traffic.needed.rpartition("/")[2]
+        own = namespace in _PULSARS_OWN and not self.move_system
         non_persistent = traffic.non_persistent and not self.move_non_persistent
         excluded = any(fnmatchcase(namespace, pattern) for pattern in self.exclude)
         reasons = (
             (belongs_to_a_broker(bundle), "belongs to its broker"),
-            (namespace in _PULSARS_OWN, f"{namespace} is Pulsar's own"),
+            (own, f"{namespace} is Pulsar's own"),
             (traffic.internal, f"holds {traffic.internal}, a topic of Pulsar's own services"),
             (non_persistent, "has non-persistent topics, which lose messages when they move"),
             (excluded, f"{namespace} is excluded"),
             (
-                traffic.partial and not self.move_partial,
-                "a topic was loaded within the window: its rates are not known yet",
+                bool(needed) and needed.startswith(self.pinned),
+                f"holds {traffic.needed}, which other topics of its namespace need",
             ),
+            (traffic.partial and not self.move_partial, _PARTIAL),
         )
         return next((why for applies, why in reasons if applies), "")
 
@@ -143,14 +163,19 @@ class Observation:
 
     @property
     def verdict(self) -> str:
+        if self.plan is None and self.proposals:
+            return f"{len(self.proposals)} moves spread bundles without traffic"
         if self.plan is None:
             why = "no traffic was counted" if self.samples else "no broker has figures"
             return f"nothing to judge yet: {why}"
         if not self.proposals:
             return f"nothing would be moved: {self._why_nothing(self.plan)}"
         count = len(self.proposals)
+        due = Counter(str(one.cause) for one in self.proposals if one.cause in _DUTIES)
+        whys = f" ({', '.join(f'{n} by {cause}' for cause, n in due.items())})" if due else ""
+        moves = f"{count} {'move' if count == 1 else 'moves'}{whys}"
         return (
-            f"{count} {'move' if count == 1 else 'moves'} would bring the fullest broker from "
+            f"{moves} would bring the fullest broker from "
             f"{self.plan.max_over_mean:.2f} to {self.plan.planned_max_over_mean:.2f} "
             "times the mean"
         )
@@ -170,6 +195,10 @@ def refusal_text(refusal: Refusal) -> str:
     return f"{REASONS[refusal.reason].meaning.removesuffix('.')}{detail}"
 
 
+_NOTHING: Final[Mapping[Namespace, str]] = MappingProxyType({})
+_DUTIES: Final = frozenset({Cause.ISOLATION, Cause.ANTI_AFFINITY, Cause.COUNT})
+
+
 def observe(
     cluster: PulsarCluster,
     samples: Mapping[BrokerId, BrokerSample],
@@ -178,10 +207,16 @@ def observe(
     grouped: Collection[Namespace] = (),
     *,
     strategy: Strategy = GREEDY,
+    unknown: Mapping[Namespace, str] = _NOTHING,
+    idle: Collection[BundleId] = (),
 ) -> Observation:
     """Return the observation of these samples; brokers without a sample are left out.
 
-    Bundles of ``grouped`` namespaces do not move, because those have an anti-affinity group.
+    Moves that policies require precede those of the strategy, which sees the bundles where they
+    are to be; last are those of ``idle`` bundles, which are spread by count. Bundles of ``grouped``
+    namespaces, which have an anti-affinity group, do not move for traffic. Those of ``unknown``
+    ones stay, for the reason given. Bundles with topics that others need move when nothing else
+    does, and a broker is still above `NEAR_ENOUGH`.
     """
     rows = tuple(
         (bundle, broker, traffic)
@@ -191,34 +226,85 @@ def observe(
     stays = {
         bundle: why for bundle, _, traffic in rows if (why := rules.why_stays(bundle, traffic))
     }
-    for bundle, *_ in rows:
-        if namespace_of(bundle) in grouped:
-            stays.setdefault(bundle, "its namespace has an anti-affinity group")
+    held = {bundle for bundle, why in stays.items() if why != _PARTIAL}
+    late: dict[BundleId, str] = {}
+    for bundle, _, traffic in rows:
+        namespace = namespace_of(bundle)
+        if namespace in unknown:
+            stays.setdefault(bundle, unknown[namespace])
+            held.add(bundle)
+        if namespace in grouped:
+            stays.setdefault(bundle, _GROUPED)
+        if traffic.needed and bundle not in stays:
+            late[bundle] = f"holds {traffic.needed}, which others need: it moves last"
     busy = {bundle for bundle, _, traffic in rows if traffic.msgs_per_s > 0}
-    staying = {bundle: why for bundle, why in stays.items() if bundle in busy}
+    given = StrategyInput(
+        cluster=cluster, samples=samples, rows=rows, stays=stays, most_moves=rules.most_moves
+    )
+    served = Served(
+        brokers=given.brokers,
+        registered=cluster.brokers,
+        bundles=tuple(bundle for bundle, *_ in rows),
+        owner=given.owner,
+        sizes=over_mean(given.rates, max(len(samples), 1)),
+        policies=cluster.isolation,
+        held=held,
+        idle=idle,
+        late={bundle for bundle, _, traffic in rows if traffic.needed},
+        apart=_PULSARS_OWN,
+    )
+    due = duty_moves(served, rules.most_moves) if rows else ()
     seen = Observation(
         cluster=cluster,
         samples=samples,
         missing=missing,
         plan=None,
         proposals=(),
-        staying=staying,
+        staying={bundle: why for bundle, why in {**stays, **late}.items() if bundle in busy},
         strategy=strategy.name,
         still=frozenset(stays),
     )
-    if not busy:
+    if not busy and not due:
         return seen
-    given = StrategyInput(
-        cluster=cluster, samples=samples, rows=rows, stays=stays, most_moves=rules.most_moves
-    )
-    chosen = strategy.choose(given)
+    urgent = [one for one in due if one.cause is not Cause.COUNT]
+    left = rules.most_moves - len(urgent)
+    placed = list(rows)
+    for row, target, _ in urgent:
+        placed[row] = (rows[row][0], given.brokers[target], rows[row][2])
+    moving = {rows[one.bundle][0] for one in due}
+    rest = replace(given, rows=tuple(placed), stays={*stays, *late, *moving}, most_moves=left)
+    chosen = strategy.choose(rest)
+    splits = _splits(rest, chosen, strategy) if rules.split and not urgent else ()
+    if not (chosen.plan.moves or splits or due) and chosen.plan.max_over_mean > NEAR_ENOUGH:
+        eased = {*stays, *(late.keys() - _worth_their_price(served))}
+        chosen = strategy.choose(replace(rest, stays=eased, most_moves=min(left, 1)))
+    if due:
+        counted = [one for one in due if one.cause is Cause.COUNT]
+        added = (*urgent, *counted[: left - len(chosen.plan.moves)])
+        moves = {one.bundle: one.target for one in urgent}
+        moves.update((one.bundle, one.target) for one in chosen.plan.moves)
+        moves.update((one.bundle, one.target) for one in added)
+        chosen = replace(
+            chosen,
+            plan=rate_plan(given.rates, given.owner, len(samples), moves.items()),
+            causes={**chosen.causes, **{rows[one.bundle][0]: one.cause for one in added}},
+        )
     return replace(
         seen,
-        plan=chosen.plan,
+        plan=chosen.plan if busy else None,
         proposals=_proposals(given, chosen, strategy.name),
-        splits=_splits(given, chosen, strategy) if rules.split else (),
+        splits=splits,
         refusals=chosen.refusals,
     )
+
+
+def _worth_their_price(served: Served) -> set[BundleId]:
+    """Return the bundles of at least `LEAST_NEEDED` on brokers above `NEAR_ENOUGH`."""
+    loads = np.zeros((len(served.brokers), served.sizes.shape[1]))
+    np.add.at(loads, served.owner, served.sizes)
+    full = loads.max(axis=1)[served.owner] > NEAR_ENOUGH
+    worth = np.flatnonzero(full & (served.sizes.max(axis=1) >= LEAST_NEEDED))
+    return {served.bundles[row] for row in worth.tolist()}
 
 
 def _proposals(given: StrategyInput, chosen: ChosenMoves, strategy: str) -> tuple[Proposal, ...]:
@@ -229,8 +315,12 @@ def _proposals(given: StrategyInput, chosen: ChosenMoves, strategy: str) -> tupl
         cause = chosen.causes.get(bundle, Cause.IMBALANCE)
         weighed = chosen.weighed.get(bundle, "")
         why = f"{source} is fullest"
-        if strategy != GREEDY_RATE:
+        if cause in _DUTIES:
+            why = _why_due(given, bundle, source, cause)
+        elif strategy != GREEDY_RATE:
             why = f"{strategy} takes it off {source} ({cause})"
+        if traffic.needed and cause not in _DUTIES:
+            why = f"{why}, and no bundle without topics that others need helps"
         reason = (
             f"{why}; {traffic.msgs_per_s:,.0f} msg/s go to {target}, "
             f"then the fullest broker has {move.max_over_mean:.2f} times the mean"
@@ -248,9 +338,33 @@ def _proposals(given: StrategyInput, chosen: ChosenMoves, strategy: str) -> tupl
                 bytes_per_s=traffic.bytes_per_s,
                 max_over_mean=move.max_over_mean,
                 weighed=weighed,
+                needing=_needing(given, bundle) if traffic.needed else "",
             )
         )
     return tuple(found)
+
+
+def _why_due(given: StrategyInput, bundle: BundleId, source: BrokerId, cause: Cause) -> str:
+    policies, namespace = given.cluster.isolation, namespace_of(bundle)
+    if cause is Cause.COUNT:
+        return f"{source} has the most bundles without traffic"
+    if cause is Cause.ANTI_AFFINITY:
+        group = policies.anti_affinity[namespace]
+        return f"{source} serves other namespaces of the anti-affinity group {group}"
+    governing = policies.governing(namespace)
+    names = [name for name, one in policies.isolation.items() if governing in (None, one)]
+    return f"isolation policy {', '.join(sorted(names))} keeps it off {source}"
+
+
+def _needing(given: StrategyInput, bundle: BundleId) -> str:
+    """Return a topic of the bundle's namespace that is in another bundle, "" if none is seen."""
+    namespace = namespace_of(bundle)
+    others = (
+        traffic.topic
+        for other, _, traffic in given.rows
+        if other != bundle and namespace_of(other) == namespace
+    )
+    return next(filter(None, others), "")
 
 
 def _splits(given: StrategyInput, chosen: ChosenMoves, strategy: Strategy) -> tuple[Proposal, ...]:

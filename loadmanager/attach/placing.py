@@ -32,6 +32,8 @@ MOST_BUNDLES: Final = 128
 
 _TRIED_FOR_S: Final = 60.0
 _MOST_NAMES: Final = 100_000
+_COORDINATORS: Final = "transaction_coordinator_assign"
+_MOST_COORDINATORS: Final = 64
 
 
 @dataclass(slots=True)
@@ -105,7 +107,7 @@ def spread(
 ) -> list[Proposal]:
     """Return a broker for each bundle: with the fewest of the namespace, then the fewest msg/s."""
     isolation, brokers = cluster.isolation, tuple(samples)
-    open_mask = open_to(isolation, isolation.governing(namespace), brokers)
+    open_mask = open_to(isolation, isolation.governing(namespace), brokers, cluster.brokers)
     counts = {
         broker: sum(namespace_of(one) == namespace for one in samples[broker].bundles)
         for broker, is_open in zip(brokers, open_mask, strict=True)
@@ -141,8 +143,14 @@ def holds_policies(bundle: BundleId) -> bool:
 
 
 def name_in(bundle: BundleId) -> TopicName | None:
-    """Return the name of a topic whose hash is in a bundle; its lookup creates no topic."""
-    return _topic_in(bundle, (f"loadmanager-{number}" for number in range(_MOST_NAMES)))
+    """Return the name of a topic whose hash is in a bundle; its lookup creates no topic.
+
+    Topics of transaction coordinators exist, which some brokers require of what they look up.
+    """
+    coordinators = (f"{_COORDINATORS}-partition-{number}" for number in range(_MOST_COORDINATORS))
+    others = (f"loadmanager-{number}" for number in range(_MOST_NAMES))
+    system = namespace_of(bundle) == "pulsar/system"
+    return _topic_in(bundle, chain(coordinators if system else (), others))
 
 
 def _topic_in(bundle: BundleId, local_names: Iterable[str]) -> TopicName | None:

@@ -28,6 +28,7 @@ from loadmanager.core.round_memory import RoundMemory
 
 Samples = Mapping[BrokerId, BrokerSample]
 Missing = Mapping[BrokerId, str]
+Rows = tuple[tuple[BundleId, BrokerId, BundleTraffic], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,7 @@ class StrategyInput:
 
     cluster: PulsarCluster
     samples: Samples
-    rows: tuple[tuple[BundleId, BrokerId, BundleTraffic], ...]
+    rows: Rows
     stays: Collection[BundleId]
     most_moves: int
 
@@ -127,6 +128,7 @@ class GreedyRate(Strategy):
             given.brokers,
             stays=given.stays,
             policies=given.cluster.isolation,
+            registered=given.cluster.brokers,
             most_moves=given.most_moves,
         )
         return ChosenMoves(plan=plan)
@@ -140,11 +142,13 @@ def even_out(
     *,
     stays: Collection[BundleId],
     policies: Policies,
+    registered: tuple[BrokerId, ...] | None = None,
     most_moves: int,
 ) -> RatePlan:
     """Return the moves that even out rates, within the isolation policies.
 
     ``rates`` are (K, R) of the K bundles, ``owner`` (K,) the index of each one's broker.
+    ``registered`` is as in `open_to`.
     """
     kinds: dict[IsolationPolicy | None, int] = {None: 0}
     kind = [kinds.setdefault(policies.governing(namespace_of(one)), len(kinds)) for one in bundles]
@@ -155,7 +159,7 @@ def even_out(
         movable=np.array([bundle not in stays for bundle in bundles], dtype=bool),
         kind=np.array(kind, dtype=np.intp),
         gives=np.ones(len(brokers), dtype=bool),
-        takes=np.array([open_to(policies, policy, brokers) for policy in kinds]),
+        takes=np.array([open_to(policies, policy, brokers, registered) for policy in kinds]),
         most_moves=most_moves,
     )
 

@@ -10,7 +10,7 @@ from loadmanager.core.bounds import TOTAL
 from loadmanager.core.errors import InvalidName, LoadManagerError, MalformedContent
 from loadmanager.core.even_rates import Flags, Floats, Places, RatePlan
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of, parse_bundle
-from loadmanager.core.policies import NO_POLICIES, Policies, hosts_matching, open_to
+from loadmanager.core.policies import NO_POLICIES, Policies, open_to
 from loadmanager.core.wire.policies import decode_isolation
 
 _MOST_MOVES: Final = 10_000
@@ -110,7 +110,11 @@ def forecast(seen: Snapshot, change: Change) -> Forecast:
     rates = seen.rates * np.array(factors, dtype=float).reshape(-1, 1)
     owner = np.array([place.get(seen.brokers[at], -1) for at in seen.owner], dtype=np.intp)
     lost = np.flatnonzero(owner < 0)
-    may = {row: _may_serve(seen.policies, seen.bundles[row], names) for row in lost.tolist()}
+    policies = seen.policies
+    may = {
+        row: open_to(policies, policies.governing(namespace_of(seen.bundles[row])), names)
+        for row in lost.tolist()
+    }
     _place(may, owner, rates, len(brokers))
     served = owner >= 0
     changed = Snapshot(
@@ -141,15 +145,6 @@ def forecast(seen: Snapshot, change: Change) -> Forecast:
         placed=int(served[lost].sum()),
         unserved=tuple(seen.bundles[row] for row in np.flatnonzero(~served).tolist()),
     )
-
-
-def _may_serve(policies: Policies, bundle: BundleId, brokers: tuple[BrokerId, ...]) -> Flags:
-    """Return the brokers that may serve a bundle: secondary ones only if no primary one is left."""
-    policy = policies.governing(namespace_of(bundle))
-    primary = open_to(policies, policy, brokers)
-    if policy is None or primary.any():
-        return primary
-    return hosts_matching(policy.secondary, brokers)
 
 
 def _check(seen: Snapshot, change: Change) -> None:

@@ -175,6 +175,18 @@ def _check_url(_context: click.Context, _option: click.Parameter, value: str) ->
     help="Move bundles with non-persistent topics as well; they lose messages in a move.",
 )
 @option(
+    "--move-system",
+    is_flag=True,
+    help="Move bundles of pulsar/system and public/functions as well, such as those of transaction "
+    "coordinators, which are spread by their number.",
+)
+@option(
+    "--pin-system",
+    is_flag=True,
+    help="Never move bundles with __change_events or transaction snapshots, which otherwise move "
+    "when nothing else does.",
+)
+@option(
     "--most-moves",
     default=20,
     type=click.IntRange(0, 10_000),

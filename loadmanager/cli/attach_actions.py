@@ -33,6 +33,7 @@ from loadmanager.cli.attach_page import AttachOverviews, served_metrics, served_
 from loadmanager.config import Config, PlacementSettings, SheddingSettings, load_config
 from loadmanager.config.planning import planner_of
 from loadmanager.config.strategies import go_together, not_together
+from loadmanager.core.bundle_traffic import CHANGE_EVENTS, SNAPSHOTS
 from loadmanager.core.even_rates import GREEDY_RATE
 from loadmanager.core.move_limits import MoveBudget, MoveLimits
 from loadmanager.core.placement import PLACEMENTS
@@ -138,6 +139,8 @@ class AttachActions:
             move_partial=move_partial,
             split=self._options["split"],
             place_new=self._options["place_new"],
+            move_system=self._options["move_system"],
+            pinned=(CHANGE_EVENTS, SNAPSHOTS) if self._options["pin_system"] else (),
         )
 
     async def _observe(self) -> int:

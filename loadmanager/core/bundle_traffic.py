@@ -52,8 +52,11 @@ def between(before: Mapping[str, Counters], after: Mapping[str, Counters], took_
     return Window(rates, frozenset(partial))
 
 
-CHANGE_EVENTS = "__change_events"
-"""Pulsar's topic for the policies of each namespace; it moves with its bundle as any other."""
+CHANGE_EVENTS: Final = "__change_events"
+"""Pulsar's topic for the policies of the topics of each namespace, which it reads to load them."""
+
+SNAPSHOTS: Final = "__transaction_buffer_snapshot"
+"""Begin of the names of topics without which no topic with transactions of a namespace loads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +64,16 @@ class BundleTraffic(Rates):
     """The traffic of one bundle over one window: the sums of its topics.
 
     If ``partial``, a topic was loaded within the window, so the rates are lower bounds. Messages of
-    ``non_persistent`` topics are lost during a move. ``topic`` is the first that was counted, and
-    ``internal`` one of Pulsar's own services that should not be moved, "" for none.
+    ``non_persistent`` topics are lost during a move. ``topic`` is the first that was counted,
+    ``needed`` one that Pulsar reads to load the namespace's other topics, and ``internal`` one of
+    its own services that should not be moved, "" for none.
     """
 
     topics: int = 0
     topic: str = ""
     partial: bool = False
     non_persistent: bool = False
+    needed: str = ""
     internal: str = ""
 
     def stats(self) -> BundleStats:
@@ -97,13 +102,15 @@ def bundle_traffic(
             homeless += 1
             continue
         sums = found[bundle]
-        internal = topic.local.startswith("__") and topic.local != CHANGE_EVENTS
+        needed = topic.local == CHANGE_EVENTS or topic.local.startswith(SNAPSHOTS)
+        internal = topic.local.startswith("__") and not needed
         found[bundle] = BundleTraffic(
             *total((sums, rates)).row(),
             topics=sums.topics + 1,
             topic=sums.topic or name,
             partial=sums.partial or name in window.partial,
             non_persistent=sums.non_persistent or topic.domain == "non-persistent",
+            needed=max(sums.needed, name if needed else ""),
             internal=sums.internal or (name if internal else ""),
         )
     return found, homeless

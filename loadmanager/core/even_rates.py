@@ -124,7 +124,7 @@ def rate_plan(
 
 class _Planning:
     def __init__(self, rates: Floats, owner: Places, brokers: int) -> None:
-        self.sizes = _over_mean(rates, brokers)
+        self.sizes = over_mean(rates, brokers)
         self.loads = np.zeros((brokers, self.sizes.shape[1]))
         np.add.at(self.loads, owner, self.sizes)
         self.owner = owner.copy()
@@ -142,7 +142,7 @@ class _Planning:
         return RatePlan(tuple(self.moves), self._before, _least(self.sizes, len(self.loads)))
 
 
-def _over_mean(rates: Floats, brokers: int) -> Floats:
+def over_mean(rates: Floats, brokers: int) -> Floats:
     """Return sizes relative to the mean of a broker, without rates that are zero."""
     means = rates.sum(axis=0) / brokers
     busy = means > LEAST_RATE_PER_S

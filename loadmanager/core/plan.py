@@ -14,6 +14,9 @@ class Cause(StrEnum):
     REQUESTED = "requested"
     OVERSIZED = "oversized"
     INHERITED = "inherited"
+    ISOLATION = "isolation"
+    ANTI_AFFINITY = "anti_affinity"
+    COUNT = "count"
 
 
 class Reason(StrEnum):

@@ -82,14 +82,22 @@ def hosts_matching(patterns: tuple[str, ...], brokers: tuple[BrokerId, ...]) -> 
 
 
 def open_to(
-    policies: Policies, policy: IsolationPolicy | None, brokers: tuple[BrokerId, ...]
+    policies: Policies,
+    policy: IsolationPolicy | None,
+    brokers: tuple[BrokerId, ...],
+    registered: tuple[BrokerId, ...] | None = None,
 ) -> Mask:
-    """Return the brokers that may take bundles regardless of load.
+    """Return which of ``brokers`` may take bundles regardless of load.
 
-    With a policy these are its primary brokers; without one, the brokers that are primary in no
-    policy.
+    With a policy these are its primary brokers, and its secondary ones while fewer than
+    ``min_limit`` primary brokers are ``registered`` (by default ``brokers``); without one, the
+    brokers that are primary in no policy.
     """
     if policy is not None:
-        return hosts_matching(policy.primary, brokers)
+        primary = hosts_matching(policy.primary, brokers)
+        up = primary if registered is None else hosts_matching(policy.primary, registered)
+        if np.count_nonzero(up) >= policy.min_limit:
+            return primary
+        return primary | hosts_matching(policy.secondary, brokers)
     patterns = (pattern for one in policies.isolation.values() for pattern in one.primary)
     return ~hosts_matching(tuple(patterns), brokers)

@@ -25,6 +25,9 @@ CAUSES: Final[Mapping[Cause, str]] = MappingProxyType(
         Cause.REQUESTED: "An operator requested its unload from the broker.",
         Cause.OVERSIZED: "It has more traffic, topics or sessions than one bundle may have.",
         Cause.INHERITED: "A former leader ordered it, and it is not carried out yet.",
+        Cause.ISOLATION: "An isolation policy forbids its broker to serve it.",
+        Cause.ANTI_AFFINITY: "Its broker served other namespaces of its anti-affinity group.",
+        Cause.COUNT: "Its broker had more bundles without traffic than others.",
     }
 )
 

@@ -25,7 +25,7 @@ from loadmanager.common.context import Context
 from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.common.subscriptions import Subscriptions
 from loadmanager.config import Config
-from loadmanager.core.bundle_traffic import BundleTraffic
+from loadmanager.core.bundle_traffic import SNAPSHOTS, BundleTraffic
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName, LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, parse_broker
@@ -37,6 +37,7 @@ from loadmanager.pulsar_sidecar.broker import PulsarBroker
 from loadmanager.pulsar_sidecar.observing_agent import ObservingAgent
 from loadmanager.pulsar_sidecar.term import PulsarTerm, balancer_of, log_restored
 
+_RULES: Final = Rules(pinned=(SNAPSHOTS,))
 _NO_HANDOVERS: Final[Mapping[BundleId, BrokerId]] = MappingProxyType({})
 
 
@@ -156,7 +157,7 @@ class BesidePulsar:
         return partial(ObservedLookups, self.broker)
 
     def stays(self, bundle: BundleId, /) -> bool:
-        return bool(Rules().why_stays(bundle, BundleTraffic()))
+        return bool(_RULES.why_stays(bundle, BundleTraffic()))
 
     def term(self, context: Context, term: Term, /) -> PulsarTerm:
         self._term = PulsarTerm(context, term, self.broker, self.cluster)
@@ -176,7 +177,7 @@ def make_pulsar_broker(config: Config) -> PulsarBroker:
         PulsarAdmin(access),
         settings.admin_url or config.broker.http_url,
         config.broker.id,
-        Rules().why_stays,
+        _RULES.why_stays,
     )
 
 

@@ -39,6 +39,7 @@ class FakeBroker:
     """
 
     name: str = ""
+    host: str = "127.0.0.1"
     owned: list[str] = field(default_factory=list)
     topics: dict[str, list[float]] = field(default_factory=dict)
     grows: dict[str, tuple[float, float, float, float]] = field(default_factory=dict)
@@ -362,8 +363,8 @@ def running(cluster: FakePulsar) -> Iterator[FakePulsar]:
             app.router.add_route("*", "/{path:.*}", handle)
             runner = web.AppRunner(app, shutdown_timeout=0.1)
             await runner.setup()
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            broker.name = f"127.0.0.1:{runner.addresses[0][1]}"
+            await web.TCPSite(runner, broker.host, 0).start()
+            broker.name = f"{broker.host}:{runner.addresses[0][1]}"
             runners.append(runner)
 
     async def stop() -> None:

@@ -1,0 +1,245 @@
+"""What `attach` moves whatever the traffic: what policies require, and bundles without traffic."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attach_process import attached
+from click.testing import CliRunner
+from fake_pulsar import FakeBroker, FakePulsar, running
+
+from loadmanager.attach.discovery import PulsarCluster
+from loadmanager.attach.observation import Observation, Rules, observe
+from loadmanager.attach.sampling import BrokerSample
+from loadmanager.cli import main
+from loadmanager.core.bundle_traffic import CHANGE_EVENTS, SNAPSHOTS, BundleTraffic
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.ids import BrokerId, BundleId, Namespace
+from loadmanager.core.plan import Cause
+from loadmanager.core.policies import IsolationPolicy, Policies
+from tests.attach.conftest import topics_in_bundles
+
+BROKERS = tuple(BrokerId(f"127.0.0.{number}:8080") for number in range(1, 5))
+SYSTEM = Boundaries.even(Namespace("pulsar/system"), 4)
+
+
+@pytest.fixture
+def hosts() -> Iterator[FakePulsar]:
+    """Run three brokers on hosts of their own, evenly loaded by bundles with a topic each."""
+    shares: list[dict[str, str]] = [{}, {}, {}]
+    for number, (bundle, topic) in enumerate(topics_in_bundles().items()):
+        shares[number % 3][bundle] = topic
+    brokers = [
+        FakeBroker(
+            host=f"127.0.0.{number}",
+            owned=list(share),
+            topics={topic: [1000.0, 0.0, 100_000.0, 0.0] for topic in share.values()},
+            grows=dict.fromkeys(share.values(), (50.0, 100.0, 5_000.0, 10_000.0)),
+        )
+        for number, share in enumerate(shares, 1)
+    ]
+    with running(FakePulsar(brokers)) as cluster:
+        yield cluster
+
+
+def once(pulsar: FakePulsar, *options: str) -> dict[str, Any]:
+    command = ["attach", "--pulsar", pulsar.url, "--interval", "0.2", "--once", "--json"]
+    found = CliRunner().invoke(main, [*command, *options])
+    assert found.exit_code == 0, found.output
+    told: dict[str, Any] = json.loads(found.stdout)
+    return told
+
+
+def balance(pulsar: FakePulsar, folder: Path, until: str, *options: str, times: int = 1) -> None:
+    command = ["--pulsar", pulsar.url, "--interval", "0.3", "--json", "--state-dir", str(folder)]
+    with attached(*command, "--balance", "--settle", "0", *options) as process:
+        process.until(until, times)
+        process.terminate()
+        assert process.wait() == 0
+
+
+def policy(primary: str, secondary: str = "", min_limit: int = 1) -> dict[str, object]:
+    return {
+        "namespaces": ["bench/skew"],
+        "primary": [primary],
+        "secondary": [secondary] if secondary else [],
+        "auto_failover_policy": {
+            "policy_type": "min_available",
+            "parameters": {"min_limit": str(min_limit), "usage_threshold": "100"},
+        },
+    }
+
+
+def test_a_policy_set_later_moves_what_it_forbids_with_that_reason(hosts: FakePulsar) -> None:
+    assert once(hosts)["proposals"] == []
+    first = hosts.brokers[0]
+    hosts.isolation["own"] = policy("127.0.0.1")
+    told = once(hosts)
+    forbidden = {bundle for one in hosts.brokers[1:] for bundle in one.owned}
+    assert {move["bundle"] for move in told["proposals"]} == forbidden
+    assert {(move["target"], move["cause"]) for move in told["proposals"]} == {
+        (first.name, "isolation")
+    }
+    assert "isolation policy own keeps it off" in told["proposals"][0]["reason"]
+    assert "5 moves (5 by isolation) would bring" in told["verdict"]
+    assert len(once(hosts, "--most-moves", "2")["proposals"]) == 2
+    assert once(hosts, "--exclude", "bench/*")["proposals"] == []
+
+
+@pytest.mark.parametrize(("min_limit", "targets"), [(1, {0}), (2, {0, 1})])
+def test_secondary_brokers_serve_while_too_few_primary_ones_are_up(
+    hosts: FakePulsar, min_limit: int, targets: set[int]
+) -> None:
+    hosts.isolation["own"] = policy(r"127\.0\.0\.1", r"127\.0\.0\.2", min_limit)
+    found = {move["target"] for move in once(hosts)["proposals"]}
+    assert found == {hosts.brokers[number].name for number in targets}
+
+
+def test_a_policy_is_obeyed_within_the_limits(hosts: FakePulsar, tmp_path: Path) -> None:
+    hosts.isolation["own"] = policy(r"127\.0\.0\.1")
+    balance(hosts, tmp_path, "held: 2 moves a minute", "--moves-per-minute", "2")
+    assert len(hosts.unloads) == 2
+    assert {target for _, target in hosts.unloads} == {hosts.brokers[0].name}
+
+
+def test_groups_of_all_namespaces_are_read_and_spread(hosts: FakePulsar) -> None:
+    other = "bench/other/0x00000000_0xffffffff"
+    hosts.brokers[2].owned.append(other)
+    hosts.groups.update({"bench/skew": "apart", "bench/other": "apart"})
+    told = once(hosts)
+    leaving = {one for one in hosts.brokers[2].owned if one != other}
+    assert {move["bundle"] for move in told["proposals"]} == leaving
+    assert {move["cause"] for move in told["proposals"]} == {"anti_affinity"}
+    assert "other namespaces of the anti-affinity group apart" in told["proposals"][0]["reason"]
+    for bundle in leaving:
+        hosts.hand_over(bundle, hosts.brokers[1])
+    told = once(hosts)
+    assert told["proposals"] == []
+    assert set(told["staying"].values()) == {"its namespace has an anti-affinity group"}
+
+
+def test_failure_domains_are_used_where_pulsar_uses_them(hosts: FakePulsar) -> None:
+    first, second, third = hosts.brokers
+    for bundle in [*second.owned, *third.owned]:
+        hosts.hand_over(bundle, first)
+    other = "bench/other/0x00000000_0xffffffff"
+    second.owned.append(other)
+    hosts.groups.update({"bench/skew": "apart", "bench/other": "apart"})
+    hosts.domains.update({"east": {"brokers": [first.name, second.name]}})
+    assert once(hosts)["proposals"] == []
+    hosts.settings["failureDomainsEnabled"] = "true"
+    (move,) = once(hosts)["proposals"]
+    assert (move["bundle"], move["target"]) == (other, third.name)
+
+
+def test_a_namespace_whose_group_is_not_known_stays_and_others_move(pulsar: FakePulsar) -> None:
+    first = pulsar.brokers[0]
+    first.refuses("/admin/v2/namespaces/bench/skew/antiAffinity", 500, "no such luck")
+    told = once(pulsar)
+    assert told["proposals"] == []
+    (why,) = set(told["staying"].values())
+    assert why.startswith("its anti-affinity group is not known")
+    assert "no such luck" in why
+    free = Boundaries.even(Namespace("bench/free"), 2)
+    first.owned += free.bundles
+    for number in range(16):
+        topic = f"persistent://bench/free/topic-{number}"
+        first.topics[topic], first.grows[topic] = [1e3] * 4, (50.0, 100.0, 5e3, 1e4)
+    assert {move["bundle"] for move in once(pulsar)["proposals"]} <= set(free.bundles)
+
+
+def test_bundles_without_traffic_are_spread_by_count_after_three_windows(
+    pulsar: FakePulsar, tmp_path: Path
+) -> None:
+    pulsar.brokers[0].grows.clear()
+    balance(pulsar, tmp_path, "no traffic was counted", times=4)
+    counts = [sum("bench" in name for name in one.owned) for one in pulsar.brokers]
+    assert counts in ([3, 3, 2], [3, 2, 3])
+    assert len(pulsar.unloads) == 5
+
+
+# --- on values ------------------------------------------------------------------------------
+
+
+def look(
+    owned: Mapping[BrokerId, Mapping[BundleId, BundleTraffic]],
+    rules: Rules | None = None,
+    isolation: Mapping[str, IsolationPolicy] | None = None,
+    **more: Any,
+) -> Observation:
+    cluster = PulsarCluster(
+        name="research", brokers=BROKERS, isolation=Policies(isolation=isolation or {})
+    )
+    samples = {
+        broker: BrokerSample(window_s=10.0, bundles=bundles) for broker, bundles in owned.items()
+    }
+    return observe(cluster, samples, {}, rules or Rules(), **more)
+
+
+def traffic(msgs_per_s: float, needed: str = "", *, partial: bool = False) -> BundleTraffic:
+    return BundleTraffic(
+        msgs_in_per_s=msgs_per_s, bytes_in_per_s=1e3 * msgs_per_s, needed=needed, partial=partial
+    )
+
+
+@pytest.mark.parametrize("move_system", [False, True])
+def test_bundles_of_pulsars_own_namespaces_are_spread_only_on_request(*, move_system: bool) -> None:
+    idle = dict.fromkeys(SYSTEM.bundles, BundleTraffic())
+    owned = {BROKERS[0]: idle, BROKERS[1]: {}, BROKERS[2]: {}, BROKERS[3]: {}}
+    seen = look(owned, Rules(move_system=move_system), idle=idle)
+    assert len({one.target for one in seen.proposals}) == (3 if move_system else 0)
+    assert {one.cause for one in seen.proposals} <= {Cause.COUNT}
+    if move_system:
+        assert seen.verdict == "3 moves spread bundles without traffic"
+
+
+def test_the_strategy_sees_bundles_where_their_policy_wants_them() -> None:
+    """All that may leave the third broker goes to the second: the fourth is to take the others."""
+    paid, free = (Boundaries.even(Namespace(f"shop/{name}"), 4) for name in ("paid", "free"))
+    isolation = {"own": IsolationPolicy(namespaces=("shop/paid",), primary=(r"127\.0\.0\.4",))}
+    owned: dict[BrokerId, dict[BundleId, BundleTraffic]] = {
+        BROKERS[0]: dict.fromkeys(paid.bundles, traffic(10.0, partial=True)),
+        BROKERS[1]: {},
+        BROKERS[2]: dict.fromkeys(free.bundles, traffic(10.0)),
+        BROKERS[3]: {},
+    }
+    seen = look(owned, Rules(move_partial=False), isolation)
+    wanted = [(Cause.ISOLATION, BROKERS[3])] * 4
+    assert [(one.cause, one.target) for one in seen.proposals[:4]] == wanted
+    assert Counter(one.target for one in seen.proposals[4:]) == {BROKERS[0]: 1, BROKERS[1]: 1}
+
+
+NEEDED = f"persistent://shop/orders/{CHANGE_EVENTS}"
+ONE, OTHER, ELSEWHERE, _ = Boundaries.even(Namespace("shop/orders"), 4).bundles
+
+
+@pytest.mark.parametrize(
+    ("msgs_per_s", "other_stays", "pinned", "moved"),
+    [
+        # Another bundle of the same size helps as much.
+        (40.0, False, (), OTHER),
+        (40.0, True, (), ONE),
+        (40.0, True, (CHANGE_EVENTS, SNAPSHOTS), None),
+        # Less than 2 % of a broker's mean are not worth it.
+        (0.3, True, (), None),
+    ],
+)
+def test_change_events_move_when_no_other_bundle_helps(
+    msgs_per_s: float, *, other_stays: bool, pinned: tuple[str, ...], moved: BundleId | None
+) -> None:
+    other = replace(traffic(40.0), non_persistent=other_stays)
+    here = {ONE: traffic(msgs_per_s, NEEDED), OTHER: other}
+    there = {ELSEWHERE: replace(traffic(1.0), topic="persistent://shop/orders/topic")}
+    seen = look({BROKERS[0]: here, BROKERS[1]: there}, Rules(pinned=pinned))
+    assert [one.bundle for one in seen.proposals] == ([] if moved is None else [moved])
+    assert (ONE in seen.still) is bool(pinned)
+    if moved == ONE:
+        (one,) = seen.proposals
+        assert one.needing == "persistent://shop/orders/topic"
+        assert "no bundle without topics that others need helps" in one.reason
+    else:
+        assert NEEDED in seen.staying[ONE]

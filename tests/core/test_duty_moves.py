@@ -1,0 +1,211 @@
+"""Moves that policies require, and bundles without traffic that are spread by count."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from loadmanager.core.duty_moves import Served, duty_moves
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
+from loadmanager.core.policies import IsolationPolicy, Policies
+
+A, B, C = (BrokerId(f"{name}:1") for name in "abc")
+PAID = IsolationPolicy(namespaces=("shop/paid",), primary=("a",), secondary=("b",))
+
+
+def bundles(namespace: str, count: int) -> list[BundleId]:
+    bounds = [f"0x{at * 0x10000000 // count * 16:08x}" for at in range(count)] + ["0xffffffff"]
+    return [BundleId(f"{namespace}/{lower}_{upper}") for lower, upper in pairwise(bounds)]
+
+
+def due(
+    owned: Mapping[BrokerId, Iterable[BundleId]],
+    *,
+    policies: Policies | None = None,
+    held: Iterable[BundleId] = (),
+    idle: Iterable[BundleId] = (),
+    late: Iterable[BundleId] = (),
+    loads: Mapping[BundleId, float] | None = None,
+    apart: Iterable[str] = (),
+    registered: tuple[BrokerId, ...] = (A, B, C),
+    most: int = 1000,
+) -> list[tuple[BundleId, BrokerId, str]]:
+    brokers = tuple(owned)
+    rows = [(bundle, place) for place, name in enumerate(owned) for bundle in owned[name]]
+    served = Served(
+        brokers=brokers,
+        registered=registered,
+        bundles=tuple(bundle for bundle, _ in rows),
+        owner=np.array([place for _, place in rows], dtype=np.intp),
+        sizes=np.array([[(loads or {}).get(bundle, 0.0)] for bundle, _ in rows]).reshape(-1, 1),
+        policies=policies or Policies(),
+        held=frozenset(held),
+        idle=frozenset(idle),
+        late=frozenset(late),
+        apart=frozenset(map(Namespace, apart)),
+    )
+    return [
+        (served.bundles[one.bundle], brokers[one.target], str(one.cause))
+        for one in duty_moves(served, most)
+    ]
+
+
+def isolated(policy: IsolationPolicy = PAID) -> Policies:
+    return Policies(isolation={"paid": policy})
+
+
+def test_a_bundle_goes_where_its_policy_allows_the_largest_first_and_needed_topics_last() -> None:
+    one, two, three = bundles("shop/paid", 3)
+    found = due(
+        {A: [], B: [one, two], C: [three]},
+        policies=isolated(),
+        loads={one: 0.1, two: 0.9, three: 0.5},
+        late=[two],
+    )
+    assert found == [(three, A, "isolation"), (one, A, "isolation"), (two, A, "isolation")]
+
+
+@pytest.mark.parametrize(
+    ("policy", "registered", "targets"),
+    [
+        (PAID, (A, B, C), {A}),
+        # Its only primary broker is registered, though it cannot take bundles now.
+        (PAID, (A, B, C), set()),
+        (PAID, (B, C), {B}),
+        (IsolationPolicy(namespaces=("shop/paid",), primary=("a",), min_limit=2), (A, B, C), {A}),
+        (
+            IsolationPolicy(
+                namespaces=("shop/paid",), primary=("a",), secondary=("b",), min_limit=2
+            ),
+            (A, B, C),
+            {A, B},
+        ),
+        (IsolationPolicy(namespaces=("shop/paid",), primary=("x",)), (A, B, C), set()),
+    ],
+)
+def test_secondary_brokers_serve_while_fewer_than_min_limit_primary_ones_are_registered(
+    policy: IsolationPolicy, registered: tuple[BrokerId, ...], targets: set[BrokerId]
+) -> None:
+    owned: dict[BrokerId, list[BundleId]] = {B: [], C: bundles("shop/paid", 4)}
+    if A in targets:
+        owned = {A: [], **owned}
+    found = due(owned, policies=isolated(policy), registered=registered)
+    assert {target for _, target, _ in found} == targets
+    assert len(found) == (4 if targets else 0)
+
+
+def test_a_namespace_without_a_policy_leaves_brokers_of_a_policy_and_held_bundles_stay() -> None:
+    (free,), (held,), (paid,) = (bundles(f"shop/{name}", 1) for name in ("free", "held", "paid"))
+    owned = {A: [free, held, paid], B: [], C: []}
+    found = due(owned, policies=isolated(), held=[held], loads={paid: 1.0})
+    assert found == [(free, B, "isolation")]
+
+
+def groups(*names: str, domains: Mapping[BrokerId, str] | None = None) -> Policies:
+    group = {Namespace(f"shop/{name}"): "Apart" if name == "x" else "apart" for name in names}
+    return Policies(anti_affinity=group, domains=domains or {})
+
+
+def test_namespaces_of_a_group_leave_brokers_that_serve_others_of_it() -> None:
+    x, y, z = (bundles(f"shop/{name}", 2) for name in "xyz")
+    found = due({A: [*x, *y, *z], B: [], C: []}, policies=groups("x", "y", "z"))
+    assert [cause for *_, cause in found] == ["anti_affinity"] * 4
+    assert {bundle: target for bundle, target, _ in found} == {
+        **dict.fromkeys(x, B),
+        **dict.fromkeys(y, C),
+    }
+    assert due({A: z, B: x, C: y}, policies=groups("x", "y", "z")) == []
+    assert due({A: x, B: [], C: []}, policies=groups("x", "y")) == []
+
+
+def test_a_namespace_that_cannot_leave_a_broker_whole_stays_and_the_other_one_leaves() -> None:
+    x, y = bundles("shop/x", 2), bundles("shop/y", 1)
+    found = due({A: [*x, *y], B: [], C: []}, policies=groups("x", "y"), held=[x[1]])
+    assert found == [(y[0], B, "anti_affinity")]
+
+
+def test_the_rest_of_a_namespace_follows_its_bundles_that_left_before() -> None:
+    x, y = bundles("shop/x", 3), bundles("shop/y", 1)
+    policies = groups("x", "y")
+    assert due({A: [*x, *y], B: [], C: []}, policies=policies, most=1)[0][:2] == (x[0], B)
+    found = due({A: [*x[1:], *y], B: [], C: [x[0]]}, policies=policies, loads={x[0]: 1.0})
+    assert [target for _, target, _ in found] == [C, C]
+
+
+def test_a_group_is_spread_over_failure_domains_before_brokers() -> None:
+    x, y = bundles("shop/x", 1), bundles("shop/y", 1)
+    domains = {A: "east", B: "east", C: "west"}
+    policies = groups("x", "y", domains=domains)
+    assert due({A: x, B: y, C: []}, policies=policies) == [(x[0], C, "anti_affinity")]
+    assert due({A: x, B: y, C: []}, policies=groups("x", "y")) == []
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_moves_of_groups_come_to_an_end_where_no_namespace_can_be_further_from_others(
+    number: int,
+) -> None:
+    rng = np.random.default_rng((1, number))
+    every = [bundle for name in "wxyz" for bundle in bundles(f"shop/{name}", 3)]
+    owner = {bundle: (A, B, C)[int(rng.integers(3))] for bundle in every}
+    domains = {A: "east", B: "east", C: "west"} if number % 2 else None
+    policies = groups(*"wxyz", domains=domains)
+    for _ in range(len(every)):
+        owned = {name: [one for one in every if owner[one] == name] for name in (A, B, C)}
+        found = due(owned, policies=policies, most=4)
+        if not found:
+            break
+        owner.update({bundle: target for bundle, target, _ in found})
+    assert found == []
+
+
+def counts_after(owned: Mapping[BrokerId, list[BundleId]], **more: object) -> Counter[BrokerId]:
+    counts = Counter({name: len(names) for name, names in owned.items()})
+    where = {bundle: name for name, names in owned.items() for bundle in names}
+    for bundle, target, cause in due(owned, idle=where, **more):  # type: ignore[arg-type]
+        assert cause == "count"
+        counts[where[bundle]] -= 1
+        counts[target] += 1
+    return counts
+
+
+def test_bundles_without_traffic_are_spread_by_count() -> None:
+    every = bundles("shop/x", 16)
+    assert counts_after({A: every, B: [], C: []}) == {A: 6, B: 5, C: 5}
+    assert counts_after({A: every[:6], B: every[6:11], C: every[11:]}) == {A: 6, B: 5, C: 5}
+    assert due({A: every, B: [], C: []}) == []
+    assert len(due({A: every, B: [], C: []}, idle=every, most=3)) == 3
+
+
+def test_differences_of_a_tenth_stay() -> None:
+    every = bundles("shop/x", 320)
+    even = {A: every[:110], B: every[110:210], C: every[210:]}
+    assert due(even, idle=every) == []
+    assert len(due({A: every[:120], B: every[120:220], C: every[220:]}, idle=every)) > 0
+
+
+def test_system_namespaces_are_counted_by_themselves() -> None:
+    mine, system = bundles("shop/x", 8), bundles("pulsar/system", 4)
+    owned: dict[BrokerId, list[BundleId]] = {A: system, B: mine[:4], C: mine[4:]}
+    every = [*mine, *system]
+    assert due(owned, idle=every, held=mine) == []
+    found = due(owned, idle=every, apart=["pulsar/system"])
+    assert Counter((namespace_of(bundle), target) for bundle, target, _ in found) == {
+        ("pulsar/system", B): 1,
+        ("pulsar/system", C): 1,
+        ("shop/x", A): 2,
+    }
+
+
+def test_counts_obey_policies_and_needed_topics_stay() -> None:
+    paid, other = bundles("shop/paid", 6), bundles("shop/x", 6)
+    nothing: list[BundleId] = []
+    assert due({A: paid, B: [], C: []}, idle=paid, policies=isolated()) == []
+    absent = isolated(IsolationPolicy(namespaces=("shop/x",), primary=("gone",)))
+    assert due({A: other, B: nothing, C: nothing}, idle=other, policies=absent) == []
+    assert due({A: other, B: nothing, C: nothing}, idle=other, late=other) == []
+
+
+def test_a_cluster_without_bundles_has_no_duties() -> None:
+    assert due({A: [], B: []}, policies=isolated()) == []
