@@ -56,6 +56,12 @@ def _check_url(_context: click.Context, _option: click.Parameter, value: str) ->
 @option("--once", is_flag=True, help="Sample one interval, print it and exit.")
 @option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @option(
+    "--as",
+    "commands",
+    type=click.Choice(["pulsar-admin"]),
+    help="With --once, print the proposed moves and splits as commands to read, sign off and run.",
+)
+@option(
     "--doctor", is_flag=True, help="Report rights, versions and settings with remedies, and end."
 )
 @option(
@@ -253,5 +259,7 @@ def _check_options(options: dict[str, Any]) -> None:
         raise click.UsageError("--config is not given with --doctor")
     if options["strategy"] and given not in ([], ["balance"]):
         raise click.UsageError(f"--strategy is not given with --{given[0]}")
+    if options["commands"] and (given or options["as_json"] or not options["once"]):
+        raise click.UsageError("--as is given with --once, and without --json")
     if options["take_over"] and not options["balance"]:
         raise click.UsageError("--take-over is given with --balance")

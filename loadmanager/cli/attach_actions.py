@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
+from loadmanager.attach.admin_commands import commands
 from loadmanager.attach.balancing import Balancer
 from loadmanager.attach.discovery import addresses, discover
 from loadmanager.attach.mandate import Mandate
@@ -160,12 +161,15 @@ class AttachActions:
                     return int(print_findings(seen))
                 show_window(self._metrics, seen, "")
                 self._overviews.round(seen, "")
-                print_window(
-                    seen,
-                    self._admin.cost,
-                    as_json=self._options["as_json"],
-                    traffic=self._options["once"],
-                )
+                if self._options["commands"]:
+                    click.echo("\n".join(commands(seen, addresses(self._url))))
+                else:
+                    print_window(
+                        seen,
+                        self._admin.cost,
+                        as_json=self._options["as_json"],
+                        traffic=self._options["once"],
+                    )
                 if history is not None:
                     history.round(seen, "")
                 if self._options["once"]:

@@ -62,8 +62,10 @@ def test_topics_of_pulsars_services_are_named_and_change_events_are_not() -> Non
     internal, events = "persistent://t/n/__transaction_buffer", "persistent://t/n/__change_events"
     found, _ = traffic(internal)
     assert found[home(internal)].internal == internal
-    found, _ = traffic(events)
-    assert found[home(events)].internal == ""
+    assert found[home(internal)].needed == ""
+    for needed in (events, "persistent://t/n/__transaction_buffer_snapshot_segments"):
+        found, _ = traffic(needed)
+        assert (found[home(needed)].internal, found[home(needed)].needed) == ("", needed)
 
 
 @pytest.mark.parametrize("topic", ["persistent://other/ns/topic", "nonsense", "x://t/n/a"])
