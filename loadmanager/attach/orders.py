@@ -33,6 +33,8 @@ _EVENTS: Final[Mapping[OutcomeState, TaskEvent]] = {
     "superseded": TaskEvent.REPLACED,
     "timed_out": TaskEvent.EXPIRED,
     "landed_elsewhere": TaskEvent.SERVED_ELSEWHERE,
+    "stuck": TaskEvent.STUCK,
+    "owned_not_served": TaskEvent.NOT_SERVED,
 }
 
 
@@ -95,8 +97,9 @@ class PulsarOrders:
     ``claims`` is whether moves need the claim, as with the modular load manager; ``topic_of``
     returns a topic of a bundle for it, and ``name_in`` the name of one to claim a bundle that no
     broker serves (None leaves such bundles to Pulsar). ``failed`` is called with errors that do not
-    concern one bundle alone: a missing permission, or a defect of this program. Pulsar did not
-    split the bundles in ``uncut`` when ordered to.
+    concern one bundle alone: a missing permission, or a defect of this program. ``active_topics``
+    are those by which it is seen whether the target serves a bundle, and ``sent`` is called with
+    each unload and split. Pulsar did not split the bundles in ``uncut`` when ordered to.
     """
 
     admin: PulsarAdmin
@@ -110,6 +113,8 @@ class PulsarOrders:
     failed: Callable[[Exception], None]
     cut_of: CutOf = ordered_cut
     name_in: Callable[[BundleId], TopicName | None] = lambda _: None
+    active_topics: Callable[[BundleId], tuple[TopicName, ...]] = lambda _: ()
+    sent: Callable[[BundleId], None] = lambda _: None
     uncut: set[BundleId] = field(default_factory=set)
     assigned: Mapping[BundleId, BrokerId] = field(init=False)
     known: bool = True
@@ -130,6 +135,11 @@ class PulsarOrders:
     @property
     def waiting(self) -> int:
         return len(self._mover.waiting)
+
+    @property
+    def stuck(self) -> Mapping[BundleId, Move]:
+        """The moves whose sources have not released the bundle, and still may."""
+        return self._mover.stuck
 
     @property
     def splits(self) -> Mapping[BundleId, SplitOrder]:
@@ -203,7 +213,7 @@ class PulsarOrders:
                 self.failed(error)
         if self._under_way.get(bundle) is order:
             del self._under_way[bundle]
-            self._reported(bundle, _EVENTS[outcome.state], outcome.reason)
+            self._reported(bundle, _EVENTS[outcome.state], outcome.reason, outcome.pause)
         parts = self._parts.pop(bundle, None)
         if parts is not None:
             self.owners.found({bundle: None, **dict.fromkeys(parts, outcome.owner)})
@@ -225,7 +235,7 @@ class PulsarOrders:
                 raise _Lapsed("its order was withdrawn")
             sent += 1
             if sent > 1:
-                self._reported(bundle, TaskEvent.REPEATED, "")
+                self._reported(bundle, TaskEvent.REPEATED, "", None)
 
         if source is None:
             places = order.split is None and self.claims
@@ -236,8 +246,14 @@ class PulsarOrders:
         if order.split is not None:
             return await self._split(bundle, order.split, source, ordered)
         topic = await self.topic_of(bundle)
-        move = Move(bundle=bundle, source=source, target=order.target, topic=topic)
-        return await self._mover.move(move, ordered)
+        move = Move(
+            bundle=bundle,
+            source=source,
+            target=order.target,
+            topic=topic,
+            active=self.active_topics(bundle),
+        )
+        return await self._mover.move(move, ordered, lambda: self.sent(bundle))
 
     async def _split(
         self, bundle: BundleId, split: SplitOrder, broker: BrokerId, ordered: Callable[[], None]
@@ -256,7 +272,12 @@ class PulsarOrders:
             if cut is None:
                 why = f"{split.algorithm}: Pulsar is asked for one cut, with topics on both sides"
                 return Outcome(state="failed", reason=why, owner=broker)
-            outcome = await split_bundle(self._mover.brokers, broker, bundle, cut, ordered)
+
+            def begun() -> None:
+                ordered()
+                self.sent(bundle)
+
+            outcome = await split_bundle(self._mover.brokers, broker, bundle, cut, begun)
         if outcome.state == "timed_out":
             self._unfinished_until_s = monotonic() + UNFINISHED_S
         if outcome.attempts and outcome.state != "serving":

@@ -17,6 +17,7 @@ from loadmanager.attach.state import PriorSettings, State
 from loadmanager.core.errors import LoadManagerError
 
 CONFIGURATION: Final = "/admin/v2/brokers/configuration"
+_CHANGED_WITHIN_S: Final = 30.0
 
 
 async def read_dynamic(admin: PulsarAdmin, url: str) -> Mapping[str, str]:
@@ -30,9 +31,10 @@ async def read_dynamic(admin: PulsarAdmin, url: str) -> Mapping[str, str]:
 async def write_dynamic(admin: PulsarAdmin, url: str, key: str, value: str | None) -> None:
     where = f"{url}{CONFIGURATION}/{quote(key, safe='')}"
     if value is None:
-        await admin.change("DELETE", where)
+        await admin.change("DELETE", where, timeout_s=_CHANGED_WITHIN_S)
     else:
-        await admin.change("POST", f"{where}/{quote(value, safe='')}")
+        url = f"{where}/{quote(value, safe='')}"
+        await admin.change("POST", url, timeout_s=_CHANGED_WITHIN_S)
 
 
 SHEDDING: Final = "loadBalancerSheddingEnabled"

@@ -9,7 +9,7 @@ have not ended; the leader's task controller is the only caller of both.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId
@@ -60,6 +60,11 @@ class TaskState(StrEnum):
     SUPERSEDED = "superseded"
     TIMED_OUT = "timed_out"
     LANDED_ELSEWHERE = "landed_elsewhere"
+    STUCK = "stuck"
+    """Its source has been releasing the bundle for longer than it may."""
+
+    OWNED_NOT_SERVED = "owned_not_served"
+    """The target owns the bundle, but clients do not reach its topics there."""
 
     @property
     def ended(self) -> bool:
@@ -83,6 +88,8 @@ class TaskEvent(StrEnum):
 
     SERVED_ELSEWHERE = "served_elsewhere"
     EXPIRED = "expired"
+    STUCK = "stuck"
+    NOT_SERVED = "not_served"
     REPLACED = "replaced"
     """Another task has its bundle now, or the bundle no longer exists."""
 
@@ -96,6 +103,8 @@ _ENDED: Final = frozenset(
         TaskState.SUPERSEDED,
         TaskState.TIMED_OUT,
         TaskState.LANDED_ELSEWHERE,
+        TaskState.STUCK,
+        TaskState.OWNED_NOT_SERVED,
     }
 )
 
@@ -128,6 +137,10 @@ TRANSITIONS: Final[Mapping[tuple[TaskState, TaskEvent], TaskState]] = {
     (_S.ORDERED, _E.GAVE_UP): _S.FAILED,
     # A broker other than the target acquired the bundle.
     (_S.ORDERED, _E.SERVED_ELSEWHERE): _S.LANDED_ELSEWHERE,
+    # A Pulsar broker closes its topics for longer than it may; it is followed to its end.
+    (_S.ORDERED, _E.STUCK): _S.STUCK,
+    # A Pulsar broker acquired it, and does not load its topics.
+    (_S.ORDERED, _E.NOT_SERVED): _S.OWNED_NOT_SERVED,
     # A split or merge that is not made in time is withdrawn.
     (_S.ORDERED, _E.EXPIRED): _S.TIMED_OUT,
     # The order of a task with higher precedence, or requested by people, replaced it.
@@ -136,6 +149,10 @@ TRANSITIONS: Final[Mapping[tuple[TaskState, TaskEvent], TaskState]] = {
     (_S.ORDERED, _E.TERM_ENDED): _S.SUPERSEDED,
     # The clients' wait is over.
     (_S.RELEASED, _E.DONE): _S.SERVING,
+    # As before the release.
+    (_S.RELEASED, _E.STUCK): _S.STUCK,
+    # As before the release.
+    (_S.RELEASED, _E.NOT_SERVED): _S.OWNED_NOT_SERVED,
     # As before the release: the target may have lost its order.
     (_S.RELEASED, _E.REPEATED): _S.RELEASED,
     # The target cannot acquire it; a bundle without an owner is placed again.
@@ -162,6 +179,18 @@ class IllegalTaskEvent(LoadManagerError):
         self.event = event
 
 
+class Pause(NamedTuple):
+    """The time within which clients waited, on the leader's monotonic clock.
+
+    Attributes:
+        seen_before_s: when the topics were last known to be served by the source.
+        seen_after_s: when most of them were first seen active at the target.
+    """
+
+    seen_before_s: float
+    seen_after_s: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleTask:
     """One placement, move, split or merge, from its proposal to its end. Immutable.
@@ -181,6 +210,7 @@ class BundleTask:
             the leader's monotonic clock; None if it has not.
         attempted_at_s: when the order was last written, for the ``attempts``-th time.
         note: why it ended, for display.
+        pause: as measured by the traffic of its topics; None if it was not.
     """
 
     kind: TaskKind
@@ -203,6 +233,7 @@ class BundleTask:
     attempts: int = 0
     last_event: TaskEvent | None = None
     note: str = ""
+    pause: Pause | None = None
 
     @property
     def bundle(self) -> BundleId:
@@ -223,19 +254,23 @@ class BundleTask:
 
     @property
     def pause_s(self) -> float | None:
-        """For how long no broker served the bundle; None if that is not known."""
+        """For how long at most no broker served the bundle; None if that is not known."""
+        if self.pause is not None:
+            return self.pause.seen_after_s - self.pause.seen_before_s
         since_s = self.ordered_at_s if self.source is None else self.released_at_s
         if since_s is None or self.ended_at_s is None or self.state is not TaskState.SERVING:
             return None
         return self.ended_at_s - since_s
 
 
-def advanced(task: BundleTask, event: TaskEvent, now_s: float, note: str = "") -> BundleTask:
+def advanced(
+    task: BundleTask, event: TaskEvent, now_s: float, note: str = "", pause: Pause | None = None
+) -> BundleTask:
     """Raises `IllegalTaskEvent`: ``event`` cannot happen in the task's state."""
     state = TRANSITIONS.get((task.state, event))
     if state is None:
         raise IllegalTaskEvent(task, event)
-    task = replace(task, state=state, last_event=event, note=note or task.note)
+    task = replace(task, state=state, last_event=event, note=note or task.note, pause=pause)
     if event in {TaskEvent.ORDER_WRITTEN, TaskEvent.REPEATED}:
         task = replace(task, attempts=task.attempts + 1, attempted_at_s=now_s)
     if event is TaskEvent.ORDER_WRITTEN:

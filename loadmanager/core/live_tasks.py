@@ -2,7 +2,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskEvent, TaskState, advanced
+from loadmanager.core.bundle_task import AskedBy, BundleTask, Pause, TaskEvent, TaskState, advanced
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId
 
@@ -75,7 +75,12 @@ class LiveTasks:
         return replace(proposal, number=self._last_number, epoch=self.epoch, proposed_at_s=now_s)
 
     def advance(
-        self, task: BundleTask, event: TaskEvent, now_s: float, note: str = ""
+        self,
+        task: BundleTask,
+        event: TaskEvent,
+        now_s: float,
+        note: str = "",
+        pause: Pause | None = None,
     ) -> tuple[BundleTask, ...]:
         """Change the state of a task; return the tasks that gave way to it, then the task itself.
 
@@ -86,7 +91,7 @@ class LiveTasks:
         new = task.state is TaskState.PROPOSED
         if not new and any(self._of.get(bundle) is not task for bundle in task.bundles):
             raise BrokenInvariant(f"task {task.number} is not the live task of {task.bundles}")
-        after = advanced(task, event, now_s, note)
+        after = advanced(task, event, now_s, note, pause)
         if not new and after.state.ended:
             for bundle in task.bundles:
                 del self._of[bundle]

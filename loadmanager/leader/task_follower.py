@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from loadmanager.common.cluster_state import OwnerView
-from loadmanager.core.bundle_task import BundleTask, TaskEvent, TaskState
+from loadmanager.core.bundle_task import BundleTask, Pause, TaskEvent, TaskState
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.following import ended_by, seen, unfollowed
 from loadmanager.core.ids import BundleId
@@ -56,9 +56,11 @@ class TaskFollower:
             task = self.tasks.admit(proposal, self.clock.monotonic_s())
             self.advance(task, TaskEvent.ORDER_WRITTEN)
 
-    def advance(self, task: BundleTask, event: TaskEvent, note: str = "") -> BundleTask:
+    def advance(
+        self, task: BundleTask, event: TaskEvent, note: str = "", pause: Pause | None = None
+    ) -> BundleTask:
         try:
-            changed = self.tasks.advance(task, event, self.clock.monotonic_s(), note)
+            changed = self.tasks.advance(task, event, self.clock.monotonic_s(), note, pause)
         except LoadManagerError as error:
             # A fault of this program. `observe` opens the task again if its order stands.
             self.caught("tasks", error)
@@ -81,7 +83,9 @@ class TaskFollower:
             for event in seen(task, owner, serving=serving):
                 now = self.advance(now, event)
 
-    def _reported(self, bundle: BundleId, event: TaskEvent, why: str) -> None:
+    def _reported(
+        self, bundle: BundleId, event: TaskEvent, why: str, pause: Pause | None = None
+    ) -> None:
         task = self.tasks.of(bundle)
         if task is not None and task.state is not TaskState.UNCONFIRMED:
-            self.advance(task, event, why)
+            self.advance(task, event, why, pause)

@@ -1,13 +1,13 @@
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from loadmanager.core.bundle_task import TaskEvent
+from loadmanager.core.bundle_task import Pause, TaskEvent
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.orders import OrderChanges, SplitOrder
 from loadmanager.ports.coordination import SetData
 
-Reported = Callable[[BundleId, TaskEvent, str], None]
-"""What happened to the order of a bundle, and why."""
+Reported = Callable[[BundleId, TaskEvent, str, Pause | None], None]
+"""What happened to the order of a bundle, why, and how long its clients waited, if known."""
 
 
 class StandingOrders(Protocol):

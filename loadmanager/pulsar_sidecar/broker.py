@@ -84,7 +84,7 @@ class PulsarBroker:
     async def owned(self) -> tuple[BundleId, ...]:
         with _as_broker_error():
             await self._know()
-            return await read_owned(self.admin, self.url, self.cluster, self.name)
+            return tuple(await read_owned(self.admin, self.url, self.cluster, self.name))
 
     async def stats(self) -> BrokerStats:
         """Return the traffic of each bundle that may move, since the last call."""

@@ -7,7 +7,8 @@ from time import monotonic
 
 import pytest
 from aiohttp import web
-from fake_pulsar import EXTENSIBLE, FakePulsar, Handler, refused
+from fake_pulsar import EXTENSIBLE, FakePulsar, Handler, refused, release
+from waiting import eventually
 
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin, RightMissing
 from loadmanager.adapters.pulsar_admin.move_order import Move
@@ -306,6 +307,133 @@ async def carried_out(
 
 def moved(request: web.Request) -> str:
     return request.path.removeprefix("/admin/v2/namespaces/").removesuffix("/unload")
+
+
+@pytest.fixture
+def brief_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("move_order._WATCH_S", "moves._STUCK_LOOK_S", "moves._LOOK_AGAIN_S"):
+        monkeypatch.setattr(f"loadmanager.adapters.pulsar_admin.{name}", 0.02)
+
+
+@pytest.mark.usefixtures("brief_watches")
+@pytest.mark.parametrize(
+    ("change_timeout_s", "answers_s"),
+    [(10.0, 10.0), (0.1, 10.0), (10.0, 0.1)],
+    ids=["answered at its end", "never answered", "answered with an error before its end"],
+)
+async def test_a_slow_unload_is_ordered_once_and_the_bundle_claimed_at_its_end(
+    pulsar: FakePulsar, admin: PulsarAdmin, change_timeout_s: float, answers_s: float
+) -> None:
+    admin.access = Access(timeout_s=3.0, change_timeout_s=change_timeout_s)
+    pulsar.unload_s, pulsar.answers_s = 1.0, answers_s
+    wanted, unloads = move(pulsar), []
+    outcome = await mover(admin, pulsar).move(wanted, sent=lambda: unloads.append(wanted))
+    assert (outcome.state, outcome.attempts, outcome.owner) == ("serving", 1, wanted.target)
+    assert pulsar.unloads == [(wanted.bundle, wanted.target)]
+    assert len(unloads) == 1
+
+
+@pytest.mark.usefixtures("brief_watches")
+async def test_an_order_without_an_answer_failed_where_the_source_serves_it(
+    pulsar: FakePulsar, admin: PulsarAdmin
+) -> None:
+    wanted, asked = move(pulsar), []
+
+    async def hang(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        pulsar.brokers[0].closing.add(wanted.bundle)
+        await asyncio.sleep(0.6)
+        pulsar.brokers[0].closing.discard(wanted.bundle)
+        await asyncio.sleep(30)
+        return web.Response(status=204)
+
+    pulsar.brokers[0].instead[unload_path(wanted.bundle)] = hang
+    outcome = await mover(admin, pulsar).move(wanted)
+    assert (outcome.state, outcome.owner, len(asked)) == ("failed", wanted.source, 1)
+    assert "no answer within 0.3 s" in outcome.reason
+
+
+@pytest.mark.usefixtures("brief_watches")
+async def test_an_unload_that_does_not_end_is_stuck_and_its_bundle_claimed_when_it_does(
+    pulsar: FakePulsar, admin: PulsarAdmin
+) -> None:
+    wanted, other = move(pulsar), move(pulsar, number=1)
+    pulsar.unload_s = 3600.0
+    moves = mover(admin, pulsar)
+    moves.stuck_s = 0.5
+    outcome = await moves.move(wanted)
+    assert (outcome.state, outcome.attempts) == ("stuck", 1)
+    assert f"{wanted.source} has been unloading it for 0.5 s" in outcome.reason
+    assert list(moves.stuck) == [wanted.bundle]
+    for left_out in (wanted, other):
+        assert (await moves.move(left_out)).attempts == 0
+    assert len(pulsar.unloads) == 1
+    release(pulsar, wanted.bundle, pulsar.brokers[1])
+    await eventually(lambda: not moves.stuck)
+    assert wanted.bundle in pulsar.brokers[1].owned
+    pulsar.unload_s = 0.0
+    assert (await moves.move(other)).state == "serving"
+
+
+@pytest.mark.usefixtures("brief_watches")
+async def test_the_end_of_the_term_ends_the_watch_of_a_slow_unload(
+    pulsar: FakePulsar, admin: PulsarAdmin
+) -> None:
+    pulsar.unload_s = 3600.0
+    moves = mover(admin, pulsar)
+    asyncio.get_running_loop().call_later(0.2, moves.close)
+    outcome = await moves.move(move(pulsar))
+    assert (outcome.state, outcome.attempts) == ("timed_out", 1)
+    assert "the term ended while" in outcome.reason
+
+
+@pytest.mark.usefixtures("brief_watches")
+async def test_a_target_that_owns_a_bundle_but_loads_no_topic_gives_it_back_and_takes_no_more(
+    pulsar: FakePulsar, admin: PulsarAdmin
+) -> None:
+    wanted, other = watched(move(pulsar)), move(pulsar, number=1)
+    pulsar.brokers[1].opens = False
+    moves = mover(admin, pulsar)
+    moves.served_s = 0.3
+    outcome = await moves.move(wanted)
+    assert (outcome.state, outcome.owner) == ("owned_not_served", wanted.source)
+    assert f"{wanted.target} owns it" in outcome.reason
+    assert pulsar.unloads == [(wanted.bundle, wanted.target), (wanted.bundle, wanted.source)]
+    assert wanted.bundle in pulsar.brokers[0].owned
+    outcome = await moves.move(other)
+    assert (outcome.state, outcome.attempts) == ("failed", 0)
+    moves.close()
+
+
+@pytest.mark.usefixtures("brief_watches")
+async def test_the_pause_of_a_move_lies_between_the_order_and_the_first_traffic(
+    pulsar: FakePulsar, admin: PulsarAdmin
+) -> None:
+    began_s = monotonic()
+    outcome = await mover(admin, pulsar).move(watched(move(pulsar)))
+    assert outcome.state == "serving"
+    assert outcome.pause is not None
+    assert began_s < outcome.pause.seen_before_s < outcome.pause.seen_after_s < monotonic()
+
+
+@pytest.mark.usefixtures("brief_watches")
+async def test_topics_that_load_when_they_are_looked_up_are_served(
+    pulsar: FakePulsar, admin: PulsarAdmin
+) -> None:
+    target = pulsar.brokers[1]
+    wanted = watched(move(pulsar))
+    topic = str(next(iter(pulsar.brokers[0].topics)))
+    pulsar.brokers[0].grows[topic] = (0.0, 0.0, 0.0, 0.0)  # Its clients have gone.
+    moves = mover(admin, pulsar)
+    moves.served_s = 0.1
+    outcome = await moves.move(wanted)
+    assert (outcome.state, outcome.pause) == ("serving", None)
+    assert target.owned == [wanted.bundle]
+
+
+def watched(wanted: Move) -> Move:
+    assert wanted.topic is not None
+    return replace(wanted, active=(wanted.topic,))
 
 
 async def test_a_claim_has_the_name_as_urls_do(pulsar: FakePulsar, admin: PulsarAdmin) -> None:

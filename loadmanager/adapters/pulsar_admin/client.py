@@ -70,8 +70,8 @@ class Access:
     """Credentials and timeouts of requests to brokers.
 
     The token's file is read at each request. Without ``tls`` the authorities of the system are
-    trusted. Metrics may have hundreds of megabytes, and a broker answers a change after closing all
-    topics of a bundle, so both have a timeout of their own.
+    trusted. Metrics may have hundreds of megabytes, and a broker answers an unload after closing
+    all topics of a bundle, so both have a timeout of their own.
     """
 
     token_file: Path | None = None
@@ -79,7 +79,7 @@ class Access:
     connect_timeout_s: float = 3.0
     timeout_s: float = 10.0
     metrics_timeout_s: float = 60.0
-    change_timeout_s: float = 30.0
+    change_timeout_s: float = 660.0
 
 
 @dataclass(slots=True)
@@ -149,9 +149,14 @@ class PulsarAdmin:
             yield rest + b"\n"
 
     async def change(
-        self, method: Literal["PUT", "POST", "DELETE"], url: str, body: str = ""
+        self,
+        method: Literal["PUT", "POST", "DELETE"],
+        url: str,
+        body: str = "",
+        *,
+        timeout_s: float | None = None,
     ) -> None:
-        """Send a change, with a body of JSON or none.
+        """Send a change, with a body of JSON or none; without ``timeout_s`` it is an unload.
 
         A redirect to the broker that has to make the change is followed.
 
@@ -160,7 +165,7 @@ class PulsarAdmin:
             RightMissing: 401 or 403.
             AnswerRefused: a status other than 200 or 204.
         """
-        async with self._answer(url, self.access.change_timeout_s, method, body):
+        async with self._answer(url, timeout_s or self.access.change_timeout_s, method, body):
             pass
 
     @asynccontextmanager

@@ -28,10 +28,13 @@ from loadmanager.adapters.pulsar_admin.client import (
     Unanswered,
 )
 from loadmanager.adapters.pulsar_admin.ownership import BrokerQueries
+from loadmanager.core.bundle_task import Pause
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId, TopicName
 
-OutcomeState = Literal["serving", "failed", "superseded", "timed_out", "landed_elsewhere"]
+OutcomeState = Literal[
+    "serving", "failed", "superseded", "timed_out", "landed_elsewhere", "stuck", "owned_not_served"
+]
 
 MOST_ATTEMPTS: Final = 3
 LOOK_S: Final = 2.0
@@ -43,19 +46,31 @@ Pulsar places it when the target's session has expired (by default after 30 s), 
 run of its monitor, once a minute.
 """
 
-_PAUSE_S: Final = 0.1
-_RETURN_PAUSE_S: Final = 0.5
+STUCK_S: Final = 600.0
+"""Time after which an unload that is not over counts as stuck.
+
+Pulsar lets topics take `namespaceBundleUnloadingTimeoutMs` (60 s) to close, and then releases the
+bundle; with thousands of topics that takes minutes in all.
+"""
+
+_PAUSE_S: Final = 0.25
+_WATCH_S: Final = 1.0
+_RETURN_PAUSE_S: Final = 1.0
 _CHANGED: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.PRECONDITION_FAILED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A bundle that is to move from one broker to another; ``topic`` is one of its topics."""
+    """A bundle that is to move from one broker to another; ``topic`` is one of its topics.
+
+    The ``active`` topics had traffic in each of the last windows.
+    """
 
     bundle: BundleId
     source: BrokerId
     target: BrokerId
     topic: TopicName | None = None
+    active: tuple[TopicName, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,14 +80,20 @@ class Outcome:
     ``state`` is ``serving`` if the target serves the bundle, or its broker both parts of a split;
     ``failed`` if it was refused or could not be ordered; ``superseded`` if the bundle had changed,
     or the term had ended, before the order; ``landed_elsewhere`` if another broker than the target
-    serves it; ``timed_out`` if no broker reports that it does. ``reason`` is why it is not
-    ``serving``, "" if it is.
+    serves it; ``timed_out`` if no broker reports that it does; ``stuck`` if its source still
+    releases it after `STUCK_S`; ``owned_not_served`` if the target owns it, but does not load its
+    topics. ``reason`` is why it is not ``serving``, "" if it is.
     """
 
     state: OutcomeState
     reason: str = ""
     attempts: int = 0
     owner: BrokerId | None = None
+    pause: Pause | None = None
+
+
+class _Stuck(LoadManagerError):
+    """The source has not released the bundle within `STUCK_S`."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,20 +101,24 @@ class MoveOrder:
     """The orders of one move, and its progress.
 
     ``claims`` is whether moves need the claim, as with the modular load manager; ``left`` whether
-    the source may have closed its topics without notifying their clients.
+    the source may have closed its topics without notifying their clients. ``sent`` is called with
+    each unload. No order is sent after the one whose result is unknown (``_last``).
     """
 
     brokers: BrokerQueries
     claims: bool
     move: Move
     over: asyncio.Event
+    sent: Callable[[], None] = lambda: None
     look_s: float = LOOK_S
     return_s: float = RETURN_S
+    stuck_s: float = STUCK_S
+    unloaded_s: float = field(default=0.0, init=False)
     _attempts: int = field(default=0, init=False)
     _owner: BrokerId | None = field(default=None, init=False)
     _said: str = field(default="", init=False)
     left: bool = field(default=False, init=False)
-    _back: bool = field(default=False, init=False)
+    _last: bool = field(default=False, init=False)
 
     async def carried_out(self, ordered: Callable[[], None]) -> Outcome:
         """Order the move, calling ``ordered`` before each attempt.
@@ -102,7 +127,13 @@ class MoveOrder:
         `LoadManagerError`: as ``ordered``, unless the source may have closed topics by then.
         """
         self._owner = self.move.source
-        while self._attempts < MOST_ATTEMPTS and not self._back:
+        try:
+            return await self._attempts_made(ordered)
+        except _Stuck as error:
+            return Outcome(state="stuck", reason=str(error), attempts=self._attempts)
+
+    async def _attempts_made(self, ordered: Callable[[], None]) -> Outcome:
+        while self._attempts < MOST_ATTEMPTS and not self._last:
             try:
                 if self.left and await self.brokers.why_not_ready(self.move.target):
                     break
@@ -123,15 +154,8 @@ class MoveOrder:
 
     async def claim(self) -> None:
         """Send the target a lookup that makes it serve the bundle; `find` shows the result."""
-        if self.move.topic is None:
-            return
-        local = quote(self.move.topic.local, safe="")
-        topic = f"{self.move.topic.domain}/{self.move.topic.namespace}/{local}"
-        try:
-            url = f"{self.brokers.address(self.move.target)}/lookup/v2/topic/{topic}"
-            await self.brokers.admin.text(f"{url}?authoritative=true")
-        except RequestFailed:
-            return
+        if self.move.topic is not None:
+            await self.brokers.look_up(self.move.target, self.move.topic)
 
     async def find(self) -> BrokerId | None:
         """Return the target once it serves the bundle, or after ``look_s`` the owner, if any."""
@@ -155,7 +179,7 @@ class MoveOrder:
             if final is not None and not self.left:
                 return Outcome(state=final, reason=self._said, attempts=self._attempts)
             self.left = self.left or (isinstance(error, Unanswered) and not self.claims)
-        if self._back:
+        if self._last and self.left:
             return None
         self._owner = await self.find()
         if self._owner == self.move.target:
@@ -167,28 +191,95 @@ class MoveOrder:
         destination = quote(self.move.target, safe="")
         url = f"{self._unload_url(owner)}?destinationBroker={destination}"
         if self.claims:
-            await self.brokers.admin.change("PUT", url)
+            await self._released(owner, url)
             await self.claim()
         elif not await self._sent(url, self.look_s):
-            self.left = self._back = True
+            self.left = self._last = True
+
+    async def _released(self, owner: BrokerId, url: str) -> None:
+        """Send an unload once, and return when the source has released the bundle.
+
+        Raises `RequestFailed`: the source serves the bundle; `_Stuck`: it is not over in time.
+        """
+        change, until_s = self._unload(url), monotonic() + self.stuck_s
+        try:
+            while not (await asyncio.wait({change}, timeout=_WATCH_S))[0]:
+                with suppress(RequestFailed):
+                    if await self._active(owner) is None:
+                        return
+                self._check_time(owner, until_s)
+            await change
+        except RequestFailed as error:
+            if _final_state(error) is not None or self._last:
+                raise
+            await self._released_after(error, owner, until_s)
+        finally:
+            change.cancel()
+
+    async def _released_after(self, failed: RequestFailed, owner: BrokerId, until_s: float) -> None:
+        """Follow an unload that failed, or had no answer, as `_released`: it may be going on."""
+        answers_s = monotonic() + self.look_s
+        while True:
+            try:
+                active = await self._active(owner)
+            except RequestFailed:
+                if monotonic() >= answers_s:
+                    self._said, self._last = str(failed), True
+                    return  # If the source has ended, the target may have the bundle.
+            else:
+                if active is None:
+                    return
+                if active:
+                    # An order without an answer may be carried out later.
+                    self._last = isinstance(failed, Unanswered)
+                    raise failed
+            self._check_time(owner, until_s)
+            await self._rest(_WATCH_S)
+
+    async def _active(self, owner: BrokerId) -> bool | None:
+        """Return whether a broker serves the bundle, None if it does not own it."""
+        return (await self.brokers.owned(owner)).get(self.move.bundle)
 
     async def _sent(self, url: str, look_s: float) -> bool:
         """Send an order; return False if the source serves the bundle again before the answer.
 
         Returns before the answer, too, if the target serves the bundle. A broker does not list
-        a bundle that it is releasing.
+        a bundle that it is releasing. Raises `_Stuck`: there is no answer in time.
         """
-        change = asyncio.create_task(self.brokers.admin.change("PUT", url))
+        change, until_s = self._unload(url), monotonic() + self.stuck_s
         try:
             while not (await asyncio.wait({change}, timeout=look_s))[0]:
                 if await self.brokers.surely_serves(self.move.target, self.move.bundle):
                     return True
                 if await self.brokers.surely_serves(self.move.source, self.move.bundle):
                     return False
+                self._check_time(self.move.source, until_s)
             await change
         finally:
             change.cancel()
         return True
+
+    def _unload(self, url: str) -> asyncio.Task[None]:
+        if self._owner == self.move.source:
+            self.unloaded_s = monotonic()
+        self.sent()
+        return asyncio.create_task(self.brokers.admin.change("PUT", url))
+
+    def _check_time(self, owner: BrokerId, until_s: float) -> None:
+        """Raises `_Stuck`; `Unanswered`: the term ended first."""
+        if monotonic() >= until_s:
+            raise _Stuck(
+                f"{owner} has been unloading it for {self.stuck_s:g} s; expected less. Its log "
+                "says which topics do not close"
+            )
+        if self.over.is_set():
+            self._last = True
+            raise Unanswered(f"the term ended while {owner} was unloading it")
+
+    async def _rest(self, pause_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self.over.wait()
 
     async def _released_again(self) -> Outcome:
         """Wait until Pulsar places a bundle that left its source; if back there, release it again.
@@ -201,9 +292,7 @@ class MoveOrder:
                 why = self._said or "no broker says that it serves it"
                 self._said = f"{why}; if {self.move.source} serves it again, unload it there"
                 return self._ended_at(None)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_RETURN_PAUSE_S):
-                    await self.over.wait()
+            await self._rest(_RETURN_PAUSE_S)
         if owner == self.move.source:
             self._said = f"{owner} had it back and was ordered to release it again"
             until_s, look_s = monotonic() + self.return_s, self.look_s

@@ -1,7 +1,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Final
 
@@ -9,11 +9,14 @@ from loadmanager.adapters.pulsar_admin.client import AnswerRefused, RequestFaile
 from loadmanager.adapters.pulsar_admin.move_order import (
     LOOK_S,
     RETURN_S,
+    STUCK_S,
     Move,
     MoveOrder,
     Outcome,
 )
 from loadmanager.adapters.pulsar_admin.ownership import BrokerQueries
+from loadmanager.core.bundle_task import Pause
+from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId, TopicName
 from loadmanager.core.splitting.cutting import parts_at
 
@@ -33,7 +36,15 @@ AVOIDED_S: Final = 600.0
 With the extensible load manager a broker that hangs during shutdown still reports that it is
 ready, but serves no bundle that is moved to it.
 """
-_AVOIDED_PAUSE_S: Final = 0.5
+SERVED_S: Final = 30.0
+"""Time after a move within which most of the topics that were active before are to be active.
+
+The longest pause of a client that was measured is 3.9 s.
+"""
+
+_AVOIDED_PAUSE_S: Final = 1.0
+_LOOK_AGAIN_S: Final = 0.25
+_STUCK_LOOK_S: Final = 5.0
 
 
 @dataclass(slots=True)
@@ -50,6 +61,9 @@ class BundleMover:
     claims: bool
     look_s: float = LOOK_S
     return_s: float = RETURN_S
+    stuck_s: float = STUCK_S
+    served_s: float = SERVED_S
+    stuck: dict[BundleId, Move] = field(default_factory=dict, init=False)
     waiting: set[BundleId] = field(default_factory=set, init=False)
     avoided: dict[BrokerId, asyncio.Task[None]] = field(default_factory=dict, init=False)
     _over: asyncio.Event = field(default_factory=asyncio.Event)
@@ -57,29 +71,127 @@ class BundleMover:
     _targets: dict[BrokerId, asyncio.Lock] = field(default_factory=dict)
     _paused_until_s: dict[BrokerId, float] = field(default_factory=dict)
     _ranges: dict[str, asyncio.Lock] = field(default_factory=dict)
+    _following: set[asyncio.Task[None]] = field(default_factory=set)
 
     def close(self) -> None:
         self._over.set()
 
-    async def move(self, move: Move, ordered: Callable[[], None] = lambda: None) -> Outcome:
-        """Calls ``ordered`` before each order. Raises `RightMissing`, as any further move would."""
+    async def move(
+        self,
+        move: Move,
+        ordered: Callable[[], None] = lambda: None,
+        sent: Callable[[], None] = lambda: None,
+    ) -> Outcome:
+        """Move a bundle, and look whether the target serves its active topics.
+
+        Calls ``ordered`` before each order, and ``sent`` with each unload. Raises `RightMissing`,
+        as any further move would.
+        """
+        outcome, unloaded_s = await self._moved(move, ordered, sent)
+        if outcome.state == "stuck":
+            self._follow_stuck(move)
+        if outcome.state != "serving" or not move.active:
+            return outcome
+        served, seen_s = await self._serves_again(move)
+        if served:
+            pause = None if seen_s is None else Pause(unloaded_s, seen_s)
+            return replace(outcome, pause=pause)
+        self._avoid(move.target)
+        why = (
+            f"{move.target} owns it, but most of its topics were not seen active there within "
+            f"{self.served_s:g} s"
+        )
+        back = replace(move, source=move.target, target=move.source)
+        try:
+            last, _ = await self._moved(back, ordered, sent, to_avoided=True)
+        except LoadManagerError as error:
+            last = Outcome(state="failed", reason=str(error), owner=move.target)
+        where = last.owner or "no broker"
+        return replace(
+            outcome,
+            state="owned_not_served",
+            reason=f"{why}; released there once, it is now at {where} ({last.state})",
+            attempts=outcome.attempts + last.attempts,
+            owner=last.owner,
+        )
+
+    async def _moved(
+        self,
+        move: Move,
+        ordered: Callable[[], None],
+        sent: Callable[[], None],
+        *,
+        to_avoided: bool = False,
+    ) -> tuple[Outcome, float]:
+        """Return the outcome of the orders, and when the source still served the bundle."""
         ranges = self._ranges.setdefault(move.bundle.rpartition("/")[2], asyncio.Lock())
         self.waiting.add(move.bundle)
         try:
             async with ranges, self._turn(move.source, move.target):
                 self.waiting.discard(move.bundle)
                 if self._over.is_set():
-                    return Outcome(state="superseded", reason="the term ended", owner=move.source)
-                refusal = await self._why_not(move)
+                    why = "the term ended"
+                    return Outcome(state="superseded", reason=why, owner=move.source), 0.0
+                refusal = await self._why_not(move, to_avoided=to_avoided)
                 if refusal is not None:
-                    return refusal
-                order = self._order(move)
+                    return refusal, 0.0
+                order = self._order(move, sent)
                 outcome = await order.carried_out(ordered)
                 if order.left and outcome.owner != move.target:
                     self._avoid(move.target)
-                return outcome
+                return outcome, order.unloaded_s
         finally:
             self.waiting.discard(move.bundle)
+
+    async def _serves_again(self, move: Move) -> tuple[bool, float | None]:
+        """Return whether most of the active topics are seen at the target, and when they were.
+
+        Topics that count nothing, but are loaded when they are looked up, are served, too.
+        """
+        until_s = monotonic() + self.served_s
+        left = list(move.active)
+        while not self._over.is_set():
+            counts = [await self.brokers.counted(move.target, topic) for topic in left]
+            left = [topic for topic, count in zip(left, counts, strict=True) if not count]
+            if _most(len(move.active) - len(left), move):
+                return True, monotonic()
+            if monotonic() >= until_s:
+                loaded = [await self._loads(move.target, topic) for topic in left]
+                return _most(len(move.active) - len(left) + sum(loaded), move), None
+            await asyncio.sleep(_LOOK_AGAIN_S)
+        return True, None
+
+    async def _loads(self, target: BrokerId, topic: TopicName) -> bool:
+        await self.brokers.look_up(target, topic)
+        return await self.brokers.counted(target, topic) is not None
+
+    def _follow_stuck(self, move: Move) -> None:
+        if move.bundle not in self.stuck and not self._over.is_set():
+            self.stuck[move.bundle] = move
+            task = asyncio.create_task(self._until_released(move))
+            self._following.add(task)
+            task.add_done_callback(self._following.discard)
+
+    async def _until_released(self, move: Move) -> None:
+        """Wait until a broker serves a stuck bundle; claim it once its source has released it."""
+        order = self._order(move)
+        try:
+            while not self._over.is_set():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_STUCK_LOOK_S):
+                        await self._over.wait()
+                with suppress(RequestFailed):
+                    active = (await self.brokers.owned(move.source)).get(move.bundle)
+                    if active is False:
+                        continue
+                    if active is None and self.claims:
+                        await order.claim()
+                if await self.brokers.owner(move.bundle) is not None:
+                    return
+        except RightMissing:
+            return
+        finally:
+            del self.stuck[move.bundle]
 
     async def place(
         self, bundle: BundleId, target: BrokerId, topic: TopicName, ordered: Callable[[], None]
@@ -121,7 +233,7 @@ class BundleMover:
                         pause_s = min(PAUSE_RATIO * (ended_s - began_s), LONGEST_PAUSE_S)
                         self._paused_until_s[source] = ended_s + pause_s
 
-    async def _why_not(self, move: Move) -> Outcome | None:
+    async def _why_not(self, move: Move, *, to_avoided: bool) -> Outcome | None:
         """Return the outcome of a move that cannot begin, None if it may begin."""
         try:
             if not await self.brokers.serves(move.source, move.bundle):
@@ -130,7 +242,9 @@ class BundleMover:
         except RequestFailed as error:
             return Outcome(state="failed", reason=str(error), owner=move.source)
         why = await self.brokers.why_not_ready(move.target)
-        if not why and move.target in self.avoided:
+        if not why and move.target in {one.target for one in self.stuck.values()}:
+            why = f"the unload of a bundle for {move.target} is stuck"
+        if not why and move.target in self.avoided and not to_avoided:
             why = f"{move.target} says that it is ready, but a move to it did not arrive before"
         return Outcome(state="failed", reason=why, owner=move.source) if why else None
 
@@ -149,21 +263,28 @@ class BundleMover:
                     async with asyncio.timeout(_AVOIDED_PAUSE_S):
                         await self._over.wait()
 
-    def _order(self, move: Move) -> MoveOrder:
+    def _order(self, move: Move, sent: Callable[[], None] = lambda: None) -> MoveOrder:
         return MoveOrder(
             brokers=self.brokers,
             claims=self.claims,
             move=move,
             over=self._over,
+            sent=sent,
             look_s=self.look_s,
             return_s=self.return_s,
+            stuck_s=self.stuck_s,
         )
 
 
+def _most(count: int, move: Move) -> bool:
+    return 2 * count > len(move.active)
+
+
+_SPLIT_ANSWER_S: Final = 30.0
 _SPLIT_LOOK_S: Final = 5.0
 """Time after an order within which the broker is expected to serve the parts."""
 
-_SPLIT_PAUSE_S: Final = 0.2
+_SPLIT_PAUSE_S: Final = 0.25
 
 
 async def split_bundle(
@@ -192,7 +313,10 @@ async def split_bundle(
     url = f"{brokers.address(broker)}/admin/v2/namespaces/{bundle}/split?unload=false"
     try:
         await brokers.admin.change(
-            "PUT", f"{url}&splitAlgorithmName=specified_positions_divide", f"[{cut}]"
+            "PUT",
+            f"{url}&splitAlgorithmName=specified_positions_divide",
+            f"[{cut}]",
+            timeout_s=_SPLIT_ANSWER_S,
         )
     except AnswerRefused as error:
         return Outcome(state="failed", reason=str(error), attempts=1, owner=broker)

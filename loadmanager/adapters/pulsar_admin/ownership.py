@@ -1,25 +1,37 @@
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 from urllib.parse import quote
 
-from loadmanager.adapters.pulsar_admin.client import PulsarAdmin, RequestFailed
+from loadmanager.adapters.pulsar_admin.client import (
+    PulsarAdmin,
+    PulsarAdminError,
+    RequestFailed,
+)
 from loadmanager.core.errors import InvalidName
-from loadmanager.core.ids import BrokerId, BundleId, parse_bundle
+from loadmanager.core.ids import BrokerId, BundleId, TopicName, parse_bundle
+
+_COUNTERS: Final = ("msgInCounter", "msgOutCounter", "bytesInCounter", "bytesOutCounter")
 
 
 async def read_owned(
     admin: PulsarAdmin, url: str, cluster: str, broker: BrokerId
-) -> tuple[BundleId, ...]:
-    """Return the bundles, without those of version 1; raises as `PulsarAdmin.json`."""
+) -> Mapping[BundleId, bool]:
+    """Return the bundles, without those of version 1, and whether each is active.
+
+    One that is not active is being unloaded: its topics are closed one by one. Raises as
+    `PulsarAdmin.json`.
+    """
     path = f"/admin/v2/brokers/{quote(cluster, safe='')}/{broker}/ownedNamespaces"
     answer = await admin.json(f"{url}{path}")
-    owned: list[BundleId] = []
-    for name in answer if isinstance(answer, dict) else ():
+    owned: dict[BundleId, bool] = {}
+    for name, status in answer.items() if isinstance(answer, dict) else ():
         with suppress(InvalidName):
-            owned.append(parse_bundle(name))
-    return tuple(owned)
+            closing = isinstance(status, dict) and status.get("is_active") is False
+            owned[parse_bundle(name)] = not closing
+    return owned
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +41,13 @@ class BrokerQueries:
     cluster: str
     brokers: Callable[[], Collection[BrokerId]]
 
+    async def owned(self, broker: BrokerId) -> Mapping[BundleId, bool]:
+        return await read_owned(self.admin, self.address(broker), self.cluster, broker)
+
     async def serves(self, broker: BrokerId, *bundles: BundleId) -> bool:
         """Return whether a broker reports that it serves all of these; raises as `read_owned`."""
-        owned = await read_owned(self.admin, self.address(broker), self.cluster, broker)
-        return set(bundles) <= set(owned)
+        owned = await self.owned(broker)
+        return all(owned.get(one, False) for one in bundles)
 
     async def surely_serves(self, broker: BrokerId, bundle: BundleId) -> bool:
         """Return as `serves`, but False for a broker that does not answer."""
@@ -46,6 +61,24 @@ class BrokerQueries:
         asked = [broker for broker in self.brokers() if broker != but]
         serve = await asyncio.gather(*(self.surely_serves(one, bundle) for one in asked))
         return next((one for one, does in zip(asked, serve, strict=True) if does), None)
+
+    async def look_up(self, broker: BrokerId, topic: TopicName) -> None:
+        """Look up a topic at a broker, which then acquires its bundle if no other broker has it."""
+        local = quote(topic.local, safe="")
+        path = f"/lookup/v2/topic/{topic.domain}/{topic.namespace}/{local}"
+        with suppress(RequestFailed):
+            await self.admin.text(f"{self.address(broker)}{path}?authoritative=true")
+
+    async def counted(self, broker: BrokerId, topic: TopicName) -> float | None:
+        """Return what a topic has counted since the broker loaded it, None if it has not."""
+        local = quote(topic.local, safe="")
+        path = f"/admin/v2/{topic.domain}/{topic.namespace}/{local}/stats"
+        try:
+            stats = await self.admin.json(f"{self.address(broker)}{path}")
+        except PulsarAdminError:
+            return None
+        counts = (stats.get(name, 0) for name in _COUNTERS) if isinstance(stats, dict) else ()
+        return float(sum(one for one in counts if isinstance(one, int | float)))
 
     async def why_not_ready(self, broker: BrokerId) -> str:
         """Return why a broker is not ready for bundles, "" if it is; raises as `surely_serves`."""
