@@ -27,9 +27,11 @@ class TasksQuery(Query):
             "superseded",
             "timed_out",
             "landed_elsewhere",
+            "stuck",
+            "owned_not_served",
         ]
     ] = Field([], alias="state")
-    """Lists only tasks in this state. The last five are states of tasks that have ended. The
+    """Lists only tasks in this state. The last seven are states of tasks that have ended. The
     parameter may be repeated."""
     kinds: list[Literal["place", "move", "split", "merge"]] = Field([], alias="kind")
     """Lists only tasks of this kind. The parameter may be repeated."""
@@ -88,6 +90,12 @@ class TaskDocument(Document):
     """The time when the source released the lock; null before that."""
     ended_at_ms: int | None
     """The time when the task ended; null before that."""
+    seen_before_ms: int | None
+    """The time when the source was last known to serve the topics; null if their traffic was not
+    followed."""
+    seen_after_ms: int | None
+    """The time when most of the topics were first seen active at the target: clients waited at most
+    from `seenBeforeMs` until then. Null if their traffic was not followed."""
     influence: Influence | None
     """The traffic that the task moves, as running averages; null if it is not known."""
     note: str
@@ -136,6 +144,8 @@ def _document(tasks: TaskList, task: BundleTask) -> TaskDocument:
         attempted_at_ms=tasks.wall_ms(task.attempted_at_s),
         released_at_ms=tasks.wall_ms(task.released_at_s),
         ended_at_ms=tasks.wall_ms(task.ended_at_s),
+        seen_before_ms=tasks.wall_ms(task.pause and task.pause.seen_before_s),
+        seen_after_ms=tasks.wall_ms(task.pause and task.pause.seen_after_s),
         influence=task.influence and Influence.model_validate(task.influence),
         note=task.note,
     )

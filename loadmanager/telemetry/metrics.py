@@ -579,7 +579,10 @@ def _usage_help(resource: str) -> str:
     return f"Usage of {resource.replace('_', ' ')} in percent of the broker's limit."
 
 
-STATES: Final = ("serving", "failed", "superseded", "timed_out", "landed_elsewhere")
+STATES: Final = (
+    *("serving", "failed", "superseded", "timed_out", "landed_elsewhere"),
+    *("stuck", "owned_not_served"),
+)
 
 
 class AttachMetrics:

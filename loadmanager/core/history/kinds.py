@@ -281,7 +281,19 @@ HAND_OVER: Final = Kind(
         time("released_at_ms", "When the leader saw the release by the source.", nullable=True),
         time("acquired_at_ms", "When the leader saw the target serve.", nullable=True),
         rate("took_s", "From the order until the target served, monotonic clock.", nullable=True),
-        rate("pause_s", "How long no broker served, monotonic clock.", nullable=True),
+        rate("pause_s", "How long at most no broker served, monotonic clock.", nullable=True),
+        time(
+            "seen_before_ms",
+            "When the source was last known to serve its topics; null if not followed.",
+            nullable=True,
+            added=True,
+        ),
+        time(
+            "seen_after_ms",
+            "When most of its topics were first active at the target; null if not followed.",
+            nullable=True,
+            added=True,
+        ),
     ),
     "An order that had been written ended.",
 )
@@ -300,7 +312,8 @@ TASK: Final = Kind(
         text(
             "state",
             "unconfirmed: the reply to its order was lost; ordered; released: by its source; "
-            "and at its end serving, failed, superseded, timed_out or landed_elsewhere.",
+            "and at its end serving, failed, superseded, timed_out, landed_elsewhere, stuck or "
+            "owned_not_served.",
         ),
         rate("age_s", "Time since it was proposed, monotonic clock."),
         count("attempts", "How often its order was written."),

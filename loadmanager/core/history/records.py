@@ -208,6 +208,8 @@ def _hand_over(at_ms: int, task: BundleTask, now_s: float) -> Iterator[Record]:
         released_at_ms=None if task.released_at_s is None else wall_ms(task.released_at_s),
         acquired_at_ms=wall_ms(task.ended_at_s or now_s) if done else None,
         took_s=(task.ended_at_s or now_s) - task.ordered_at_s if done else None,
+        seen_before_ms=None if task.pause is None else wall_ms(task.pause.seen_before_s),
+        seen_after_ms=None if task.pause is None else wall_ms(task.pause.seen_after_s),
     )
 
 

@@ -5,7 +5,7 @@ import { draw, latest, remember } from "./chart.js";
 const CLOSE = 0.1; // as near to the bound as whole bundles often let it be
 const FAR = 0.3;
 const RESOURCES = { cpu: "CPU", "network in": "network in", "network out": "network out" };
-const STATES = { serving: "good", failed: "bad", timed_out: "bad", landed_elsewhere: "fair", superseded: "fair" };
+const STATES = { serving: "good", failed: "bad", timed_out: "bad", landed_elsewhere: "fair", stuck: "bad", owned_not_served: "bad", superseded: "fair" };
 
 // Attach has no search, no tokens and no REST API.
 let explains = true;
