@@ -14,6 +14,7 @@ from loadmanager.core.averages import Average, BundleAverages
 from loadmanager.core.bundle_task import (
     AskedBy,
     BundleTask,
+    Pause,
     TaskEvent,
     TaskKind,
     advanced,
@@ -480,6 +481,14 @@ def test_clients_wait_from_the_source_s_end_until_the_target_serves() -> None:
     waits = {"took_s": 1.5, "pause_s": 0.75}
     at_ms = {name: NOON_MS + after_ms for name, after_ms in times.items()}
     assert hand_overs(one, 2.0) == [of_move | at_ms | waits]
+
+
+def test_a_pause_that_was_measured_is_an_interval() -> None:
+    ordered = task({0.25: WRITTEN})
+    one = advanced(ordered, DONE, 1.75, pause=Pause(0.25, 1.5))
+    (ended,) = hand_overs(one, 2.0)
+    seen = {"seen_before_ms": NOON_MS + 250, "seen_after_ms": NOON_MS + 1500, "pause_s": 1.25}
+    assert {name: ended[name] for name in seen} == seen
 
 
 def test_the_clients_of_a_bundle_without_an_owner_wait_since_its_order() -> None:

@@ -53,9 +53,15 @@ class Record:
 
 
 def record_of(kind: Kind, at_ms: int, source: object = None, /, **given: Any) -> Record:
-    """Return a record of ``kind``: each field as ``given``, else an attribute of ``source``."""
-    names = (one.name for one in kind.fields)
-    body = {name: given[name] if name in given else getattr(source, name) for name in names}
+    """Return a record of ``kind``: each field as ``given``, else an attribute of ``source``.
+
+    A line may lack the fields that lines of earlier versions lack.
+    """
+    body = {
+        name: given[name] if name in given else getattr(source, name)
+        for name in (one.name for one in kind.fields)
+        if name in given or name not in kind.added or hasattr(source, name)
+    }
     return Record(kind.name, at_ms, body)
 
 
@@ -199,6 +205,9 @@ def _hand_over(at_ms: int, task: BundleTask, now_s: float) -> Iterator[Record]:
 
     done = task.state is TaskState.SERVING and task.ended_at_s is not None
     left = task.last_event is TaskEvent.TERM_ENDED
+    seen = {}
+    if task.pause is not None:
+        seen["seen_before_ms"], seen["seen_after_ms"] = map(wall_ms, task.pause)
     yield record_of(
         HAND_OVER,
         at_ms,
@@ -208,8 +217,7 @@ def _hand_over(at_ms: int, task: BundleTask, now_s: float) -> Iterator[Record]:
         released_at_ms=None if task.released_at_s is None else wall_ms(task.released_at_s),
         acquired_at_ms=wall_ms(task.ended_at_s or now_s) if done else None,
         took_s=(task.ended_at_s or now_s) - task.ordered_at_s if done else None,
-        seen_before_ms=None if task.pause is None else wall_ms(task.pause.seen_before_s),
-        seen_after_ms=None if task.pause is None else wall_ms(task.pause.seen_after_s),
+        **seen,
     )
 
 
