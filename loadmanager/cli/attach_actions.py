@@ -15,12 +15,13 @@ from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
 from loadmanager.attach.admin_commands import commands
 from loadmanager.attach.balancing import Balancer
 from loadmanager.attach.discovery import addresses, discover
+from loadmanager.attach.hosts import Hosts
 from loadmanager.attach.mandate import Mandate
 from loadmanager.attach.observation import Rules
 from loadmanager.attach.observing import Observer
 from loadmanager.attach.pulsar_balancer import PulsarBalancer
 from loadmanager.attach.sampled_loads import SampledLoads
-from loadmanager.attach.sampling import Hosts, Sampler
+from loadmanager.attach.sampling import Sampler
 from loadmanager.attach.state import State, StateUnusable, locked_state, state_file
 from loadmanager.attach.strategy import GreedyRate, PlannerStrategy, Strategy
 from loadmanager.cli.attach_log import (
