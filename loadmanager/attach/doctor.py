@@ -26,6 +26,12 @@ def examine(seen: Observation) -> tuple[Finding, ...]:
 def _brokers(seen: Observation) -> Iterator[Finding]:
     for broker, why in {**seen.cluster.silent, **seen.missing}.items():
         yield Finding("problem", broker, why, "it neither gives nor takes bundles meanwhile")
+    for broker, sample in seen.samples.items():
+        if sample.host is not None and sample.host.distrusted:
+            remedy = (
+                "a --strategy that needs CPU uses the process if this lasts; --cores has its limit"
+            )
+            yield Finding("note", broker, sample.host.distrusted, remedy)
     if seen.samples:
         count = f"{len(seen.samples)} of {len(seen.cluster.brokers)} brokers answer"
         yield Finding("ok", "brokers", f"{count}; version {seen.cluster.version}")

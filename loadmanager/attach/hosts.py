@@ -1,12 +1,14 @@
 import math
 import time
+from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from loadmanager.adapters.pulsar_admin import NotPulsar, PulsarAdmin, PulsarAdminError
 from loadmanager.adapters.pulsar_admin.exposition import Exposition
 from loadmanager.attach.discovery import PulsarCluster
+from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import ResourceUsage
 
 _PERCENT: Final = 100.0
@@ -20,6 +22,7 @@ _RESOURCES: Final = (
 """The core's name of each resource, and its names in metrics and in load reports."""
 
 _MOST: Final = 1e12
+_MOST_OFF: Final = 0.1
 _INTERVALS_BACK: Final = 2.0
 _START_INTERVALS: Final = 2.5
 """Intervals after a broker's start within which its measurements may include the start."""
@@ -42,19 +45,31 @@ class HostFigures:
 
     ``age_s`` is the age, when read, that the start of the measured period may have. ``unknown`` is
     why CPU usage is unknown, and ``pending`` whether the broker's next measurements will show it.
+    ``cpu_limit`` is that of the broker in percent of a core, 0 if unknown. ``distrusted`` is why
+    the CPU time of the process takes the place of what was reported, "" if it does not.
     """
 
     usages: Mapping[str, ResourceUsage] = field(default_factory=dict)
     age_s: float = 0.0
     unknown: str = ""
     pending: bool = False
+    cpu_limit: float = 0.0
+    distrusted: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """Reads host usage; ``cores`` is the CPU limit of brokers that report only their CPU time."""
+    """Reads host usage; ``cores`` is the CPU limit of brokers, for those that do not report it.
+
+    Reported CPU usage is compared with the CPU time of the broker's process: Pulsar 2.10 to 3.0
+    divide the use of the whole host by the limit of the container. Where it was further than a
+    tenth of the limit from every value of the last ``windows`` or more, which cover the period
+    that the report may be of, CPU time is used.
+    """
 
     cores: float | None = None
+    windows: int = 3
+    _counted: dict[BrokerId, deque[tuple[float, float]]] = field(default_factory=dict)
 
     async def measured(
         self, admin: PulsarAdmin, url: str, cluster: PulsarCluster, seen: Exposition
@@ -68,7 +83,8 @@ class Hosts:
                 refused = str(error)
             else:
                 if "cpu" in reported:
-                    return _steady(reported, seen, age_s)
+                    found = _steady(reported, seen, age_s)
+                    return replace(found, cpu_limit=reported["cpu"].limit)
                 refused = "its load report has no usage and limit of CPU"
         usages = {
             ours: ResourceUsage(seen.usages[name], _PERCENT)
@@ -80,10 +96,12 @@ class Hosts:
         return HostFigures(unknown=f"{refused}, and its metrics have no pulsar_lb_cpu_usage")
 
     def completed(
-        self, measured: HostFigures, cpu_cores: float | None, window_s: float
+        self, broker: BrokerId, measured: HostFigures, cpu_cores: float | None, window_s: float
     ) -> HostFigures:
-        """Return ``measured``, or usage by the process's CPU time within a window if unknown."""
-        if not measured.unknown or (measured.pending and self.cores is None):
+        """Return ``measured``, with usage by the process's CPU time if unknown or wrong."""
+        if not measured.unknown:
+            return self._checked(broker, measured, cpu_cores)
+        if measured.pending and self.cores is None:
             return measured
         if cpu_cores is None:
             return HostFigures(unknown=f"{measured.unknown} or process_cpu_seconds_total")
@@ -92,6 +110,29 @@ class Hosts:
             return HostFigures(unknown=why)
         cpu = ResourceUsage(_PERCENT * cpu_cores, _PERCENT * self.cores)
         return HostFigures(usages={"cpu": cpu}, age_s=window_s)
+
+    def _checked(
+        self, broker: BrokerId, measured: HostFigures, cpu_cores: float | None
+    ) -> HostFigures:
+        limit = measured.cpu_limit if self.cores is None else _PERCENT * self.cores
+        if cpu_cores is None or not limit:
+            self._counted.pop(broker, None)
+            return measured
+        counted, now_s = self._counted.setdefault(broker, deque()), time.monotonic()
+        counted.append((now_s, _PERCENT * cpu_cores))
+        while len(counted) > self.windows and counted[0][0] < now_s - measured.age_s:
+            counted.popleft()
+        used = [one for _, one in counted]
+        said = limit * (measured.usages["cpu"].fraction or 0.0)
+        above, below = said - max(used), min(used) - said
+        if len(used) < self.windows or max(above, below) <= _MOST_OFF * limit:
+            return measured
+        why = (
+            f"its load manager reports {said / limit:.0%} of {limit / _PERCENT:g} cores, and its "
+            f"process takes {used[-1] / limit:.0%}"
+        )
+        usages = {**measured.usages, "cpu": ResourceUsage(used[-1], limit)}
+        return replace(measured, usages=usages, distrusted=why)
 
 
 def _steady(usages: Mapping[str, ResourceUsage], seen: Exposition, age_s: float) -> HostFigures:

@@ -100,7 +100,7 @@ class Sampler:
         restarted = counted is not None and counted < 0
         cpu_cores = None if counted is None or restarted else counted / window_s
         if self.hosts is not None and host is not None:
-            host = self.hosts.completed(host, cpu_cores, window_s)
+            host = self.hosts.completed(broker, host, cpu_cores, window_s)
         return BrokerSample(
             window_s=window_s,
             bundles=bundles,

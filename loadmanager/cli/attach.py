@@ -212,8 +212,8 @@ def _check_url(_context: click.Context, _option: click.Parameter, value: str) ->
 @option(
     "--cores",
     type=click.FloatRange(0, 100_000, min_open=True),
-    help="CPU cores of each broker, for a --strategy where brokers report only the CPU time of "
-    "their process.",
+    help="CPU cores of each broker, for a --strategy where brokers report no or a wrong limit of "
+    "CPU.",
 )
 @access_options
 @click.pass_context

@@ -148,7 +148,8 @@ class AttachActions:
     async def _observe(self) -> int:
         doctor = self._options["doctor"]
         strategy = strategy_of(self._options)
-        sampler = Sampler(self._admin, addresses(self._url), strategy.hosts)
+        hosts = Hosts(self._options["cores"], windows=1) if doctor else strategy.hosts
+        sampler = Sampler(self._admin, addresses(self._url), hosts)
         observer = Observer(self._admin, strategy)
         cluster = await discover(self._admin, self._url)
         await sampler.sample(cluster)

@@ -1,0 +1,75 @@
+"""The CPU usage that a load manager reports, and that its process's CPU time takes the place of."""
+
+from collections.abc import Sequence
+
+import pytest
+from click.testing import CliRunner
+from fake_pulsar import FakePulsar
+
+from loadmanager.attach.hosts import HostFigures, Hosts
+from loadmanager.cli import main
+from loadmanager.core.ids import BrokerId
+from loadmanager.core.load import ResourceUsage
+
+BROKER = BrokerId("broker-1:8080")
+MEMORY = ResourceUsage(100.0, 1000.0)
+
+
+def told(
+    reported: ResourceUsage, limit: float, used: Sequence[float | None], cores: float | None = None
+) -> HostFigures:
+    """Return the figures after windows in which the process took these cores."""
+    hosts = Hosts(cores)
+    usages = {"cpu": reported, "memory": MEMORY}
+    measured = HostFigures(usages=usages, age_s=120.0, cpu_limit=limit)
+    return [hosts.completed(BROKER, measured, one, 10.0) for one in used][-1]
+
+
+OFF = ResourceUsage(180.0, 200.0)
+BY_METRICS = ResourceUsage(90.0, 100.0)
+
+
+@pytest.mark.parametrize(
+    ("reported", "limit", "used", "cores", "expected"),
+    [
+        (OFF, 200.0, (0.4, 0.4, 0.5), None, ResourceUsage(50.0, 200.0)),
+        (ResourceUsage(20.0, 200.0), 200.0, (1.0, 1.0, 1.0), None, ResourceUsage(100.0, 200.0)),
+        # Two windows only, less than a tenth of the limit, or once as reported.
+        (OFF, 200.0, (0.4, 0.4), None, OFF),
+        (OFF, 200.0, (1.61, 1.61, 1.61), None, OFF),
+        (OFF, 200.0, (0.4, 1.8, 0.4, 0.4, 0.4), None, OFF),
+        # The process restarted, or reports no CPU time.
+        (OFF, 200.0, (0.4, 0.4, None, 0.4), None, OFF),
+        (OFF, 200.0, (None, None, None), None, OFF),
+        # Percentages of an unknown number of cores, until somebody says how many.
+        (BY_METRICS, 0.0, (0.4, 0.4, 0.4), None, BY_METRICS),
+        (BY_METRICS, 0.0, (0.4, 0.4, 0.4), 4.0, ResourceUsage(40.0, 400.0)),
+        (BY_METRICS, 0.0, (3.5, 3.5, 3.5), 4.0, BY_METRICS),
+        (OFF, 200.0, (0.4, 0.4, 0.4), 1.0, ResourceUsage(40.0, 100.0)),
+    ],
+)
+def test_cpu_time_takes_the_place_of_a_report_that_is_wrong_for_three_windows(
+    reported: ResourceUsage,
+    limit: float,
+    used: Sequence[float | None],
+    cores: float | None,
+    expected: ResourceUsage,
+) -> None:
+    found = told(reported, limit, used, cores)
+    assert found.usages == {"cpu": expected, "memory": MEMORY}
+    assert bool(found.distrusted) is (expected is not reported)
+
+
+def test_the_doctor_says_which_broker_reports_more_than_its_process_takes(
+    pulsar: FakePulsar,
+) -> None:
+    for broker in pulsar.brokers:
+        broker.load_report = {"cpu": {"usage": 180.0, "limit": 200.0}}
+    pulsar.brokers[0].more_metrics = "process_cpu_seconds_total{} 100.0"
+    command = ["attach", "--pulsar", pulsar.url, "--interval", "0.2", "--doctor"]
+    found = CliRunner().invoke(main, command)
+    assert found.exit_code == 0, found.output
+    name = pulsar.brokers[0].name
+    said = f"{name}: its load manager reports 90% of 2 cores, and its process takes 0%"
+    assert said in found.output
+    assert found.output.count("its load manager reports") == 1
