@@ -25,7 +25,7 @@ demo: $(DEMO) ## Watch a cluster of brokers being balanced, for a minute and a h
 WITHOUT ?=
 WORKERS ?= 2
 PYTEST := $(BIN)/pytest -raR
-SEVERAL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+SEVERAL := -n $(WORKERS)
 WAITING := zookeeper or processes or browser or docker or pulsar
 LONG := thorough or bench or admin_client or helm
 EXCEPT = $(patsubst %, and not %,$(WITHOUT))
