@@ -1,6 +1,7 @@
 """An observation as text for a terminal, at most 80 columns wide if names are short enough."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 
 from loadmanager.attach.doctor import Finding
 from loadmanager.attach.observation import Observation, refusal_text
@@ -38,7 +39,7 @@ def title(seen: Observation) -> str:
     )
 
 
-def summary(seen: Observation) -> Iterator[str]:
+def summary(seen: Observation, *, proposals: bool = True) -> Iterator[str]:
     for broker, why in seen.missing.items():
         yield f"{broker}: no sample, so it neither gives nor takes ({why})"
     if seen.plan is not None:
@@ -48,19 +49,29 @@ def summary(seen: Observation) -> Iterator[str]:
         )
     if not seen.whole and seen.samples:
         yield "some topics were loaded within the window: their rates are lower bounds"
-    for one in seen.splits[:_MOST_SHOWN]:
-        yield f"  cut {one.bundle} at 0x{one.cut:08x}: {one.reason}"
+    if proposals:
+        yield from _first(
+            f"  cut {one.bundle} at 0x{one.cut:08x}: {one.reason}" for one in seen.splits
+        )
     yield seen.verdict
-    for number, move in enumerate(seen.proposals[:_MOST_SHOWN], 1):
-        yield f"  {number}. {move.bundle}: {move.source} -> {move.target}"
-        yield f"     {move.reason}"
-    if len(seen.proposals) > _MOST_SHOWN:
-        yield f"  and {len(seen.proposals) - _MOST_SHOWN} more (--json has all)"
-    others = [one for one in seen.refusals if one.subject]
-    for refusal in others[:_MOST_SHOWN]:
-        yield f"  {refusal.subject}: {refusal_text(refusal)}"
-    if len(others) > _MOST_SHOWN:
-        yield f"  and {len(others) - _MOST_SHOWN} more (--json has all)"
+    if proposals:
+        yield from _first(
+            f"  {number}. {move.bundle}: {move.source} -> {move.target}\n     {move.reason}"
+            for number, move in enumerate(seen.proposals, 1)
+        )
+    yield from _first(
+        f"  {one.subject}: {refusal_text(one)}" for one in seen.refusals if one.subject
+    )
+    staying = Counter(seen.staying.values()).most_common()
+    yield from _first(f"  {count} stay (with traffic): {why}" for why, count in staying)
+
+
+def _first(texts: Iterable[str]) -> Iterator[str]:
+    every = list(texts)
+    for text in every[:_MOST_SHOWN]:
+        yield from text.splitlines()
+    if len(every) > _MOST_SHOWN:
+        yield f"  and {len(every) - _MOST_SHOWN} more (--json has all)"
 
 
 def findings(found: tuple[Finding, ...]) -> Iterator[str]:
@@ -76,7 +87,11 @@ def _share(value: float, mean: float) -> str:
 
 def _cpu(seen: Observation, broker: BrokerId) -> str:
     sample = seen.samples[broker]
+    known = None if sample.host is None else sample.host.usages.get("cpu")
+    percent = sample.usages.get("cpu")
+    if known is not None and known.fraction is not None:
+        percent = 100 * known.fraction
+    whole = [] if percent is None else [f"{percent:.0f} %"]
     if sample.cpu_cores is not None:
-        return f"{sample.cpu_cores:.2f} cores"
-    usage = sample.usages.get("cpu")
-    return "-" if usage is None else f"{usage:.0f} %"
+        whole.insert(0, f"{sample.cpu_cores:.2f} cores")
+    return ", ".join(whole) or "-"

@@ -56,6 +56,11 @@ def _check_url(_context: click.Context, _option: click.Parameter, value: str) ->
 @option("--once", is_flag=True, help="Sample one interval, print it and exit.")
 @option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @option(
+    "--verbose",
+    is_flag=True,
+    help="With --balance, also print each move when it is proposed and when it is ordered.",
+)
+@option(
     "--as",
     "commands",
     type=click.Choice(["pulsar-admin"]),

@@ -118,7 +118,7 @@ class AttachActions:
         """Raises `LoadManagerError`: it cannot be done; the message says why."""
         options = self._options
         self._admin = PulsarAdmin(self._access)
-        self._log = PrintedLog(self._admin.cost, options["as_json"])
+        self._log = PrintedLog(self._admin.cost, options["as_json"], options["verbose"])
         try:
             if options["restore"]:
                 return await self._restore()

@@ -2,10 +2,12 @@ import json
 import re
 import secrets
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import chain
+from time import monotonic
 from typing import Any, Final
 
 import click
@@ -20,13 +22,15 @@ from loadmanager.attach.observation import Observation, document
 from loadmanager.attach.recording import AttachHistory
 from loadmanager.attach.sampled_loads import SampledLoads
 from loadmanager.attach.strategy import Strategy
+from loadmanager.attach.tasks import LastHour
 from loadmanager.cli.attach_page import AttachOverviews, show_window
 from loadmanager.cli.simulate_history import warnings_alone
 from loadmanager.cli.text_tables import fitted, print_table, terminal_width
 from loadmanager.config.history import HistorySettings
 from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.history.records import Origin
-from loadmanager.core.ids import BrokerId
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.rates import Rates
 from loadmanager.telemetry.metrics import AttachMetrics, HistoryMetrics
 
 _CLOSE_S: Final = 30.0
@@ -70,9 +74,13 @@ def recording(
 def print_window(seen: Observation, cost: Cost, *, as_json: bool, traffic: bool = False) -> None:
     if as_json:
         _print_json(_window(seen, cost, traffic=traffic))
-        return
+    else:
+        _print_screen(seen, cost, screen.summary(seen))
+
+
+def _print_screen(seen: Observation, cost: Cost, summary: Iterable[str]) -> None:
     print_table(screen.title(seen), *screen.columns(seen))
-    for line in screen.summary(seen):
+    for line in summary:
         click.echo(fitted(line, terminal_width()))
     click.echo(f"read with {cost.requests} requests and {cost.answer_bytes / 1e6:.1f} MB so far")
 
@@ -84,30 +92,45 @@ def print_findings(seen: Observation) -> bool:
     return any(one.level == "problem" for one in found)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PrintedLog:
+    """Prints windows and tasks; without ``verbose`` a move is one line, when it has ended."""
+
     cost: Cost
     as_json: bool
+    verbose: bool = False
+    _last_hour: LastHour = field(default_factory=LastHour)
+    _moving: dict[BundleId, Rates] = field(default_factory=dict)
 
     def round(self, seen: Observation, held: str) -> None:
+        self._moving = {
+            one.bundle: Rates(one.msgs_per_s, 0.0, one.bytes_per_s, 0.0) for one in seen.proposals
+        }
         if self.as_json:
             _print_json({"at": _now(), **_window(seen, self.cost), "held": held})
             return
-        print_window(seen, self.cost, as_json=False)
+        summary = screen.summary(seen, proposals=self.verbose)
+        _print_screen(seen, self.cost, chain(summary, self._last_hour.summary(monotonic())))
         if held:
             self.event(f"nothing moves in this round: {held}")
 
     def task(self, task: BundleTask, why: str) -> None:
+        traffic = self._moving.get(task.bundle)
+        if task.state.ended:
+            self._last_hour.add(monotonic(), task, traffic)
         if self.as_json:
             _print_json({"at": _now(), "task": tasks.document(task, why)})
-        else:
-            click.echo(f"{_now()}  {tasks.line(task, why)}")
+        elif self.verbose:
+            self.event(tasks.line(task, why, traffic))
+        elif task.state.ended:
+            columns = tasks.MOST_COLUMNS - len(_now(short=True)) - 2
+            self.event(tasks.short_line(task, traffic, columns))
 
     def event(self, what: str) -> None:
         if self.as_json:
             _print_json({"at": _now(), "event": what})
         else:
-            click.echo(f"{_now()}  {what}")
+            click.echo(f"{_now(short=True)}  {what}")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -157,5 +180,6 @@ def _print_json(content: dict[str, Any]) -> None:
     click.echo(json.dumps(content, allow_nan=False))
 
 
-def _now() -> str:
-    return datetime.now(tz=UTC).isoformat(timespec="milliseconds")
+def _now(*, short: bool = False) -> str:
+    at = datetime.now(tz=UTC).isoformat(timespec="seconds" if short else "milliseconds")
+    return at.replace("+00:00", "Z") if short else at

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 import threading
 import time
@@ -304,8 +305,15 @@ def test_it_tells_people_in_sentences(pulsar: FakePulsar) -> None:
     found = CliRunner().invoke(main, [*arguments, "--moves-per-hour", "1"])
     assert found.exit_code == 0, found.output
     assert "Pulsar's own shedding and automatic splits are off" in found.output
-    assert "  ordered  bench/skew/" in found.output
-    assert "  serving  bench/skew/" in found.output
+    lines = found.output.splitlines()
+    (moved,) = (line for line in lines if "  serving  bench/skew/" in line)
+    assert re.fullmatch(r"\S+Z  serving  bench/skew/\S+: \S+ -> \S+, [\d,]+ msg/s.*", moved)
     assert ": held: 1 moves an hour" in found.output
+    assert "  ordered  " not in found.output
+    assert "  1. bench/skew/" not in found.output
+    assert max(map(len, lines)) <= 120
+    found = CliRunner().invoke(main, [*arguments, "--verbose"])
+    for text in ("  1. bench/skew/", "  ordered  bench/skew/", "  serving  bench/skew/"):
+        assert text in found.output
     found = CliRunner().invoke(main, [*arguments, "--window", closed_now()])
     assert f"nothing moves in this round: outside {closed_now()}" in found.output
