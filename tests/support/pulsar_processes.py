@@ -127,10 +127,12 @@ class Processes:
                 preexec_fn=mortal,  # noqa: PLW1509 - it asks for a signal and takes no lock
             )
 
+    def signal(self, name: str, how: Signals) -> None:
+        self._running[name].send_signal(how)
+
     def end_one(self, name: str, how: Signals) -> None:
-        process = self._running[name]
-        process.send_signal(how)
-        process.wait(READY_S)
+        self.signal(name, how)
+        self._running[name].wait(READY_S)
 
     def log(self, name: str) -> list[str]:
         return (self._folder / f"{name}.log").read_text(errors="replace").splitlines()
