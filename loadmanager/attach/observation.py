@@ -1,6 +1,6 @@
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any, Final
@@ -141,7 +141,8 @@ class Observation:
 
     No bundle moves to or from the brokers in ``missing``, which are without sample. Splits precede
     the moves, because moves are not enough. ``plan`` is None if no bundle has traffic; ``staying``
-    are the bundles with traffic that never move, with the reason, ``still`` also those without.
+    are the bundles with traffic that never move, with the reason, ``still`` also those without,
+    and ``late`` those that move last.
     """
 
     cluster: PulsarCluster
@@ -155,6 +156,7 @@ class Observation:
     refusals: tuple[Refusal, ...] = ()
     still: frozenset[BundleId] = frozenset()
     placements: tuple[Proposal, ...] = ()
+    late: Mapping[BundleId, str] = field(default_factory=dict)
 
     @property
     def whole(self) -> bool:
@@ -260,7 +262,8 @@ def observe(
         missing=missing,
         plan=None,
         proposals=(),
-        staying={bundle: why for bundle, why in {**stays, **late}.items() if bundle in busy},
+        staying={bundle: why for bundle, why in stays.items() if bundle in busy},
+        late={bundle: why for bundle, why in late.items() if bundle in busy},
         strategy=strategy.name,
         still=frozenset(stays),
     )
@@ -338,7 +341,6 @@ def _proposals(given: StrategyInput, chosen: ChosenMoves, strategy: str) -> tupl
                 bytes_per_s=traffic.bytes_per_s,
                 max_over_mean=move.max_over_mean,
                 weighed=weighed,
-                needing=_needing(given, bundle) if traffic.needed else "",
             )
         )
     return tuple(found)
@@ -354,17 +356,6 @@ def _why_due(given: StrategyInput, bundle: BundleId, source: BrokerId, cause: Ca
     governing = policies.governing(namespace)
     names = [name for name, one in policies.isolation.items() if governing in (None, one)]
     return f"isolation policy {', '.join(sorted(names))} keeps it off {source}"
-
-
-def _needing(given: StrategyInput, bundle: BundleId) -> str:
-    """Return a topic of the bundle's namespace that is in another bundle, "" if none is seen."""
-    namespace = namespace_of(bundle)
-    others = (
-        traffic.topic
-        for other, _, traffic in given.rows
-        if other != bundle and namespace_of(other) == namespace
-    )
-    return next(filter(None, others), "")
 
 
 def _splits(given: StrategyInput, chosen: ChosenMoves, strategy: Strategy) -> tuple[Proposal, ...]:
@@ -415,6 +406,7 @@ def document(
         ],
         "placements": [_fields(one, "bundle", "target", "reason") for one in seen.placements],
         "staying": dict(seen.staying),
+        "movingLast": dict(seen.late),
         **({"isolation": _isolation(seen.cluster)} if traffic else {}),
         "cost": {"requests": requests, "answerBytes": answer_bytes},
     }

@@ -62,7 +62,7 @@ def summary(seen: Observation, *, proposals: bool = True) -> Iterator[str]:
     yield from _first(
         f"  {one.subject}: {refusal_text(one)}" for one in seen.refusals if one.subject
     )
-    staying = Counter(seen.staying.values()).most_common()
+    staying = Counter((*seen.staying.values(), *seen.late.values())).most_common()
     yield from _first(f"  {count} stay (with traffic): {why}" for why, count in staying)
 
 

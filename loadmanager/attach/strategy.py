@@ -248,6 +248,8 @@ class PlannerStrategy(Strategy):
         self._memory = self._choice.plan.memory_before_orders(self._memory)
 
     def task(self, task: BundleTask) -> None:
+        if task.cause is Cause.COUNT:
+            return  # Without traffic it changes no host's figures.
         if task.state is TaskState.ORDERED:
             self._under_way.add(task.bundle)
             if self._last is not None and task.kind is TaskKind.MOVE:

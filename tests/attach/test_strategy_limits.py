@@ -19,7 +19,7 @@ from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, Namespace, namespace_of
 from loadmanager.core.load import ResourceUsage
-from loadmanager.core.plan import Reason
+from loadmanager.core.plan import Cause, Reason
 from loadmanager.core.policies import IsolationPolicy, Policies
 
 EAGER: Mapping[str, Mapping[str, float]] = {
@@ -192,6 +192,15 @@ def test_nothing_is_decided_on_figures_of_hosts_of_before_the_last_move(name: st
     assert [one.reason for one in early.refusals] == [Reason.COOLING_DOWN]
     assert "began before the last move ended" in early.verdict
     watched.now_s += 10.0
+    assert "began before the last move ended" not in watched.look().verdict
+
+
+def test_a_bundle_without_traffic_that_moves_delays_no_decision() -> None:
+    watched = Watched("threshold")
+    seen = watched.look()
+    idle = replace(seen, proposals=(replace(seen.proposals[0], cause=Cause.COUNT),))
+    watched.carry_out(idle)
+    watched.now_s += 15.0
     assert "began before the last move ended" not in watched.look().verdict
 
 
