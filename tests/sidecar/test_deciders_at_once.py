@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 from history_sinks import Archive
-from stories import place_all, served, story
+from stories import place_all, publish_for_ever, served, story
 
 from loadmanager.core import znodes
 from loadmanager.core.arbitration import Dispatched
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskEvent, TaskKind, TaskState
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.ids import BundleId, TopicName
+from loadmanager.core.ids import BundleId
 from loadmanager.core.orders import decode_orders
 from loadmanager.core.plan import Cause
 from loadmanager.core.wire.policies import encode_boundaries
@@ -117,7 +117,7 @@ async def test_history_learns_of_a_round_whose_orders_stand_though_their_reply_w
     leader.coordination.before_commit = lose_reply
     before = {bundle: cluster.server(bundle).name for bundle in boundaries.bundles}
     hot.cpu_fraction = 0.95
-    publishing = asyncio.ensure_future(_publish_for_ever(cluster, topics))
+    publishing = asyncio.ensure_future(publish_for_ever(cluster, topics, 5000))
     await cluster.until(lambda: cluster.warnings("round.orders.failed"), within_s=60.0)
     hot.cpu_fraction = 0.1
     await asyncio.sleep(20.0)
@@ -127,14 +127,6 @@ async def test_history_learns_of_a_round_whose_orders_stand_though_their_reply_w
     told = {line["bundle"] for line in archive.lines("hand_over") if line["source"] == hot.name}
     last = {line["bundle"]: line["outcome"] for line in archive.lines("move")}
     assert (moved - told, {b for b in moved if last[b] == "failed"}) == (set(), set())
-
-
-async def _publish_for_ever(cluster: Cluster, topics: list[TopicName]) -> None:
-    while True:
-        for topic in topics:
-            for host in cluster.hosts:
-                host.broker.publish(topic, payload_bytes=5000)
-        await asyncio.sleep(0.25)
 
 
 @story(2, **BY_HAND)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from counted_requests import counted_cluster
-from stories import place_all, served, story
+from stories import place_all, publish_for_ever, served, story
 
 from loadmanager.common.cluster_owners import READ_AHEAD
 from loadmanager.core import orders, znodes
@@ -26,17 +26,8 @@ QUICK: dict[str, Any] = {
 }
 
 
-async def _publish_for_ever(cluster: Cluster, topics: list[TopicName]) -> None:
-    while True:
-        for topic in topics:
-            for host in cluster.hosts:
-                for _ in range(5):
-                    host.broker.publish(topic, payload_bytes=1000)
-        await asyncio.sleep(0.25)
-
-
 async def _heat(cluster: Cluster, topics: list[TopicName], for_s: float) -> None:
-    publishing = asyncio.ensure_future(_publish_for_ever(cluster, topics))
+    publishing = asyncio.ensure_future(publish_for_ever(cluster, topics))
     cluster.hosts[0].cpu_fraction = 0.95
     await asyncio.sleep(for_s)
     publishing.cancel()

@@ -13,15 +13,13 @@ from enum import StrEnum
 from typing import Any
 
 import pytest
-from stories import place_all, served
+from stories import boundaries_now, place_all, served
 
 from loadmanager.core import znodes
-from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import BundleId, TopicName
 from loadmanager.core.orders import SplitOrder
-from loadmanager.core.wire.policies import decode_boundaries
 from loadmanager.ports.lookup import Unavailable
 from tests.testbed.faults.agent import SESSION_S, Agent
 from tests.testbed.faults.cluster import NAMESPACE, Cluster, make_config, order, play
@@ -101,12 +99,6 @@ OPERATIONS: Mapping[str, Callable[[Scene], Awaitable[None]]] = {
 }
 
 
-def _boundaries(cluster: Cluster) -> Boundaries:
-    path = znodes.local_policies(NAMESPACE)
-    node = cluster.service.dump()[path]
-    return decode_boundaries(path, NAMESPACE, node.data, node.stat.version)
-
-
 async def _set_the_scene(cluster: Cluster) -> Scene:
     boundaries = await served(cluster, 8)
     leader = cluster.leader
@@ -118,7 +110,7 @@ async def _set_the_scene(cluster: Cluster) -> Scene:
 
 
 async def _look_up_for_ever(cluster: Cluster, agent: Agent, scene: Scene) -> int:
-    topics = await place_all(cluster, _boundaries(cluster))
+    topics = await place_all(cluster, boundaries_now(cluster))
     asked = 0
     while True:
         for topic in topics:
@@ -138,7 +130,7 @@ async def _look_up_for_ever(cluster: Cluster, agent: Agent, scene: Scene) -> int
 def _ordered_to_leader(scene: Scene, topic: TopicName) -> bool:
     """Say whether the operation sends the topic's bundle to the leader, whose end it awaits."""
     cluster, host = scene.cluster, scene.leader.host
-    bundle = _boundaries(cluster).at(position(topic, "crc32"))
+    bundle = boundaries_now(cluster).at(position(topic, "crc32"))
     standing = znodes.orders(host.name) in cluster.service.nodes
     return standing and bundle in cluster.orders(host).bundles
 
@@ -207,7 +199,7 @@ def test_an_operation_survives_the_leader_s_end_at_any_write(
         working = asyncio.ensure_future(_carried_out(OPERATIONS[name](scene)))
         await asyncio.sleep(SESSION_S + 10.0)
         scene.leader.coordination.thaw()
-        await cluster.settled(_boundaries(cluster).bundles, within_s=20.0)
+        await cluster.settled(boundaries_now(cluster).bundles, within_s=20.0)
         working.cancel()
         assert not looking.done(), looking.exception()
         looking.cancel()
@@ -219,11 +211,11 @@ def test_an_operation_survives_the_leader_s_end_at_any_write(
 def _check_the_end(name: str, scene: Scene) -> None:
     cluster, bundle = scene.cluster, scene.bundle
     assert len(cluster.service.epochs) in {1, 2}
-    parts = [part for part in _boundaries(cluster).bundles if part != bundle]
+    parts = [part for part in boundaries_now(cluster).bundles if part != bundle]
     if name == "split":
         assert len(parts) in {7, 9}
         ordered = [b for host in cluster.hosts for b in cluster.orders(host).bundles]
-        assert sorted(ordered) == sorted(_boundaries(cluster).bundles)
+        assert sorted(ordered) == sorted(boundaries_now(cluster).bundles)
         assert all(not cluster.orders(host).splits for host in cluster.hosts)
     else:
         assert scene.bundle in cluster.orders(cluster.server(bundle)).bundles

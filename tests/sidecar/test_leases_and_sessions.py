@@ -2,7 +2,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from stories import served, story
+from stories import now_s, served, story
 
 from loadmanager.agent.lease_terms import Displaced
 from loadmanager.core import znodes
@@ -42,18 +42,14 @@ def _assert_never_stopped(host: Host, bundles: Iterable[BundleId]) -> None:
             assert earlier.end_s == later.start_s
 
 
-def _now_s() -> float:
-    return asyncio.get_running_loop().time()
-
-
 @story()
 async def test_a_cut_off_broker_stops_before_its_session_can_end(cluster: Cluster) -> None:
     boundaries = await served(cluster, 6)
     host, agent, bundle = _owner(cluster, boundaries)
-    cut_at_s = _now_s()
+    cut_at_s = now_s()
     agent.coordination.suspend()
     await cluster.until(lambda: not host.serving, within_s=SESSION_S)
-    assert LEASE_S - RENEWED_EVERY_S - 0.1 < _now_s() - cut_at_s < LEASE_S
+    assert LEASE_S - RENEWED_EVERY_S - 0.1 < now_s() - cut_at_s < LEASE_S
     await cluster.until(lambda: cluster.servers(bundle), within_s=SESSION_S)
     assert cluster.server(bundle) is not host
     await cluster.until(lambda: not agent.app.member.registered or agent.alive)
@@ -104,7 +100,7 @@ async def test_after_a_short_cut_the_same_locks_serve_on_without_a_gap(cluster: 
     agent.coordination.reconnect()
     await asyncio.sleep(LEASE_S)
     assert host.serving == before
-    assert all(i.end_s >= _now_s() - 0.1 for i in host.intervals())
+    assert all(i.end_s >= now_s() - 0.1 for i in host.intervals())
 
 
 @story()
@@ -127,11 +123,11 @@ async def test_a_renewal_under_way_for_long_does_not_extend_the_lease(cluster: C
     host, agent, _ = _owner(cluster, boundaries)
     host.broker.inject(Fault.LATE, "renew_lease")
     await asyncio.sleep(RENEWED_EVERY_S + 0.5)
-    sent_by_s = _now_s()
+    sent_by_s = now_s()
     await agent.kill()
     await asyncio.sleep(LEASE_S - 1.0)
     host.broker.heal()
-    assert not host.serving or _now_s() < sent_by_s + LEASE_S
+    assert not host.serving or now_s() < sent_by_s + LEASE_S
     await asyncio.sleep(1.0)
     assert not host.serving
 
@@ -156,9 +152,9 @@ async def test_a_broker_that_cannot_be_asked_loses_its_bundles_when_its_lease_is
     host, agent, bundle = _owner(cluster, boundaries)
     session = agent.coordination.session.session_id
     host.cut = True
-    cut_at_s = _now_s()
+    cut_at_s = now_s()
     await cluster.until(lambda: not agent.app.member.registered, within_s=SESSION_S)
-    assert _now_s() - cut_at_s > LEASE_S - RENEWED_EVERY_S
+    assert now_s() - cut_at_s > LEASE_S - RENEWED_EVERY_S
     await cluster.until(lambda: cluster.servers(bundle), within_s=2.0)
     assert cluster.server(bundle) is not host
     assert session not in cluster.lock_sessions().values()
@@ -236,9 +232,9 @@ async def test_a_restarted_broker_is_loaded_again_whatever_its_clock_shows(
         assert host.serving == {}
         await cluster.until(lambda: host.serving == before, within_s=RENEWED_EVERY_S + 0.1)
     await agent.kill()
-    killed_at_s = _now_s()
+    killed_at_s = now_s()
     await cluster.until(lambda: not host.serving, within_s=LEASE_S, every_s=0.001)
-    assert _now_s() - killed_at_s < LEASE_S
+    assert now_s() - killed_at_s < LEASE_S
     assert len(cluster.warnings("broker.process.restarted")) == 4
 
 

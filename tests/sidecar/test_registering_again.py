@@ -6,7 +6,7 @@ from functools import partial
 from itertools import pairwise
 
 import pytest
-from stories import place_all, served, story
+from stories import follower, other_than, place_all, served, story
 
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId
@@ -17,14 +17,6 @@ from tests.testbed.faults.host import Host
 
 LAG_S = 1.0
 """How late all replies come to a sidecar: then its way to the first lock takes long."""
-
-
-def follower(cluster: Cluster) -> Agent:
-    return next(agent for agent in cluster.living if not agent.leads)
-
-
-def other_than(cluster: Cluster, host: Host) -> Host:
-    return next(other for other in cluster.hosts if other is not host)
 
 
 async def own_all(cluster: Cluster, bundles: Sequence[BundleId], host: Host) -> None:
@@ -55,7 +47,7 @@ async def test_what_was_ordered_while_a_sidecar_waited_for_its_turn_is_served_on
 ) -> None:
     boundaries = await served(cluster, 2)
     first, second = boundaries.bundles
-    host = follower(cluster).host
+    host = follower(cluster, serving=False).host
     await own_all(cluster, boundaries.bundles, other_than(cluster, host))
     newcomer = cluster.start(host)
     newcomer.coordination.delay_commits_s = 2.0
@@ -80,7 +72,7 @@ async def test_what_was_ordered_while_a_sidecar_waited_for_its_turn_is_served_on
 @story(2)
 async def test_a_late_sidecar_clears_many_former_locks_at_once(cluster: Cluster) -> None:
     boundaries = await served(cluster, 16)
-    former = follower(cluster)
+    former = follower(cluster, serving=False)
     await own_all(cluster, boundaries.bundles, former.host)
     await former.kill()
     for bundle in boundaries.bundles:
@@ -105,7 +97,7 @@ async def test_a_former_lock_is_cleared_even_as_others_take_locks_beside_it(
     cluster: Cluster,
 ) -> None:
     boundaries = await served(cluster, 2)
-    former = follower(cluster)
+    former = follower(cluster, serving=False)
     await own_all(cluster, boundaries.bundles, former.host)
     await former.kill()
     gone, kept = boundaries.bundles
@@ -135,7 +127,7 @@ async def test_a_sidecar_that_could_not_clear_a_former_lock_registers_again(
     cluster: Cluster,
 ) -> None:
     boundaries = await served(cluster, 2)
-    former = follower(cluster)
+    former = follower(cluster, serving=False)
     await own_all(cluster, boundaries.bundles, former.host)
     await former.kill()
     for bundle in boundaries.bundles:
@@ -161,7 +153,7 @@ async def test_a_sidecar_that_could_not_clear_a_former_lock_registers_again(
 @story(2)
 async def test_all_former_locks_are_taken_over_together(cluster: Cluster) -> None:
     boundaries = await served(cluster, 32)
-    former = follower(cluster)
+    former = follower(cluster, serving=False)
     await own_all(cluster, boundaries.bundles, former.host)
     await former.kill()
     newcomer = cluster.start(former.host)
@@ -184,7 +176,7 @@ async def test_a_lock_that_another_broker_took_meanwhile_is_not_replaced(
 ) -> None:
     boundaries = await served(cluster, 1)
     (bundle,) = boundaries.bundles
-    former = follower(cluster)
+    former = follower(cluster, serving=False)
     host, other = former.host, other_than(cluster, former.host)
     await own_all(cluster, [bundle], host)
     await former.kill()
@@ -215,7 +207,7 @@ async def test_a_broker_that_died_is_deregistered_again_where_that_write_was_los
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     boundaries = await served(cluster, 6)
-    agent = follower(cluster)
+    agent = follower(cluster, serving=False)
     host, session = agent.host, agent.coordination
     lost: list[str] = []
     delete = session.delete
@@ -264,7 +256,7 @@ async def test_a_sidecar_that_waits_for_another_of_its_broker_names_what_that_on
 ) -> None:
     boundaries = await cluster.make_namespace(2)
     topics = await place_all(cluster, boundaries)
-    host = follower(cluster).host
+    host = follower(cluster, serving=False).host
     await own_all(cluster, boundaries.bundles, host)
     # Each takes over from the one before, until that has happened too often.
     while not cluster.warnings("broker.registration.awaited"):
@@ -283,7 +275,7 @@ async def test_a_former_lock_that_is_not_to_be_taken_over_any_more_is_deleted(
 ) -> None:
     """It is wanted when the broker registers anew, in the same session, and not a moment later."""
     boundaries = await served(cluster, 2)
-    agent = follower(cluster)
+    agent = follower(cluster, serving=False)
     await own_all(cluster, boundaries.bundles, agent.host)
     operator, session_id = await cluster.operator(), agent.coordination.session.session_id
     gave_up: list[asyncio.Task[None]] = []

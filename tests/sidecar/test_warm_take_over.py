@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from stories import place_all, served, story
+from stories import place_all, publish_for_ever, served, story
 
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
-from loadmanager.core.ids import TopicName
 from loadmanager.core.plan import Move
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.wire.standby import Standby, decode_standby, encode_standby
@@ -38,15 +37,6 @@ THRESHOLD: dict[str, Any] = {
 def _leader_term(agent: Agent) -> LeaderTerm:
     assert agent.app.leading.leader_term is not None
     return agent.app.leading.leader_term
-
-
-async def _publish_for_ever(cluster: Cluster, topics: Sequence[TopicName]) -> None:
-    while True:
-        for number, topic in enumerate(topics):
-            for host in cluster.hosts:
-                for _ in range(1 + number % 4):
-                    host.broker.publish(topic, payload_bytes=1000)
-        await asyncio.sleep(0.25)
 
 
 async def _next_term(cluster: Cluster) -> Agent:
@@ -88,7 +78,7 @@ def test_a_new_leader_would_move_what_the_former_one_would_have(strategy: str) -
     async def tell(cluster: Cluster) -> None:
         boundaries = await cluster.make_namespace(16)
         topics = await place_all(cluster, boundaries)
-        publishing = asyncio.ensure_future(_publish_for_ever(cluster, topics))
+        publishing = asyncio.ensure_future(publish_for_ever(cluster, topics))
         cluster.hosts[0].cpu_fraction, cluster.hosts[1].cpu_fraction = 0.95, 0.3
         await cluster.operator()
         await asyncio.sleep(25.0)
@@ -111,7 +101,7 @@ async def test_a_new_leader_has_the_averages_streaks_and_rests_of_the_former_one
 ) -> None:
     boundaries = await cluster.make_namespace(16)
     topics = await place_all(cluster, boundaries)
-    publishing = asyncio.ensure_future(_publish_for_ever(cluster, topics))
+    publishing = asyncio.ensure_future(publish_for_ever(cluster, topics))
     cluster.hosts[0].cpu_fraction = 0.95
     await cluster.until(lambda: cluster.warnings("bundle.move.decided"))
     await asyncio.sleep(3.0)
@@ -153,7 +143,7 @@ async def test_the_course_of_the_balance_goes_on_under_the_next_leader(cluster: 
 async def test_what_the_joint_strategy_learned_survives_its_leader(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(12)
     topics = await place_all(cluster, boundaries)
-    publishing = asyncio.ensure_future(_publish_for_ever(cluster, topics))
+    publishing = asyncio.ensure_future(publish_for_ever(cluster, topics))
     cluster.hosts[0].cpu_fraction = 0.95
     await cluster.until(lambda: cluster.warnings("bundle.move.decided"), within_s=60.0)
     await asyncio.sleep(10.0)
@@ -221,7 +211,7 @@ async def test_the_first_rounds_of_a_term_wait_until_the_membership_has_settled(
     await asyncio.sleep(8.0)
     heir = await _next_term(cluster)
     begun_s = asyncio.get_running_loop().time()
-    publishing = asyncio.ensure_future(_publish_for_ever(cluster, topics))
+    publishing = asyncio.ensure_future(publish_for_ever(cluster, topics))
     cluster.hosts[0].cpu_fraction = 0.95
     await cluster.until(lambda: cluster.warnings("bundle.move.decided"))
     publishing.cancel()
@@ -287,7 +277,7 @@ def test_only_what_was_ordered_is_remembered_as_moved(applied: bool) -> None:
             raise Disconnected("lost on its way")
 
         leader.coordination.commit = lose_one  # type: ignore[method-assign]
-        publishing = asyncio.ensure_future(_publish_for_ever(cluster, topics))
+        publishing = asyncio.ensure_future(publish_for_ever(cluster, topics))
         cluster.hosts[0].cpu_fraction = 0.95
         await cluster.until(failed.is_set)
         await asyncio.sleep(0.01)

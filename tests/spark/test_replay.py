@@ -25,7 +25,6 @@ from loadmanager.pipeline.replay.events import Event
 from loadmanager.pipeline.replay.replay_run import Rules
 from loadmanager.pipeline.replay.segment_replay import SegmentReplay
 from loadmanager.pipeline.replay.segments import Tables, events, index
-from loadmanager.pipeline.replay.spark_tasks import TaskSplit, task_split
 from loadmanager.pipeline.replay.thresholds import SETTLE_S
 from loadmanager.pipeline.store import Store
 
@@ -227,13 +226,3 @@ def test_each_change_of_a_task_is_a_row(live_ingested: tuple["Archive", Store]) 
 def event(row: Row) -> Event:
     numbers = np.array(row["numbers"], dtype=np.float64).T
     return Event(row["kind"], json.loads(row["body"]), tuple(row["names"]), numbers)
-
-
-@pytest.mark.parametrize(
-    ("segments", "combined", "cores", "parts"),
-    [(1, 22, 2, 8), (4, 22, 2, 2), (100, 22, 2, 1), (1, 3, 2, 3), (0, 22, 2, 8)],
-)
-def test_there_are_enough_tasks_for_all_cores_and_no_more(
-    segments: int, combined: int, cores: int, parts: int
-) -> None:
-    assert task_split(segments, combined, cores) == TaskSplit(segments=segments, parts=parts)

@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 import threading
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -84,14 +84,7 @@ class BusyProbe:
     def __init__(self, broker: BusyBroker) -> None:
         self._broker = broker
 
-    def sample(
-        self,
-        *,
-        broker_process_id: int | None = None,
-        broker_port: int = 0,
-        neighbour_ports: Collection[int] = (),
-    ) -> HostUsage:
-        del broker_process_id, broker_port, neighbour_ports
+    def sample(self, **_asked: object) -> HostUsage:
         used = 100.0 * self._broker.msgs_per_s / _MSGS_AT_FULL_CPU
         return HostUsage(
             window_s=1.0,

@@ -145,19 +145,22 @@ async def looked_up(
     assert answered > 10 * len(topics)
 
 
+async def publish_for_ever(
+    cluster: Cluster, topics: Sequence[TopicName], payload_bytes: int = 1000
+) -> None:
+    while True:
+        for number, topic in enumerate(topics):
+            for host in cluster.hosts:
+                for _ in range(1 + number % 4):
+                    host.broker.publish(topic, payload_bytes=payload_bytes)
+        await asyncio.sleep(0.25)
+
+
 @asynccontextmanager
 async def published(
     cluster: Cluster, topics: Sequence[TopicName], payload_bytes: int = 1000
 ) -> AsyncIterator[None]:
-    async def keep_publishing() -> None:
-        while True:
-            for number, topic in enumerate(topics):
-                for host in cluster.hosts:
-                    for _ in range(1 + number % 4):
-                        host.broker.publish(topic, payload_bytes=payload_bytes)
-            await asyncio.sleep(0.25)
-
-    publishing = asyncio.ensure_future(keep_publishing())
+    publishing = asyncio.ensure_future(publish_for_ever(cluster, topics, payload_bytes))
     try:
         yield
     finally:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from random import Random
 from typing import Any, TypeVar
@@ -202,14 +202,7 @@ class ScriptedProbe:
     def __init__(self, host: Host) -> None:
         self._host = host
 
-    def sample(
-        self,
-        *,
-        broker_process_id: int | None = None,
-        broker_port: int = 0,
-        neighbour_ports: Collection[int] = (),
-    ) -> HostUsage:
-        del broker_process_id, broker_port, neighbour_ports
+    def sample(self, **_asked: object) -> HostUsage:
         return HostUsage(
             window_s=1.0,
             cpu=ResourceUsage(400 * self._host.cpu_fraction, 400.0),
