@@ -283,7 +283,7 @@ def observe(
         chosen = strategy.choose(replace(rest, stays=eased, most_moves=min(left, 1)))
     if due:
         counted = [one for one in due if one.cause is Cause.COUNT]
-        added = (*urgent, *counted[: left - len(chosen.plan.moves)])
+        added = (*urgent, *counted[: max(left - len(chosen.plan.moves), 0)])
         moves = {one.bundle: one.target for one in urgent}
         moves.update((one.bundle, one.target) for one in chosen.plan.moves)
         moves.update((one.bundle, one.target) for one in added)

@@ -101,6 +101,8 @@ class _Moving:
 
     def keep_groups_apart(self) -> None:
         for namespace in sorted(self.served.policies.anti_affinity.keys() & self.rows.keys()):
+            if len(self.moves) == self.most:
+                return
             for source in sorted(self._brokers_of(namespace)):
                 here = [row for row in self.rows[namespace] if self.owner[row] == source]
                 target = self._apart(namespace, source)

@@ -258,7 +258,8 @@ MOVE: Final = Kind(
         ),
         text(
             "cause",
-            "overloaded, underloaded, imbalance, swap, draining, unowned or requested.",
+            "overloaded, underloaded, imbalance, swap, isolation, anti_affinity, count, draining, "
+            "unowned or requested.",
         ),
         text("shedder", "Strategy in force."),
         text("placement", "Strategy in force."),
