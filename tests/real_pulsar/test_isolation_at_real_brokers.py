@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +28,18 @@ TOPICS = {
 POLICIES = f"/admin/v2/clusters/{CLUSTER}/namespaceIsolationPolicies"
 
 
-@pytest.fixture
+@contextmanager
 def governed(cluster: RealPulsar) -> Iterator[None]:
-    """Let one namespace be served by the second and third broker alone."""
-    for name in TOPICS:
-        cluster.create_namespace(name, 8)
+    """Let one namespace be served by the second and third broker alone.
+
+    Pulsar unloads nothing for it where it can be kept from that.
+    """
     hosts = [cluster.brokers[number].rpartition(":")[0].replace(".", r"\.") for number in (1, 2)]
     policy = {
         "namespaces": [GOVERNED],
         "primary": hosts,
         "secondary": [],
+        "unload_scope": "none",
         "auto_failover_policy": {
             "policy_type": "min_available",
             "parameters": {"min_limit": "1", "usage_threshold": "100"},
@@ -54,12 +57,17 @@ def served(cluster: RealPulsar, namespace: str) -> list[int]:
     return [sum(one.startswith(f"{namespace}/") for one in bundles) for bundles in owned]
 
 
-@pytest.mark.usefixtures("governed")
+@pytest.fixture(autouse=True)
+def namespaces(cluster: RealPulsar) -> None:
+    for name in TOPICS:
+        cluster.create_namespace(name, 8)
+
+
 def test_a_governed_namespace_is_evened_out_among_its_primary_brokers_alone(
     cluster: RealPulsar, tmp_path: Path
 ) -> None:
     rates = {**zipf_rates(TOPICS[GOVERNED], 800.0, 0.0), **zipf_rates(TOPICS[FREE], 80.0, 0.0)}
-    with sending(pulsar, cluster.service_url, rates) as sends:
+    with governed(cluster), sending(pulsar, cluster.service_url, rates) as sends:
         cluster.gather(GOVERNED, TOPICS[GOVERNED], broker=1)
         cluster.gather(FREE, TOPICS[FREE], broker=0)
         with balancing(cluster, tmp_path, "--interval", "4") as (process, told):
@@ -78,4 +86,24 @@ def test_a_governed_namespace_is_evened_out_among_its_primary_brokers_alone(
     assert sorted(primaries) in ([3, 5], [4, 4])
     assert served(cluster, FREE) == [8, 0, 0]
     assert {one["state"] for one in ended_tasks(told)} == {"serving"}
+    assert sends.failed == []
+
+
+def test_a_policy_that_is_set_later_is_enforced_before_traffic_is_evened_out(
+    cluster: RealPulsar, tmp_path: Path
+) -> None:
+    rates = zipf_rates(TOPICS[GOVERNED], 240.0, 0.0)
+    with sending(pulsar, cluster.service_url, rates) as sends:
+        cluster.gather(GOVERNED, TOPICS[GOVERNED], broker=0)
+        with governed(cluster), balancing(cluster, tmp_path, "--interval", "4") as (process, told):
+            # Versions before 4.0 unload them by themselves.
+            told_until(told, lambda line: "verdict" in line and not served(cluster, GOVERNED)[0])
+            process.terminate()
+            assert process.wait(60) == 0
+            _, *primaries = served(cluster, GOVERNED)
+    assert sum(primaries) == 8
+    assert {one["state"] for one in ended_tasks(told)} <= {"serving"}
+    proposed = [one for line in told for one in line.get("proposals", ())]
+    causes = {one["cause"] for one in proposed if one["source"] == cluster.brokers[0]}
+    assert causes <= {"isolation"}
     assert sends.failed == []
