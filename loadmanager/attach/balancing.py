@@ -1,4 +1,5 @@
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -12,8 +13,10 @@ from loadmanager.adapters.pulsar_admin import (
     RequestFailed,
     RightMissing,
 )
+from loadmanager.adapters.pulsar_admin.lookups import read_boundaries
 from loadmanager.attach.discovery import PulsarCluster, addresses, discover_at_any
 from loadmanager.attach.dispatching import Dispatcher
+from loadmanager.attach.left_out import Changes, HeldTargets
 from loadmanager.attach.mandate import Mandate
 from loadmanager.attach.observation import GREEDY, Observation, Rules
 from loadmanager.attach.observing import Observer
@@ -22,10 +25,14 @@ from loadmanager.attach.pulsar_balancer import PulsarBalancer, switched_on
 from loadmanager.attach.sampling import BrokerSample, Sampler
 from loadmanager.attach.state import Course, StateUnusable, StoredBudget
 from loadmanager.attach.strategy import Strategy
-from loadmanager.core.bundle_task import BundleTask
+from loadmanager.attach.tasks import Proposal
+from loadmanager.core.bundle_task import BundleTask, TaskState
 from loadmanager.core.errors import LoadManagerError
-from loadmanager.core.ids import BrokerId
-from loadmanager.core.move_limits import MoveBudget
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
+from loadmanager.core.move_limits import HeldReason, MoveBudget
+
+SPLIT_WINDOWS: Final = 3
+"""Windows in a row in which a bundle has to be too large before it is split."""
 
 _STALE_WINDOWS: Final = 3.0
 _LEAST_STALE_S: Final = 30.0
@@ -52,7 +59,8 @@ class Balancer:
 
     If the broker at ``url`` does not answer, the others are tried. For ``settle_s`` after a broker
     joined, left or restarted nothing moves. Maintenance windows are compared with the local time
-    ``now``. ``course``, as ``log`` records it, is stored for the next controller.
+    ``now``. ``course``, as ``log`` records it, is stored for the next controller. ``unread`` is
+    called with why a round has no observation.
     """
 
     admin: PulsarAdmin
@@ -68,9 +76,14 @@ class Balancer:
     now: Callable[[], datetime] = lambda: datetime.now(tz=UTC).astimezone()
     strategy: Strategy = GREEDY
     course: Course = field(default_factory=Course)
+    unread: Callable[[str], None] = lambda _: None
     _urls: tuple[str, ...] = ()
-    _brokers: tuple[BrokerId, ...] = ()
-    _changed_s: float = float("-inf")
+    _changes: Changes = field(init=False)
+    _targets: HeldTargets = field(init=False)
+    _not_served: dict[BrokerId, str] = field(default_factory=dict)
+    _oversized: dict[BundleId, int] = field(default_factory=dict)
+    _more_windows: int = SPLIT_WINDOWS - 1
+    _goes_on: bool = False
     _observer: Observer = field(init=False)
     _new: NewNamespaces = field(init=False)
     _sampler: Sampler = field(init=False)
@@ -82,6 +95,8 @@ class Balancer:
         self._new = NewNamespaces(self.admin)
         self._sampler = Sampler(self.admin, self._address, self.strategy.hosts)
         self._urls = (self.url,)
+        self._changes = Changes(self.settle_s)
+        self._targets = HeldTargets(self.pulsar_balancer.state)
 
     async def run(self, cluster: PulsarCluster, rounds: int | None, *, take_over: bool) -> None:
         """Balance for ``rounds`` rounds, or until stopped; then restore the prior settings.
@@ -97,7 +112,7 @@ class Balancer:
             budget=self.budget,
             stopping=self.stopping,
             mandate=self.mandate,
-            log=self.log.task,
+            log=self._log_task,
         )
         try:
             self._know(cluster)
@@ -109,8 +124,8 @@ class Balancer:
             while not self.stopping.is_set() and (rounds is None or rounds > 0):
                 if await self._waited():
                     break
-                with_moves = await self._round(dispatcher)
-                rounds = None if rounds is None else rounds - 1
+                with_moves = await self._round(dispatcher, last=rounds == 1)
+                rounds = rounds if rounds is None or self._goes_on else rounds - 1
                 if with_moves:
                     samples, _ = await self._sampler.sample(with_moves)
                     self._note_restarts(samples)
@@ -126,26 +141,60 @@ class Balancer:
             await asyncio.wait_for(self.stopping.wait(), self.interval_s)
         return self.stopping.is_set()
 
-    async def _round(self, dispatcher: Dispatcher) -> PulsarCluster | None:
+    async def _round(self, dispatcher: Dispatcher, *, last: bool) -> PulsarCluster | None:
+        self._goes_on = False
         try:
             cluster, url = await discover_at_any(self.admin, self._urls)
             self._know(cluster)
             if others := switched_on(cluster):
                 raise Stopped(f"stopped: {others}; two balancers undo each other's moves")
             samples, missing = self._fresh(*await self._sampler.sample(cluster))
-            seen = await self._observer.observe(url, cluster, samples, missing, self.rules)
+            dispatcher.window(samples)
+            left_out = await self._left_out(dispatcher)
+            seen = await self._observer.observe(
+                url,
+                cluster,
+                {broker: one for broker, one in samples.items() if broker not in left_out},
+                {**missing, **left_out},
+                self.rules,
+            )
             if self.rules.place_new and cluster.manager == "modular":
                 placements = await self._new.proposals(url, cluster, samples, self.rules)
+                placements = tuple(one for one in placements if one.target not in left_out)
                 seen = replace(seen, placements=placements)
         except RequestFailed as error:
+            self.unread(str(error))
             self.log.event(f"nothing moves in this round: {error}")
             return None
-        held = await self._held(seen)
+        stuck = dispatcher.stuck
+        seen = replace(
+            seen,
+            proposals=tuple(one for one in seen.proposals if one.bundle not in stuck),
+            splits=tuple(one for one in seen.splits if one.bundle not in stuck),
+            lost=self._changes.lost(monotonic()),
+        )
+        holds = await self._holds(seen)
+        reason, held = next(iter(holds.items()), (None, ""))
+        if left_out:
+            named = " and ".join(f"{broker} ({why})" for broker, why in left_out.items())
+            holds[HeldReason.BROKER] = f"left out: {named}"
+        seen = replace(seen, holds=holds)
+        if not held:
+            self.strategy.record_choice()
         self.log.round(seen, held)
         # A controller whose term has ended must not overwrite the state of its successor.
         if not self.mandate.lapsed():
             self._note(await self.course.store(self.pulsar_balancer.state, self._now_ms()))
-        if held or not (seen.placements or seen.proposals or seen.splits):
+        lasting = self._lasting(seen.splits)
+        # A limit is said of each move that it prevents.
+        if held and reason is not HeldReason.BUDGET:
+            return None
+        if last and len(lasting) < len(seen.splits) and self._more_windows:
+            # A split does not follow a single window; a last round lasts for several.
+            self._goes_on, self._more_windows = True, self._more_windows - 1
+            return None
+        seen = replace(seen, splits=await self._allowed(url, lasting))
+        if not (seen.placements or seen.proposals or seen.splits):
             return None
         return cluster if await self._carried_out(dispatcher, seen) else None
 
@@ -177,15 +226,57 @@ class Balancer:
                     self.log.event(f"the next controller counts all moves of this round: {error}")
         return True
 
+    def _log_task(self, task: BundleTask, why: str) -> None:
+        if task.state is TaskState.OWNED_NOT_SERVED:
+            self._not_served[task.target] = f"it owned {task.bundle} without serving its topics"
+        self.log.task(task, why)
+
+    async def _left_out(self, dispatcher: Dispatcher) -> Mapping[BrokerId, str]:
+        """Return the brokers that take no part by name, and why."""
+        held = dict(self._changes.held(monotonic()))
+        for bundle, move in dispatcher.stuck.items():
+            held[move.target] = f"{move.source} does not release {bundle}, which is to move to it"
+        try:
+            while self._not_served:
+                await self._targets.add(*self._not_served.popitem())
+            held |= await self._targets.held()
+        except StateUnusable as error:
+            self.log.event(str(error))
+        return held
+
+    def _lasting(self, splits: tuple[Proposal, ...]) -> list[Proposal]:
+        """Return the splits of bundles that were too large in each of the last windows."""
+        self._oversized = {one.bundle: self._oversized.get(one.bundle, 0) + 1 for one in splits}
+        return [one for one in splits if self._oversized[one.bundle] >= SPLIT_WINDOWS]
+
+    async def _allowed(self, url: str, splits: list[Proposal]) -> tuple[Proposal, ...]:
+        """Return the splits that leave their namespaces within the most bundles."""
+        most, allowed, counts = self.rules.most_bundles, [], Counter[Namespace]()
+        for one in splits:
+            namespace = namespace_of(one.bundle)
+            try:
+                if namespace not in counts:
+                    boundaries = await read_boundaries(self.admin, url, namespace)
+                    counts[namespace] = most if boundaries is None else len(boundaries.bundles)
+            except RequestFailed as error:
+                self.log.event(f"{one.bundle} is not split: {error}")
+                continue
+            if counts[namespace] < most:
+                counts[namespace] += 1
+                allowed.append(one)
+            else:
+                why = f"{namespace} has {counts[namespace]} bundles; expected less than {most}"
+                self.log.event(f"{one.bundle} is not split: {why} (--most-bundles)")
+        return tuple(allowed)
+
     def _know(self, cluster: PulsarCluster) -> None:
-        if self._brokers and cluster.brokers != self._brokers:
-            self._changed_s = monotonic()
-        self._brokers = cluster.brokers
+        self._changes.listed(cluster.brokers, monotonic())
         self._urls = (self.url, *(self._address(one) for one in cluster.brokers))
 
     def _note_restarts(self, samples: Mapping[BrokerId, BrokerSample]) -> None:
-        if any(sample.restarted for sample in samples.values()):
-            self._changed_s = monotonic()
+        for broker, sample in samples.items():
+            if sample.restarted:
+                self._changes.restarted(broker, monotonic())
 
     def _fresh(
         self, samples: Mapping[BrokerId, BrokerSample], missing: Mapping[BrokerId, str]
@@ -201,19 +292,26 @@ class Balancer:
         fresh = {broker: one for broker, one in samples.items() if broker not in stale}
         return fresh, {**missing, **stale}
 
-    async def _held(self, seen: Observation) -> str:
-        """Return why nothing may move now; raises `Deposed`."""
-        if why := await self.mandate.confirm() or await self.pulsar_balancer.state.paused():
-            return why
+    async def _holds(self, seen: Observation) -> dict[HeldReason, str]:
+        """Return why nothing may move now, empty if it may; raises `Deposed`."""
+        if why := await self.mandate.confirm():
+            return {HeldReason.LEADERSHIP: why}
+        if why := await self.pulsar_balancer.state.paused():
+            return {HeldReason.PAUSED: why}
+        now_s, changed_s = monotonic(), self._changes.last_s
+        settling = now_s < changed_s + self.settle_s
         began_s = min((one.began_s for one in seen.samples.values()), default=float("-inf"))
         if not self.budget.may_decide_on(began_s):
-            return "the sample began before the last move ended"
-        if monotonic() < self._changed_s + self.settle_s:
-            return f"a broker joined, left or restarted less than {self.settle_s:g} s ago"
-        if began_s < self._changed_s:
-            return "the sample began before a broker joined, left or restarted"
+            return {HeldReason.SAMPLE: "the sample began before the last move ended"}
+        if settling or began_s < changed_s:
+            why = "a broker joined, left or restarted"
+            since = f"{why} less than {self.settle_s:g} s ago"
+            return {HeldReason.SETTLING: since if settling else f"the sample began before {why}"}
         now = self.now()
-        return self.budget.limits.closed(now.weekday(), now.hour * 60 + now.minute)
+        if why := self.budget.limits.closed(now.weekday(), now.hour * 60 + now.minute):
+            return {HeldReason.WINDOW: why}
+        why = self.budget.used_up(now_s, urgent=bool(seen.lost))
+        return {HeldReason.BUDGET: why} if why and (seen.proposals or seen.splits) else {}
 
     async def _restore(self) -> None:
         """Raises `LoadManagerError`: no broker restored them; the prior settings stay stored."""

@@ -2,10 +2,13 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from time import monotonic
+from typing import Final
 
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.pulsar_admin import PulsarAdmin
+from loadmanager.adapters.pulsar_admin.move_order import Move
 from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.mandate import Mandate
 from loadmanager.attach.observation import Observation
@@ -17,10 +20,19 @@ from loadmanager.common.cluster_owners import Holding
 from loadmanager.common.runtime_settings import TaskBounds
 from loadmanager.common.subscriptions import Subscriptions
 from loadmanager.core.bundle_task import BundleTask, TaskEvent, TaskKind, TaskState
+from loadmanager.core.bundle_traffic import BundleTraffic, topics_in
 from loadmanager.core.errors import InvalidName
-from loadmanager.core.ids import BrokerId, BundleId, TopicName, parse_full_topic
+from loadmanager.core.ids import BrokerId, BundleId, TopicName, namespace_of, parse_full_topic
 from loadmanager.core.move_limits import MoveBudget
+from loadmanager.core.plan import Cause
 from loadmanager.leader.task_controller import TaskController
+
+ACTIVE_WINDOWS: Final = 3
+"""Windows in each of which a topic has to have traffic, to be followed through a move."""
+
+MOST_WATCHED: Final = 3
+_LAST_ORDERS_S: Final = 60.0
+"""Time for which a controller that stops follows its last unloads: Pulsar's usual limit."""
 
 
 class SampledOwners:
@@ -30,17 +42,39 @@ class SampledOwners:
         self.brokers: Collection[BrokerId] = ()
         self.owners: dict[BundleId, Holding] = {}
         self.owner_changes = Subscriptions()
-        self._topics: dict[BundleId, str] = {}
+        self._traffic: dict[BundleId, BundleTraffic] = {}
+        self._windows: deque[Mapping[BrokerId, BrokerSample]] = deque(maxlen=ACTIVE_WINDOWS)
 
     def sampled(
         self, brokers: Collection[BrokerId], samples: Mapping[BrokerId, BrokerSample]
     ) -> None:
-        self.brokers, self.owners, self._topics = brokers, {}, {}
+        self.brokers, self.owners, self._traffic = brokers, {}, {}
         for broker, sample in samples.items():
             for bundle, traffic in sample.bundles.items():
                 self.owners[bundle] = Holding(broker, 0)
-                self._topics[bundle] = traffic.topic
+                self._traffic[bundle] = traffic
         self.owner_changes.notify()
+
+    def window(self, samples: Mapping[BrokerId, BrokerSample]) -> None:
+        self._windows.append(samples)
+
+    def active_topics(self, bundle: BundleId) -> tuple[TopicName, ...]:
+        """Return up to `MOST_WATCHED` topics with traffic at their broker in each last window."""
+        owner = self.listed_owner(bundle)
+        seen = [one[owner].topics for one in self._windows if owner is not None and owner in one]
+        if len(seen) < ACTIVE_WINDOWS:
+            return ()
+        within = f"://{namespace_of(bundle)}/"
+        names = (
+            name
+            for name in seen[-1]
+            if within in name and all(name in one and one[name].msgs_per_s > 0 for one in seen)
+        )
+        return tuple(topic for _, topic, _ in islice(topics_in(bundle, names), MOST_WATCHED))
+
+    def topics(self, bundle: BundleId) -> int:
+        traffic = self._traffic.get(bundle)
+        return 0 if traffic is None else traffic.topics
 
     def found(self, owners: Mapping[BundleId, BrokerId | None]) -> None:
         for bundle, broker in owners.items():
@@ -55,8 +89,9 @@ class SampledOwners:
         return holding.broker if holding else None
 
     async def topic_of(self, bundle: BundleId) -> TopicName | None:
+        traffic = self._traffic.get(bundle)
         try:
-            return parse_full_topic(self._topics.get(bundle, ""))
+            return parse_full_topic("" if traffic is None else traffic.topic)
         except InvalidName:
             return name_in(bundle)
 
@@ -78,6 +113,8 @@ class Dispatcher:
     log: Callable[[BundleTask, str], None]
     _why: dict[BundleId, str] = field(default_factory=dict)
     _placing: frozenset[BundleId] = frozenset()
+    _urgent: bool = False
+    _sent: dict[BundleId, int] = field(default_factory=dict)
     _unfinished: BundleId | None = None
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _failures: list[BaseException] = field(default_factory=list)
@@ -96,6 +133,8 @@ class Dispatcher:
             mandate=self.mandate,
             failed=self._failed,
             name_in=lambda bundle: name_in(bundle) if bundle in self._placing else None,
+            active_topics=self._owners.active_topics,
+            sent=self._unload_sent,
         )
         at_once = self.budget.limits.at_once
         self._tasks = TaskController(
@@ -112,6 +151,14 @@ class Dispatcher:
     def close(self) -> None:
         self._tasks.close()
 
+    @property
+    def stuck(self) -> Mapping[BundleId, Move]:
+        return self._orders.stuck
+
+    def window(self, samples: Mapping[BrokerId, BrokerSample]) -> None:
+        """Take the sample of each window, whether or not anything moves after it."""
+        self._owners.window(samples)
+
     async def carry_out(self, seen: Observation) -> None:
         """Place unserved bundles, then carry out the splits, or the moves if there are no splits.
 
@@ -124,6 +171,8 @@ class Dispatcher:
         self._why = {one.bundle: one.reason for one in proposed}
         self._placing = frozenset(one.bundle for one in seen.placements)
         self._unfinished = None
+        self._urgent = bool(seen.lost)
+        ending = asyncio.create_task(self._end_in_time())
         try:
             for first in (True, False):  # Otherwise Pulsar places those that hold policies.
                 placements = [one for one in seen.placements if holds_policies(one.bundle) is first]
@@ -135,12 +184,24 @@ class Dispatcher:
         finally:
             # Also after an error, wait until the owner of each ordered bundle is known.
             await self._orders.settled()
+            ending.cancel()
+
+    async def _end_in_time(self) -> None:
+        await self.stopping.wait()
+        await asyncio.sleep(_LAST_ORDERS_S)
+        self._orders.close()
+
+    def _fits(self, proposal: BundleTask) -> bool:
+        """Return whether the topics of one more bundle may be closed and loaded now."""
+        under_way = [self._owners.topics(one.bundle) for one in self._tasks.tasks]
+        topics = sum(under_way) + self._owners.topics(proposal.bundle)
+        return not under_way or topics <= self.budget.limits.topics_at_once
 
     async def _carry_out(self, proposed: Iterable[Proposal], at_once: int) -> None:
         waiting, live = deque(one.task() for one in proposed), self._tasks.tasks
         while waiting or len(live):
             self._changed.clear()
-            while waiting and len(live) < at_once:
+            while waiting and len(live) < at_once and self._fits(waiting[0]):
                 await self._propose(waiting.popleft())
             if len(live):
                 await self._changed.wait()
@@ -163,16 +224,24 @@ class Dispatcher:
             return ""  # It interrupts no client, so no limit on moves applies to it.
         if self._unfinished is not None:
             return f"the split of {self._unfinished} is not finished"
-        return self.budget.exhausted(proposal.bundle, monotonic())
+        urgent = self._urgent or proposal.cause is Cause.DRAINING
+        return self.budget.exhausted(proposal.bundle, monotonic(), urgent=urgent)
+
+    def _unload_sent(self, bundle: BundleId) -> None:
+        self._sent[bundle] = self._sent.get(bundle, 0) + 1
+        if self._sent[bundle] > 1:
+            self.budget.again(bundle, monotonic())
 
     def _task_changed(self, task: BundleTask) -> None:
         self._changed.set()
         begins = task.last_event is TaskEvent.ORDER_WRITTEN
         counts = task.kind is not TaskKind.PLACE
         if begins and counts:
+            self._sent.pop(task.bundle, None)
             self.budget.begin(task.bundle, monotonic())
         elif task.state.ended and task.attempts and counts:
-            self.budget.end(task.bundle, monotonic())
+            unsent = not self._sent.pop(task.bundle, 0)
+            self.budget.end(task.bundle, monotonic(), unsent=unsent)
         if task.kind is TaskKind.SPLIT and task.state is TaskState.TIMED_OUT:
             self._unfinished = task.bundle
         if begins or task.state.ended:

@@ -35,6 +35,7 @@ from loadmanager.core.ids import (
     namespace_of,
     range_of,
 )
+from loadmanager.core.move_limits import HeldReason
 from loadmanager.core.plan import Cause, Refusal
 from loadmanager.core.rate_splits import NEAR_ENOUGH, evenest_cut, worth_cutting
 from loadmanager.core.rates import total
@@ -102,7 +103,8 @@ class Rules:
     bundle may move if one of its topics was loaded within the window, so that its rates are lower
     bounds. With ``move_system`` bundles of Pulsar's own namespaces may move; ``pinned`` are the
     names, or their begins, of topics that others need whose bundles stay. With ``place_new``
-    bundles of new namespaces are placed before their first lookup.
+    bundles of new namespaces are placed before their first lookup. No namespace is split into more
+    than ``most_bundles`` bundles.
     """
 
     exclude: tuple[str, ...] = ()
@@ -113,6 +115,7 @@ class Rules:
     place_new: bool = False
     move_system: bool = False
     pinned: tuple[str, ...] = ()
+    most_bundles: int = 128
 
     def why_stays(self, bundle: BundleId, traffic: BundleTraffic) -> str:
         """Return why a bundle is never moved, "" if it may be."""
@@ -142,7 +145,8 @@ class Observation:
     No bundle moves to or from the brokers in ``missing``, which are without sample. Splits precede
     the moves, because moves are not enough. ``plan`` is None if no bundle has traffic; ``staying``
     are the bundles with traffic that never move, with the reason, ``still`` also those without,
-    and ``late`` those that move last.
+    and ``late`` those that move last. ``holds`` is why nothing moves now, or not all that should;
+    ``lost`` are brokers that have left.
     """
 
     cluster: PulsarCluster
@@ -157,6 +161,8 @@ class Observation:
     still: frozenset[BundleId] = frozenset()
     placements: tuple[Proposal, ...] = ()
     late: Mapping[BundleId, str] = field(default_factory=dict)
+    holds: Mapping[HeldReason, str] = field(default_factory=dict)
+    lost: tuple[BrokerId, ...] = ()
 
     @property
     def whole(self) -> bool:
@@ -165,6 +171,10 @@ class Observation:
 
     @property
     def verdict(self) -> str:
+        return "; held: ".join((self._judged, *self.holds.values()))
+
+    @property
+    def _judged(self) -> str:
         if self.plan is None and self.proposals:
             return f"{len(self.proposals)} moves spread bundles without traffic"
         if self.plan is None:
@@ -380,6 +390,7 @@ def document(
         "balancer": {str(name): dict(one) for name, one in seen.cluster.settings.items()},
         "strategy": seen.strategy,
         "verdict": seen.verdict,
+        "holds": {reason.value: why for reason, why in seen.holds.items()},
         "whole": seen.whole,
         "maxOverMean": plan and plan.max_over_mean,
         "plannedMaxOverMean": plan and plan.planned_max_over_mean,

@@ -82,7 +82,6 @@ class Observer:
                 if namespace not in self._known or self._known[namespace][1] < fresh_s
             }
             if not unread:
-                self.strategy.record_choice()
                 return seen
             await self._read_groups(url, unread)
 

@@ -1,8 +1,8 @@
 """What must outlive a controller of one cluster, as texts in files or in ZooKeeper.
 
 These are the settings of Pulsar's own balancer from before it was switched off, whether moves are
-paused, the recent moves, and the course of the balance. The prior settings are stored before
-anything is changed, and removed when everything is restored.
+paused, the recent moves, the course of the balance, and targets that serve nothing. The prior
+settings are stored before anything is changed, and removed when everything is restored.
 """
 
 import fcntl
@@ -53,6 +53,7 @@ class Part(Enum):
     PAUSED = "paused", znodes.ATTACH_PAUSED
     MOVES = "moves", znodes.ATTACH_MOVES
     COURSE = "course", znodes.ATTACH_COURSE
+    TARGETS = "targets", znodes.ATTACH_TARGETS
 
 
 class State(ABC):

@@ -122,6 +122,7 @@ def document(task: BundleTask, why: str) -> dict[str, Any]:
         "askedBy": task.asked_by.word,
         "state": task.state.value,
         "attempts": task.attempts,
+        "pauseS": task.pause_s,
         "reason": task.note,
     }
 

@@ -13,7 +13,7 @@ from loadmanager.core.move_windows import InvalidWindow, MoveWindow, parse_windo
 _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 _LIMITS: Final = MoveLimits()
-_ACTIONS: Final = ("doctor", "balance", "restore", "pause", "resume")
+_ACTIONS: Final = ("doctor", "balance", "restore", "pause", "resume", "clear_target")
 _COUNT: Final = click.IntRange(1, 100_000)
 
 
@@ -88,6 +88,11 @@ def _check_url(_context: click.Context, _option: click.Parameter, value: str) ->
 )
 @option("--resume", is_flag=True, help="End a pause, and exit.")
 @option(
+    "--clear-target",
+    metavar="BROKER",
+    help="Let a broker that owned a bundle without serving it take part in moves again, and exit.",
+)
+@option(
     "--split",
     is_flag=True,
     help="Split bundles that are too large to balance by moves; requires Pulsar 3.0 or newer. "
@@ -157,6 +162,19 @@ def _check_url(_context: click.Context, _option: click.Parameter, value: str) ->
     default=_LIMITS.at_once,
     type=_COUNT,
     help="Allow at most this many moves in flight.",
+)
+@option(
+    "--topics-at-once",
+    default=_LIMITS.topics_at_once,
+    type=click.IntRange(1, 10_000_000),
+    help="Allow moves in flight of bundles with at most this many topics together; one bundle "
+    "may have more.",
+)
+@option(
+    "--most-bundles",
+    default=128,
+    type=_COUNT,
+    help="Split no namespace into more bundles than this, Pulsar's own default.",
 )
 @option(
     "--window",
@@ -255,7 +273,7 @@ def attach_command(context: click.Context, /, **options: Any) -> None:
 
 
 def _check_options(options: dict[str, Any]) -> None:
-    given = [one for one in _ACTIONS if options[one]]
+    given = [one.replace("_", "-") for one in _ACTIONS if options[one]]
     if len(given) > 1:
         raise click.UsageError(f"--{given[0]} and --{given[1]} are not given together")
     if options["history_dir"] and given not in ([], ["balance"]):

@@ -16,6 +16,7 @@ from loadmanager.attach.admin_commands import commands
 from loadmanager.attach.balancing import Balancer
 from loadmanager.attach.discovery import addresses, discover
 from loadmanager.attach.hosts import Hosts
+from loadmanager.attach.left_out import HeldTargets
 from loadmanager.attach.mandate import Mandate
 from loadmanager.attach.observation import Rules
 from loadmanager.attach.observing import Observer
@@ -37,7 +38,7 @@ from loadmanager.config.planning import planner_of
 from loadmanager.config.strategies import go_together, not_together
 from loadmanager.core.bundle_traffic import CHANGE_EVENTS, SNAPSHOTS
 from loadmanager.core.even_rates import GREEDY_RATE
-from loadmanager.core.move_limits import MoveBudget, MoveLimits
+from loadmanager.core.move_limits import HeldReason, MoveBudget, MoveLimits
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.shedding import SHEDDERS, UniformLoadShedder
 from loadmanager.ports.coordination import CoordinationError
@@ -122,8 +123,8 @@ class AttachActions:
         try:
             if options["restore"]:
                 return await self._restore()
-            if options["pause"] or options["resume"]:
-                return await self._pause()
+            if options["pause"] or options["resume"] or options["clear_target"]:
+                return await self._steer()
             balances = options["balance"]
             async with (
                 served_metrics(options["metrics_port"]) as self._metrics,
@@ -141,6 +142,7 @@ class AttachActions:
             move_partial=move_partial,
             split=self._options["split"],
             place_new=self._options["place_new"],
+            most_bundles=self._options["most_bundles"],
             move_system=self._options["move_system"],
             pinned=(CHANGE_EVENTS, SNAPSHOTS) if self._options["pin_system"] else (),
         )
@@ -159,9 +161,10 @@ class AttachActions:
                 cluster = await discover(self._admin, self._url)
                 samples, missing = await sampler.sample(cluster)
                 seen = await observer.observe(self._url, cluster, samples, missing, self._rules())
+                strategy.record_choice()
                 if doctor:
                     return int(print_findings(seen))
-                show_window(self._metrics, seen, "")
+                show_window(self._metrics, seen)
                 self._overviews.round(seen, "")
                 if self._options["commands"]:
                     click.echo("\n".join(commands(seen, addresses(self._url))))
@@ -205,17 +208,20 @@ class AttachActions:
 
         return candidate(self._options["config"])
 
-    async def _pause(self) -> int:
+    async def _steer(self) -> int:
         cluster = await discover(self._admin, self._url)
         if self._options["config"] is None:
-            await self._change_pause(state_file(self._options["state_dir"], cluster.name))
+            await self._change(state_file(self._options["state_dir"], cluster.name))
         else:
             async with self._candidate() as standing:
-                await self._change_pause(standing.state)
+                await self._change(standing.state)
         return 0
 
-    async def _change_pause(self, state: State) -> None:
-        if self._options["resume"]:
+    async def _change(self, state: State) -> None:
+        if target := self._options["clear_target"]:
+            known = await HeldTargets(state).clear(target)
+            self._log.event(f"{target} {'takes part again' if known else 'was not left out'}")
+        elif self._options["resume"]:
             await state.resume()
             self._log.event("not paused")
         else:
@@ -307,6 +313,7 @@ class AttachActions:
                 mandate=mandate,
                 strategy=strategy,
                 course=self._overviews.course,
+                unread=lambda _: metrics.held.labels(HeldReason.UNREADABLE.value).set(1),
             )
             rounds = 1 if options["once"] else None
             metrics.balancing.set(1)
@@ -322,6 +329,7 @@ class AttachActions:
             per_hour=self._options["moves_per_hour"],
             per_namespace=self._options["moves_per_namespace"],
             at_once=self._options["moves_at_once"],
+            topics_at_once=self._options["topics_at_once"],
             windows=self._options["windows"],
         )
 

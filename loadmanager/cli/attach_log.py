@@ -150,7 +150,7 @@ class BalancerLog:
 
     def round(self, seen: Observation, held: str) -> None:
         self.overviews.round(seen, held)
-        show_window(self.metrics, seen, held)
+        show_window(self.metrics, seen)
         if self.history is not None:
             self.history.round(seen, held)
         self.printed.round(seen, held)
@@ -164,6 +164,8 @@ class BalancerLog:
         self.overviews.task(task)
         if task.state.ended:
             self.metrics.tasks.labels(task.state.value).inc()
+        if task.pause is not None and task.pause_s is not None:
+            self.metrics.move_pause.observe(task.pause_s)
         if self.history is not None:
             self.history.task(task)
         self.printed.task(task, why)

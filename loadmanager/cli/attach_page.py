@@ -44,6 +44,7 @@ from loadmanager.core.balancing import Balancing, BalancingMode
 from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.explaining import Decision, Outcome
+from loadmanager.core.move_limits import HeldReason
 from loadmanager.ports.leading import TaskList
 from loadmanager.ports.lookup import Unavailable
 from loadmanager.ports.overview import BrokerUse, MissingBroker, Overview
@@ -92,10 +93,11 @@ async def served_metrics(port: int | None) -> AsyncIterator[AttachMetrics]:
         yield metrics
 
 
-def show_window(metrics: AttachMetrics, seen: Observation, held: str) -> None:
+def show_window(metrics: AttachMetrics, seen: Observation) -> None:
     differing = seen.cluster.differing(SHEDDING)
     metrics.pulsar_shedding.set(nan if not differing else float("true" in differing))
-    metrics.held.set(bool(held))
+    for reason in HeldReason:
+        metrics.held.labels(reason.value).set(reason in seen.holds)
     metrics.max_over_mean.set(nan if seen.plan is None else seen.plan.max_over_mean)
     metrics.least_max_over_mean.set(nan if seen.plan is None else seen.plan.least_max_over_mean)
     metrics.brokers.set(len(seen.cluster.brokers))

@@ -32,6 +32,7 @@ ATTACH_PAUSED: Final = "/loadbalance/attach/paused"
 ATTACH_MOVES: Final = "/loadbalance/attach/moves"
 """The moves that ``loadmanager attach`` began within the last hour, for its limits."""
 ATTACH_COURSE: Final = "/loadbalance/attach/course"
+ATTACH_TARGETS: Final = "/loadbalance/attach/targets"
 """The balance over the last hour, for the live page of the next controller."""
 ATTACH_CANDIDATES: Final = "/loadbalance/attach/candidates"
 

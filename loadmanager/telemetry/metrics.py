@@ -32,6 +32,7 @@ from prometheus_client.registry import Collector
 from loadmanager import __version__
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import LoadReport
+from loadmanager.core.move_limits import HeldReason
 from loadmanager.core.optimality import Optimality
 from loadmanager.core.ownership import Phase
 from loadmanager.core.shadow import Shadow
@@ -596,7 +597,20 @@ class AttachMetrics:
         self.pulsar_shedding = gauge(
             "pulsar_shedding", "1 if Pulsar's own shedding is on at any broker, 0 if at none."
         )
-        self.held = gauge("held", "1 while nothing may move: paused, settling, outside of times.")
+        self.held = Gauge(
+            "loadmanager_attach_held",
+            "1 while nothing moves, or not all that should, by reason.",
+            ("reason",),
+            registry=registry,
+        )
+        for reason in HeldReason:
+            self.held.labels(reason.value).set(0)
+        self.move_pause = Histogram(
+            "loadmanager_attach_move_pause_seconds",
+            "Time from the unload of a bundle until its topics were active at the target.",
+            registry=registry,
+            buckets=(0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0),
+        )
         self.max_over_mean = gauge(
             "max_over_mean", "Largest message or byte rate of a broker, divided by the mean."
         )

@@ -39,6 +39,38 @@ def test_no_more_than_so_many_moves_begin_within(
     assert budget.exhausted(bundle(9, one), at_s) == said
 
 
+@pytest.mark.parametrize(
+    ("per_hour", "count", "usual", "urgent"),
+    [
+        (7, 6, "", ""),
+        (7, 7, "7 moves an hour", "7 moves an hour"),
+        (8, 5, "", ""),
+        (8, 6, "6 of 8 moves an hour: 2 are kept for lost and draining brokers", ""),
+        (8, 8, "8 moves an hour", "8 moves an hour"),
+    ],
+)
+def test_a_quarter_of_an_hours_moves_is_kept_for_what_is_urgent(
+    per_hour: int, count: int, usual: str, urgent: str
+) -> None:
+    budget = spent(MoveLimits(per_hour=per_hour), [0.0] * count)
+    assert budget.exhausted(bundle(9), 100.0) == usual
+    assert budget.exhausted(bundle(9), 100.0, urgent=True) == urgent
+
+
+def test_unloads_count_and_not_moves() -> None:
+    budget = MoveBudget(MoveLimits(per_minute=3))
+    for number in (1, 2, 3):
+        budget.begin(bundle(number), 0.0)
+    assert budget.used_up(1.0) == "3 moves a minute"
+    budget.end(bundle(1), 1.0, unsent=True)
+    assert budget.used_up(1.0) == ""
+    budget.again(bundle(2), 1.0)
+    assert budget.used_up(1.0) == "3 moves a minute"
+    budget.resume((), 1.0)
+    budget.end(bundle(3), 2.0, unsent=True)
+    assert budget.begun(2.0) == ()
+
+
 def test_a_decision_needs_a_sample_begun_after_the_last_move() -> None:
     budget = MoveBudget(MoveLimits())
     assert budget.may_decide_on(0.0)

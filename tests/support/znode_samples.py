@@ -9,6 +9,7 @@ from coordination_worlds import connected
 from largest_reports import largest_report
 
 from loadmanager.adapters.clock import SystemClock
+from loadmanager.attach.left_out import HeldTargets
 from loadmanager.attach.state import Course, PriorSettings, SharedState, StoredBudget
 from loadmanager.common.cluster_conditions import FORMAT, Conditions, agree
 from loadmanager.core import znodes
@@ -132,8 +133,10 @@ async def _written() -> dict[str, bytes]:
     course = Course()
     course.add(BalancePoint(at_ms=60_000, gap=0.5, largest=1.5, bound=1.0))
     await course.store(shared, 60_000)
+    await HeldTargets(shared).add(BROKER, "why")
     found = {}
-    for path in (znodes.CLUSTER, znodes.ATTACH_PRIOR, znodes.ATTACH_MOVES, znodes.ATTACH_COURSE):
+    stored = (znodes.ATTACH_PRIOR, znodes.ATTACH_MOVES, znodes.ATTACH_COURSE, znodes.ATTACH_TARGETS)
+    for path in (znodes.CLUSTER, *stored):
         node = await session.get(path)
         assert node is not None
         found[path] = node.data

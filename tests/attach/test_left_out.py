@@ -1,0 +1,244 @@
+"""Limits that hold moves: whom they hold, for how long, and where they are seen."""
+
+import asyncio
+import json
+import urllib.request
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attach_process import AttachProcess, attached, free_port
+from click.testing import CliRunner
+from fake_pulsar import FakePulsar
+
+from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
+from loadmanager.adapters.pulsar_admin.moves import BundleMover
+from loadmanager.attach.balancing import Balancer
+from loadmanager.attach.discovery import discover
+from loadmanager.attach.left_out import NOT_SERVED_S, Changes, HeldTargets
+from loadmanager.attach.observation import Observation, Rules
+from loadmanager.attach.pulsar_balancer import PulsarBalancer
+from loadmanager.attach.state import Part, State, StateUnusable, state_file
+from loadmanager.attach.strategy import GreedyRate
+from loadmanager.cli import main
+from loadmanager.core.bundle_task import BundleTask
+from loadmanager.core.ids import BrokerId
+from loadmanager.core.move_limits import HeldReason, MoveBudget, MoveLimits
+
+A, B, C = (BrokerId(f"broker-{name}:8080") for name in "abc")
+
+
+@pytest.mark.parametrize(
+    ("changes", "at_s", "settles", "held", "lost"),
+    [
+        ([(0, "abc"), (100, "abc")], 110, False, [], []),
+        ([(0, "ab"), (100, "abc")], 110, True, [], []),
+        ([(0, "abc"), (100, "ab")], 110, True, [], [C]),
+        ([(0, "abc"), (100, "ab"), (150, "abc")], 260, True, [], []),
+        ([(0, "abc"), (100, "ab"), (150, "abc")], 280, False, [], []),
+        ([(0, "abc"), (100, "ab"), (150, "abc"), (300, "ab")], 310, False, [C], [C]),
+        ([(0, "abc"), (100, "ab"), (150, "abc"), (300, "ab"), (340, "abc")], 570, False, [C], []),
+        ([(0, "abc"), (100, "ab"), (150, "abc"), (300, "ab"), (340, "abc")], 590, False, [], []),
+        ([(0, "abc"), (100, "c"), (110, "C"), (500, "c")], 510, False, [C], []),
+        ([(0, "abc"), (100, "c"), (4000, "c")], 4010, True, [], []),
+        ([(0, "abc"), (100, "c"), (400, "c"), (410, "b")], 420, True, [C], []),
+    ],
+)
+def test_a_broker_that_changes_again_and_again_holds_itself_alone(
+    changes: list[tuple[float, str]],
+    at_s: float,
+    *,
+    settles: bool,
+    held: list[BrokerId],
+    lost: list[BrokerId],
+) -> None:
+    """Each change is of the brokers that are listed, or of one of them that has restarted."""
+    noted, by_name = Changes(settle_s=120.0), {"a": A, "b": B, "c": C}
+    for then_s, names in changes:
+        if len(names) > 1:
+            noted.listed([by_name[one] for one in names], then_s)
+        elif names.islower():
+            noted.restarted(by_name[names], then_s)
+    assert (at_s < noted.last_s + 120.0) is settles
+    assert list(noted.held(at_s)) == held
+    assert list(noted.lost(at_s)) == lost
+
+
+@dataclass
+class Told:
+    seen: list[Observation] = field(default_factory=list)
+    held: list[str] = field(default_factory=list)
+    tasks: list[BundleTask] = field(default_factory=list)
+
+    def round(self, seen: Observation, held: str) -> None:
+        self.seen.append(seen)
+        self.held.append(held)
+
+    def task(self, task: BundleTask, _why: str) -> None:
+        self.tasks.append(task)
+
+    def event(self, what: str) -> None: ...
+
+
+class CountingRate(GreedyRate):
+    """Counts the rounds in which its choice was to be carried out."""
+
+    recorded = 0
+
+    def record_choice(self) -> None:
+        self.recorded += 1
+
+
+async def rounds(
+    pulsar: FakePulsar, state: State, count: int, **more: Any
+) -> tuple[Told, Balancer, CountingRate]:
+    admin, told, strategy = PulsarAdmin(Access()), Told(), CountingRate()
+    values = {
+        "rules": Rules(move_partial=False),
+        "budget": MoveBudget(MoveLimits()),
+        "settle_s": 0.0,
+        **more,
+    }
+    balancer = Balancer(
+        admin=admin,
+        url=pulsar.url,
+        interval_s=0.05,
+        pulsar_balancer=PulsarBalancer(admin, state),
+        log=told,
+        stopping=asyncio.Event(),
+        strategy=strategy,
+        **values,
+    )
+    await balancer.run(await discover(admin, pulsar.url), count, take_over=False)
+    await admin.close()
+    return told, balancer, strategy
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> State:
+    return state_file(tmp_path, "research")
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason", "why"),
+    [
+        ("budget", HeldReason.BUDGET, "2 moves an hour"),
+        ("pause", HeldReason.PAUSED, "paused by ann"),
+    ],
+)
+async def test_a_limit_is_in_the_verdict_and_uses_up_nothing_of_the_strategy(
+    pulsar: FakePulsar, state: State, limit: str, reason: HeldReason, why: str
+) -> None:
+    budget = MoveBudget(MoveLimits(per_hour=2))
+    if limit == "pause":
+        await state.pause(why)
+    told, _, strategy = await rounds(pulsar, state, 3, budget=budget)
+    last = told.seen[-1]
+    assert (dict(last.holds), told.held[-1]) == ({reason: why}, why)
+    assert last.verdict.endswith(f"; held: {why}")
+    assert strategy.recorded == sum(not held for held in told.held)
+    assert len(pulsar.unloads) == (2 if limit == "budget" else 0)
+
+
+async def test_the_budget_counts_unloads_and_not_what_was_never_sent(
+    pulsar: FakePulsar, state: State
+) -> None:
+    first, _, third = pulsar.brokers
+    for name in first.owned[:1]:
+        first.refuses(f"/admin/v2/namespaces/{name}/unload", 500, "busy")
+    third.tells("/admin/v2/brokers/ready", "starting")
+    budget = MoveBudget(MoveLimits())
+    told, _, _ = await rounds(pulsar, state, 1, budget=budget)
+    sent = sum(path.endswith("/unload") for path in first.asked)
+    to_third = [one for one in told.tasks if one.target == third.name and one.state.ended]
+    assert to_third
+    assert {one.state.value for one in to_third} == {"failed"}
+    assert sum(one.count for one in budget.begun(0.0)) == sent
+
+
+@pytest.mark.parametrize(("topics_at_once", "most"), [(1, 1), (5000, 2)])
+async def test_moves_at_once_are_bounded_by_topics(
+    pulsar: FakePulsar, state: State, topics_at_once: int, most: int
+) -> None:
+    budget = MoveBudget(MoveLimits(at_once=2, topics_at_once=topics_at_once))
+    told, _, _ = await rounds(pulsar, state, 1, budget=budget)
+    live, peak = set[int](), 0
+    for one in told.tasks:
+        (live.discard if one.state.ended else live.add)(one.number)
+        peak = max(peak, len(live))
+    assert peak == most
+
+
+async def test_a_target_that_serves_nothing_is_left_out_until_it_is_cleared(
+    pulsar: FakePulsar, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brief = partial(BundleMover, look_s=0.2, served_s=0.1)
+    monkeypatch.setattr("loadmanager.attach.orders.BundleMover", brief)
+    for broker in pulsar.brokers[1:]:
+        broker.opens = False
+    told, _, _ = await rounds(pulsar, state, 6, rules=Rules(move_partial=False, most_moves=1))
+    states = [one.state.value for one in told.tasks if one.state.ended]
+    assert "owned_not_served" in states
+    left_out = told.seen[-1].missing
+    assert set(left_out) <= {one.name for one in pulsar.brokers[1:]}
+    assert all("attach --clear-target" in why for why in left_out.values())
+    assert HeldReason.BROKER in told.seen[-1].holds
+    again, _, _ = await rounds(pulsar, state, 1)
+    assert set(again.seen[-1].missing) >= set(left_out)
+    for name in left_out:
+        for said in ("takes part again", "was not left out"):
+            await asyncio.to_thread(clear, pulsar, state, name, said)
+    again, _, _ = await rounds(pulsar, state, 1)
+    assert not again.seen[-1].missing
+
+
+def clear(pulsar: FakePulsar, state: State, broker: str, said: str) -> None:
+    folder = Path(state.where()).parent
+    command = ["attach", "--pulsar", pulsar.url, "--state-dir", str(folder), "--json"]
+    found = CliRunner().invoke(main, [*command, "--clear-target", broker])
+    assert json.loads(found.stdout)["event"] == f"{broker} {said}"
+
+
+async def test_time_clears_a_target_too(state: State) -> None:
+    now_ms = [1_000_000]
+    targets = HeldTargets(state, lambda: now_ms[0])
+    await targets.add(A, "it owned a bundle without serving its topics")
+    now_ms[0] += round(1000 * NOT_SERVED_S) - 1
+    assert set(await targets.held()) == {A}
+    now_ms[0] += 1
+    assert await HeldTargets(state, lambda: now_ms[0]).held() == {}
+    await state.keep(Part.TARGETS, "[]")
+    with pytest.raises(StateUnusable, match="expected the targets"):
+        await targets.held()
+
+
+def test_metrics_say_why_nothing_moves(pulsar: FakePulsar, tmp_path: Path) -> None:
+    port = free_port()
+    options = ["--pulsar", pulsar.url, "--interval", "0.2", "--state-dir", str(tmp_path)]
+    more = ["--balance", "--moves-per-hour", "1", "--metrics-port", str(port)]
+    with attached(*options, *more) as process:
+        process.until("; held: 1 moves an hour")
+        assert held(port) == {"budget"}
+        unanswered(pulsar, process)
+        assert "unreadable" in held(port)
+        process.terminate()
+        process.wait()
+
+
+def unanswered(pulsar: FakePulsar, process: AttachProcess) -> None:
+    for broker in pulsar.brokers:
+        broker.refuses("/admin/v2/brokers/configuration/runtime", 503, "shutting down")
+    process.until("nothing moves in this round", times=2)
+
+
+def held(port: int) -> set[str]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        lines = answer.read().decode().splitlines()
+    label = 'loadmanager_attach_held{reason="'
+    return {
+        line.removeprefix(label).partition('"')[0]
+        for line in lines
+        if line.startswith(label) and line.endswith(" 1.0")
+    }
