@@ -30,6 +30,7 @@ from loadmanager.core.bundle_task import BundleTask, TaskState
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
 from loadmanager.core.move_limits import HeldReason, MoveBudget
+from loadmanager.core.plan import Cause
 
 SPLIT_WINDOWS: Final = 3
 """Windows in a row in which a bundle has to be too large before it is split."""
@@ -166,10 +167,14 @@ class Balancer:
             self.unread(str(error))
             self.log.event(f"nothing moves in this round: {error}")
             return None
-        stuck = dispatcher.stuck
+        stuck, half_used = dispatcher.stuck, self.budget.half_used(monotonic())
         seen = replace(
             seen,
-            proposals=tuple(one for one in seen.proposals if one.bundle not in stuck),
+            proposals=tuple(
+                one
+                for one in seen.proposals
+                if one.bundle not in stuck and not (one.cause is Cause.COUNT and half_used)
+            ),
             splits=tuple(one for one in seen.splits if one.bundle not in stuck),
             lost=self._changes.lost(monotonic()),
         )

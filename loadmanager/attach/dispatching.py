@@ -59,18 +59,21 @@ class SampledOwners:
         self._windows.append(samples)
 
     def active_topics(self, bundle: BundleId) -> tuple[TopicName, ...]:
-        """Return up to `MOST_WATCHED` topics with traffic at their broker in each last window."""
-        owner = self.listed_owner(bundle)
+        """Return up to `MOST_WATCHED` topics with traffic at their broker in each last window.
+
+        If there are none, it is the topic of the bundle that others need to be loaded, if any.
+        """
+        owner, traffic = self.listed_owner(bundle), self._traffic.get(bundle)
         seen = [one[owner].topics for one in self._windows if owner is not None and owner in one]
-        if len(seen) < ACTIVE_WINDOWS:
-            return ()
+        needed = () if traffic is None or not traffic.needed else (traffic.needed,)
         within = f"://{namespace_of(bundle)}/"
         names = (
             name
-            for name in seen[-1]
+            for name in (seen[-1] if len(seen) == ACTIVE_WINDOWS else ())
             if within in name and all(name in one and one[name].msgs_per_s > 0 for one in seen)
         )
-        return tuple(topic for _, topic, _ in islice(topics_in(bundle, names), MOST_WATCHED))
+        found = tuple(topic for _, topic, _ in islice(topics_in(bundle, names), MOST_WATCHED))
+        return found or tuple(parse_full_topic(name) for name in needed)
 
     def topics(self, bundle: BundleId) -> int:
         traffic = self._traffic.get(bundle)

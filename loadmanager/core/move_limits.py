@@ -105,11 +105,13 @@ class MoveBudget:
             return f"{self.limits.per_namespace} moves a minute of {namespace}"
         return ""
 
+    def half_used(self, now_s: float) -> bool:
+        """Return whether bundles without traffic leave the rest of the hour's moves to others."""
+        return self._count(now_s) >= (self.limits.per_hour + 1) // 2
+
     def used_up(self, now_s: float, *, urgent: bool = False) -> str:
         """Return the limit that prevents every bundle from moving now, "" for none."""
-        while self._begun and self._begun[0][0] <= now_s - _HOUR_S:
-            self._begun.popleft()
-        limits, count = self.limits, len(self._begun)
+        limits, count = self.limits, self._count(now_s)
         if count >= limits.per_hour:
             return f"{limits.per_hour} moves an hour"
         if self._recent(now_s).total() >= limits.per_minute:
@@ -119,6 +121,11 @@ class MoveBudget:
             kept = f"{limits.kept_per_hour} are kept for lost and draining brokers"
             return f"{usual} of {limits.per_hour} moves an hour: {kept}"
         return ""
+
+    def _count(self, now_s: float) -> int:
+        while self._begun and self._begun[0][0] <= now_s - _HOUR_S:
+            self._begun.popleft()
+        return len(self._begun)
 
     def _recent(self, now_s: float) -> Counter[Namespace]:
         return Counter(name for at_s, name in self._begun if at_s > now_s - _MINUTE_S)

@@ -6,6 +6,7 @@ import urllib.request
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from loadmanager.cli import main
 from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.move_limits import HeldReason, MoveBudget, MoveLimits
+from tests.attach.conftest import BOUNDARIES
 
 A, B, C = (BrokerId(f"broker-{name}:8080") for name in "abc")
 
@@ -169,6 +171,38 @@ async def test_moves_at_once_are_bounded_by_topics(
         (live.discard if one.state.ended else live.add)(one.number)
         peak = max(peak, len(live))
     assert peak == most
+
+
+@pytest.mark.parametrize(("used", "moved"), [(0, 5), (3, 0)])
+async def test_bundles_without_traffic_use_half_of_the_hours_moves(
+    pulsar: FakePulsar, state: State, used: int, moved: int
+) -> None:
+    pulsar.brokers[0].grows.clear()
+    budget = MoveBudget(MoveLimits(per_hour=6))
+    for _ in range(used):
+        budget.begin(BOUNDARIES.bundles[0], monotonic())
+        budget.end(BOUNDARIES.bundles[0], monotonic())
+    await rounds(pulsar, state, 4, budget=budget)
+    assert len(pulsar.unloads) == moved
+
+
+@pytest.mark.parametrize("opens", [True, False])
+async def test_a_bundle_of_a_topic_that_others_need_is_served_if_that_topic_loads(
+    pulsar: FakePulsar, state: State, monkeypatch: pytest.MonkeyPatch, *, opens: bool
+) -> None:
+    brief = partial(BundleMover, look_s=0.2, served_s=0.1)
+    monkeypatch.setattr("loadmanager.attach.orders.BundleMover", brief)
+    topic, bounds = "persistent://bench/one/__change_events", "0x00000000_0xffffffff"
+    first, *others = pulsar.brokers
+    first.owned, first.topics = [f"bench/one/{bounds}", f"bench/other/{bounds}"], {topic: [1.0] * 4}
+    first.grows = {topic: (0.0, 0.0, 0.0, 0.0)}
+    for broker in others:
+        broker.opens = opens
+    pulsar.groups.update({"bench/one": "apart", "bench/other": "apart"})
+    rules = Rules(move_partial=False, exclude=("bench/other",))
+    told, _, _ = await rounds(pulsar, state, 1, rules=rules)
+    (state_then,) = (one.state.value for one in told.tasks if one.state.ended)
+    assert state_then == ("serving" if opens else "owned_not_served")
 
 
 async def test_a_target_that_serves_nothing_is_left_out_until_it_is_cleared(
