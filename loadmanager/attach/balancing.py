@@ -35,8 +35,6 @@ from loadmanager.core.plan import Cause
 SPLIT_WINDOWS: Final = 3
 """Windows in a row in which a bundle has to be too large before it is split."""
 
-_STALE_WINDOWS: Final = 3.0
-_LEAST_STALE_S: Final = 30.0
 _RESTORE_TRIES: Final = 3
 _RESTORE_PAUSE_S: Final = 2.0
 
@@ -127,9 +125,13 @@ class Balancer:
                     break
                 with_moves = await self._round(dispatcher, last=rounds == 1)
                 rounds = rounds if rounds is None or self._goes_on else rounds - 1
-                if with_moves:
-                    samples, _ = await self._sampler.sample(with_moves)
-                    self._note_restarts(samples)
+                if with_moves and rounds != 0:
+                    # What clients catch up within the first window after moves is no rate.
+                    for wait in (True, False):
+                        samples, _ = await self._sampler.sample(with_moves)
+                        self._note_restarts(samples)
+                        if wait and await self._waited():
+                            break
         except RightMissing as error:
             raise Stopped(f"stopped: {error}") from None
         finally:
@@ -149,7 +151,8 @@ class Balancer:
             self._know(cluster)
             if others := switched_on(cluster):
                 raise Stopped(f"stopped: {others}; two balancers undo each other's moves")
-            samples, missing = self._fresh(*await self._sampler.sample(cluster))
+            samples, missing = await self._sampler.sample(cluster)
+            self._note_restarts(samples)
             dispatcher.window(samples)
             left_out = await self._left_out(dispatcher)
             seen = await self._observer.observe(
@@ -282,20 +285,6 @@ class Balancer:
         for broker, sample in samples.items():
             if sample.restarted:
                 self._changes.restarted(broker, monotonic())
-
-    def _fresh(
-        self, samples: Mapping[BrokerId, BrokerSample], missing: Mapping[BrokerId, str]
-    ) -> tuple[Mapping[BrokerId, BrokerSample], Mapping[BrokerId, str]]:
-        """Return samples and missing brokers, with brokers whose window is too long as missing."""
-        longest_s = max(_STALE_WINDOWS * self.interval_s, _LEAST_STALE_S)
-        self._note_restarts(samples)
-        stale = {
-            broker: f"its rates are of {sample.window_s:.0f} s; expected at most {longest_s:g} s"
-            for broker, sample in samples.items()
-            if sample.window_s > longest_s
-        }
-        fresh = {broker: one for broker, one in samples.items() if broker not in stale}
-        return fresh, {**missing, **stale}
 
     async def _holds(self, seen: Observation) -> dict[HeldReason, str]:
         """Return why nothing may move now, empty if it may; raises `Deposed`."""

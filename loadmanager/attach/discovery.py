@@ -29,6 +29,9 @@ BALANCER_KEYS: Final = (
     "loadBalancerLoadSheddingStrategy",
     FAILURE_DOMAINS,
 )
+BUFFERS: Final = "metricsBufferResponse"
+"""Pulsar's setting with which brokers repeat a page of metrics, by default for up to a minute."""
+
 _HOST_INTERVAL_MINUTES: Final = "loadBalancerHostUsageCheckIntervalMinutes"
 _USUAL_HOST_INTERVAL_S: Final = 60.0
 _FLAGS: Final = {"true": True, "false": False}
@@ -98,7 +101,8 @@ async def describe(admin: PulsarAdmin, url: str) -> PulsarCluster:
     address = addresses(url)
     answers, silent = await ask_each(brokers, lambda one: read_runtime(admin, address(one)))
     settings = {
-        broker: {key: one.get(key, "") for key in BALANCER_KEYS} for broker, one in answers.items()
+        broker: {key: one.get(key, "") for key in (*BALANCER_KEYS, BUFFERS)}
+        for broker, one in answers.items()
     }
     return PulsarCluster(
         name=name,

@@ -2,9 +2,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from loadmanager.attach.discovery import BALANCER_KEYS, PulsarCluster
+from loadmanager.attach.discovery import BALANCER_KEYS, BUFFERS, PulsarCluster
 from loadmanager.attach.observation import Observation
-from loadmanager.core.ids import BrokerId
+from loadmanager.core.ids import BrokerId, namespace_of
 
 Level = Literal["ok", "note", "problem"]
 
@@ -48,9 +48,30 @@ def _metrics(seen: Observation) -> Iterator[Finding]:
     elif seen.samples:
         topics = sum(sample.topics_in_bundles for sample in seen.samples.values())
         yield Finding("ok", "metrics", f"{topics:,} topics have counters")
-    homeless = sum(sample.homeless_topics for sample in seen.samples.values())
+    repeating = [name for name, one in seen.samples.items() if one.repeated_s]
+    repeating += [name for name in seen.missing if BUFFERS in seen.missing[name]]
+    repeating += seen.cluster.differing(BUFFERS).get("true", ())
+    if repeating:
+        yield Finding(
+            "note",
+            "metrics",
+            f"pages are repeated by {_named(tuple(dict.fromkeys(repeating)))}: rates are of up to "
+            "two minutes, and moves wait for them",
+            f"set {BUFFERS} to false in broker.conf and restart the brokers one by one",
+        )
+    homeless = sum(sample.homeless.topics for sample in seen.samples.values())
     if homeless:
         yield Finding("note", "metrics", f"{homeless:,} topics lie in no listed bundle (moving?)")
+    if seen.shares:
+        yield Finding("ok", "traffic", seen.coverage)
+    for bundle, brokers in seen.twice.items():
+        yield Finding(
+            "problem",
+            bundle,
+            f"listed by {' and '.join(brokers)}: its topics may be served twice, or by neither",
+            "if it is not on its way: pulsar-admin namespaces unload --bundle "
+            f"{bundle.rpartition('/')[2]} {namespace_of(bundle)}",
+        )
 
 
 def _manager(cluster: PulsarCluster) -> Iterator[Finding]:

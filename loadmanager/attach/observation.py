@@ -13,6 +13,7 @@ from loadmanager.attach.sampling import BrokerSample
 from loadmanager.attach.strategy import (
     ChosenMoves,
     GreedyRate,
+    Rows,
     Strategy,
     StrategyInput,
 )
@@ -38,7 +39,7 @@ from loadmanager.core.ids import (
 from loadmanager.core.move_limits import HeldReason
 from loadmanager.core.plan import Cause, Refusal
 from loadmanager.core.rate_splits import NEAR_ENOUGH, evenest_cut, worth_cutting
-from loadmanager.core.rates import total
+from loadmanager.core.rates import Rates, total
 from loadmanager.core.reason_texts import REASONS
 from loadmanager.core.wire.policies import isolation_to_json
 
@@ -88,7 +89,7 @@ def _share(value: float, mean: float) -> float:
 GREEDY: Final = GreedyRate()
 _RATES: Final = ("msgs_in_per_s", "msgs_out_per_s", "bytes_in_per_s", "bytes_out_per_s")
 _PULSARS_OWN: Final = (Namespace("pulsar/system"), Namespace("public/functions"))
-_PARTIAL: Final = "a topic was loaded within the window: its rates are not known yet"
+_PARTIAL: Final = "a topic was loaded within the last windows: its rates are not known yet"
 _GROUPED: Final = "its namespace has an anti-affinity group"
 LEAST_NEEDED: Final = 0.02
 """A bundle with topics that others need moves for traffic of at least this part of a broker's."""
@@ -119,23 +120,36 @@ class Rules:
 
     def why_stays(self, bundle: BundleId, traffic: BundleTraffic) -> str:
         """Return why a bundle is never moved, "" if it may be."""
+        return self.stays(bundle, traffic)[1]
+
+    def stays(self, bundle: BundleId, traffic: BundleTraffic) -> tuple[str, str]:
+        """Return what kind of bundle is never moved, and why; both "" if it may be."""
         namespace, needed = namespace_of(bundle), traffic.needed.rpartition("/")[2]
         own = namespace in _PULSARS_OWN and not self.move_system
         non_persistent = traffic.non_persistent and not self.move_non_persistent
         excluded = any(fnmatchcase(namespace, pattern) for pattern in self.exclude)
         reasons = (
-            (belongs_to_a_broker(bundle), "belongs to its broker"),
-            (own, f"{namespace} is Pulsar's own"),
-            (traffic.internal, f"holds {traffic.internal}, a topic of Pulsar's own services"),
-            (non_persistent, "has non-persistent topics, which lose messages when they move"),
-            (excluded, f"{namespace} is excluded"),
+            (belongs_to_a_broker(bundle), "system", "belongs to its broker"),
+            (own, "system", f"{namespace} is Pulsar's own"),
+            (
+                traffic.internal,
+                "system",
+                f"holds {traffic.internal}, a topic of Pulsar's own services",
+            ),
+            (
+                non_persistent,
+                "non-persistent",
+                "has non-persistent topics, which lose messages when they move",
+            ),
+            (excluded, "excluded", f"{namespace} is excluded"),
             (
                 bool(needed) and needed.startswith(self.pinned),
+                "system",
                 f"holds {traffic.needed}, which other topics of its namespace need",
             ),
-            (traffic.partial and not self.move_partial, _PARTIAL),
+            (traffic.partial and not self.move_partial, "partial", _PARTIAL),
         )
-        return next((why for applies, why in reasons if applies), "")
+        return next(((kind, why) for applies, kind, why in reasons if applies), ("", ""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,8 +159,9 @@ class Observation:
     No bundle moves to or from the brokers in ``missing``, which are without sample. Splits precede
     the moves, because moves are not enough. ``plan`` is None if no bundle has traffic; ``staying``
     are the bundles with traffic that never move, with the reason, ``still`` also those without,
-    and ``late`` those that move last. ``holds`` is why nothing moves now, or not all that should;
-    ``lost`` are brokers that have left.
+    and ``late`` those that move last; ``staying_rates`` are the rates of those that never move, by
+    what kind they are of. ``holds`` is why nothing moves now, or not all that should; ``lost`` are
+    brokers that have left.
     """
 
     cluster: PulsarCluster
@@ -163,6 +178,38 @@ class Observation:
     late: Mapping[BundleId, str] = field(default_factory=dict)
     holds: Mapping[HeldReason, str] = field(default_factory=dict)
     lost: tuple[BrokerId, ...] = ()
+    staying_rates: Mapping[str, Rates] = field(default_factory=dict)
+
+    @property
+    def twice(self) -> Mapping[BundleId, tuple[BrokerId, ...]]:
+        """Bundles that more than one broker lists, with these brokers."""
+        return listed_twice(self.samples)
+
+    @property
+    def shares(self) -> Mapping[str, float]:
+        """The shares of the cluster's traffic that are ``counted`` and ``mayMove``.
+
+        The others are why the rest is held. They are of bytes, or of messages if no bytes are.
+        """
+        samples = self.samples.values()
+        lasting = total([one.total for one in samples])
+        passing = total([one.passing for one in samples])
+        away = total([rates for one in samples for rates in (one.homeless, one.homeless.passing)])
+        uncounted = sum(one.uncounted_bytes_per_s for one in samples)
+        by_bytes = lasting.bytes_per_s + passing.bytes_per_s + away.bytes_per_s + uncounted > 0
+
+        def size(rates: Rates) -> float:
+            return rates.bytes_per_s if by_bytes else rates.msgs_per_s
+
+        counted = size(lasting) + size(passing)
+        whole = counted + size(away) + (uncounted if by_bytes else 0.0)
+        if whole <= 0:
+            return {}
+        held = {kind: size(rates) for kind, rates in self.staying_rates.items()}
+        held["passing"] = size(passing)
+        may_move = max(counted - sum(held.values()), 0.0)
+        found = {"counted": counted, "mayMove": may_move, **held}
+        return {name: one / whole for name, one in found.items()}
 
     @property
     def whole(self) -> bool:
@@ -181,7 +228,7 @@ class Observation:
             why = "no traffic was counted" if self.samples else "no broker has figures"
             return f"nothing to judge yet: {why}"
         if not self.proposals:
-            return f"nothing would be moved: {self._why_nothing(self.plan)}"
+            return f"nothing would be moved: {self._why_nothing(self.plan)}; {self.coverage}"
         count = len(self.proposals)
         due = Counter(str(one.cause) for one in self.proposals if one.cause in _DUTIES)
         whys = f" ({', '.join(f'{n} by {cause}' for cause, n in due.items())})" if due else ""
@@ -189,8 +236,16 @@ class Observation:
         return (
             f"{moves} would bring the fullest broker from "
             f"{self.plan.max_over_mean:.2f} to {self.plan.planned_max_over_mean:.2f} "
-            "times the mean"
+            f"times the mean; {self.coverage}"
         )
+
+    @property
+    def coverage(self) -> str:
+        shares = {name: round(100 * one) for name, one in self.shares.items()}
+        held = [f"{name} {one} %" for name, one in shares.items() if one and name not in _SHARES]
+        why = f" (held: {', '.join(held)})" if held else ""
+        counted, may_move = (shares.get(name, 0) for name in _SHARES)
+        return f"{counted} % of the traffic is counted, {may_move} % may move{why}"
 
     def _why_nothing(self, plan: RatePlan) -> str:
         if self.strategy == GREEDY_RATE:
@@ -200,6 +255,19 @@ class Observation:
         if whole is None:
             return f"{self.strategy} chooses no move"
         return f"{self.strategy}: {refusal_text(whole)}"
+
+
+_SHARES: Final = ("counted", "mayMove")
+
+
+def listed_twice(
+    samples: Mapping[BrokerId, BrokerSample],
+) -> Mapping[BundleId, tuple[BrokerId, ...]]:
+    listing: dict[BundleId, tuple[BrokerId, ...]] = {}
+    for broker, sample in samples.items():
+        for bundle in sample.bundles:
+            listing[bundle] = (*listing.get(bundle, ()), broker)
+    return {bundle: brokers for bundle, brokers in listing.items() if len(brokers) > 1}
 
 
 def refusal_text(refusal: Refusal) -> str:
@@ -235,20 +303,7 @@ def observe(
         for broker, sample in samples.items()
         for bundle, traffic in sample.bundles.items()
     )
-    stays = {
-        bundle: why for bundle, _, traffic in rows if (why := rules.why_stays(bundle, traffic))
-    }
-    held = {bundle for bundle, why in stays.items() if why != _PARTIAL}
-    late: dict[BundleId, str] = {}
-    for bundle, _, traffic in rows:
-        namespace = namespace_of(bundle)
-        if namespace in unknown:
-            stays.setdefault(bundle, unknown[namespace])
-            held.add(bundle)
-        if namespace in grouped:
-            stays.setdefault(bundle, _GROUPED)
-        if traffic.needed and bundle not in stays:
-            late[bundle] = f"holds {traffic.needed}, which others need: it moves last"
+    stays, late, held, rates = _staying(rows, listed_twice(samples), rules, grouped, unknown)
     busy = {bundle for bundle, _, traffic in rows if traffic.msgs_per_s > 0}
     given = StrategyInput(
         cluster=cluster, samples=samples, rows=rows, stays=stays, most_moves=rules.most_moves
@@ -276,6 +331,7 @@ def observe(
         late={bundle: why for bundle, why in late.items() if bundle in busy},
         strategy=strategy.name,
         still=frozenset(stays),
+        staying_rates=rates,
     )
     if not busy and not due:
         return seen
@@ -309,6 +365,37 @@ def observe(
         splits=splits,
         refusals=chosen.refusals,
     )
+
+
+def _staying(
+    rows: Rows,
+    twice: Mapping[BundleId, tuple[BrokerId, ...]],
+    rules: Rules,
+    grouped: Collection[Namespace],
+    unknown: Mapping[Namespace, str],
+) -> tuple[dict[BundleId, str], dict[BundleId, str], set[BundleId], dict[str, Rates]]:
+    """Return why bundles stay, why they are late, those held from all moves, and kinds' rates."""
+    stays: dict[BundleId, str] = {}
+    late: dict[BundleId, str] = {}
+    held: set[BundleId] = set()
+    rates: dict[str, Rates] = {}
+    for bundle, _, traffic in rows:
+        namespace = namespace_of(bundle)
+        kind, why = rules.stays(bundle, traffic)
+        if bundle in twice:
+            kind, why = "listed twice", f"listed by {' and '.join(twice[bundle])}"
+        elif namespace in unknown:
+            kind, why = kind or "policies unknown", why or unknown[namespace]
+        if why and (kind != "partial" or namespace in unknown):
+            held.add(bundle)
+        if namespace in grouped and not why:
+            kind, why = "anti-affinity", _GROUPED
+        if why:
+            stays[bundle] = why
+            rates[kind] = total((rates.get(kind, Rates()), traffic))
+        elif traffic.needed:
+            late[bundle] = f"holds {traffic.needed}, which others need: it moves last"
+    return stays, late, held, rates
 
 
 def _worth_their_price(served: Served) -> set[BundleId]:
@@ -391,6 +478,7 @@ def document(
         "strategy": seen.strategy,
         "verdict": seen.verdict,
         "holds": {reason.value: why for reason, why in seen.holds.items()},
+        "traffic": dict(seen.shares),
         "whole": seen.whole,
         "maxOverMean": plan and plan.max_over_mean,
         "plannedMaxOverMean": plan and plan.planned_max_over_mean,
@@ -440,7 +528,10 @@ def _broker(name: BrokerId, sample: BrokerSample) -> dict[str, Any]:
         **_fields(sample.total, *_RATES),
         "cpuCores": sample.cpu_cores,
         "usagePercent": dict(sample.usages),
-        "homelessTopics": sample.homeless_topics,
+        "passing": _fields(sample.passing, *_RATES),
+        "uncountedBytesPerS": sample.uncounted_bytes_per_s,
+        "homelessTopics": sample.homeless.topics,
+        "repeatedS": sample.repeated_s,
     }
 
 

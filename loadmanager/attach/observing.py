@@ -132,7 +132,11 @@ class Observer:
         for sample in samples.values():
             for bundle, traffic in sample.bundles.items():
                 quiet, against = self._quiet.get(bundle, (False, 0))
-                against = against + 1 if (traffic.msgs_per_s == 0) is not quiet else 0
+                against = (
+                    against + 1
+                    if (traffic.msgs_per_s + traffic.passing.msgs_per_s == 0) is not quiet
+                    else 0
+                )
                 turns = against == IDLE_WINDOWS
                 noted[bundle] = (quiet is not turns, 0 if turns else against)
         self._quiet = noted

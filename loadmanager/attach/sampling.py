@@ -1,18 +1,25 @@
 import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from time import monotonic
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
 
-from loadmanager.adapters.pulsar_admin import PulsarAdmin
+from loadmanager.adapters.pulsar_admin import NotPulsar, PulsarAdmin
 from loadmanager.adapters.pulsar_admin.exposition import Exposition, read_exposition
 from loadmanager.adapters.pulsar_admin.ownership import read_owned
-from loadmanager.attach.discovery import PulsarCluster, ask_each
+from loadmanager.attach.discovery import BUFFERS, PulsarCluster, ask_each
 from loadmanager.attach.hosts import HostFigures, Hosts
-from loadmanager.core.bundle_traffic import BundleTraffic, between, bundle_traffic
+from loadmanager.core.bundle_traffic import NO_TRAFFIC, BundleTraffic, between, bundle_traffic
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.rates import Rates, total
 
 _PARALLEL = 16
+_LEAST_S = 1e-3
+
+_LONGEST_REPEATED_S: Final = 90.0
+"""After this time counters that stand still are no repeated page: nothing is counted."""
+
+_UNKNOWN: Final = BundleTraffic(partial=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +28,9 @@ class BrokerSample:
 
     ``bundles`` are those that it served at the end. ``usages`` are in percent, as its load manager
     last measured them; ``cpu_cores`` is of its process, None if unknown, as after a restart.
-    ``homeless_topics`` counts topics with counters that are in none of its bundles. ``began_s`` is
-    on the monotonic clock of this process. ``host`` is None if the strategy needs none.
+    ``homeless`` is the traffic of topics in none of its bundles, and ``uncounted_bytes_per_s`` is
+    in its own totals only. ``began_s`` is on the monotonic clock of this process. ``repeated_s`` is
+    how long its page of metrics has been repeated. ``host`` is None if the strategy needs none.
     """
 
     window_s: float
@@ -30,14 +38,21 @@ class BrokerSample:
     topics: Mapping[str, Rates] = field(default_factory=dict)
     usages: Mapping[str, float] = field(default_factory=dict)
     cpu_cores: float | None = None
-    homeless_topics: int = 0
+    homeless: BundleTraffic = NO_TRAFFIC
+    uncounted_bytes_per_s: float = 0.0
     began_s: float = 0.0
     restarted: bool = False
+    repeated_s: float = 0.0
     host: HostFigures | None = None
 
     @property
     def total(self) -> Rates:
+        """Lasting traffic, by which bundles are moved."""
         return total(self.bundles.values())
+
+    @property
+    def passing(self) -> Rates:
+        return total([one.passing for one in self.bundles.values()])
 
     @property
     def topics_in_bundles(self) -> int:
@@ -51,64 +66,153 @@ class BrokerSample:
         return min(self.began_s, self.began_s + self.window_s - self.host.age_s)
 
 
+@dataclass(slots=True, kw_only=True)
+class _Reading:
+    """What was read of a broker: last at ``read_s``, and with these counters since ``changed_s``.
+
+    When the ``first`` page was made is not known if it is repeated. ``served`` bundles had topics,
+    and ``came`` are those of them that had none before.
+    """
+
+    seen: Exposition
+    read_s: float
+    changed_s: float
+    first: bool
+    owned: Collection[BundleId]
+    served: set[BundleId]
+    came: Collection[BundleId] = ()
+    sample: BrokerSample | None = None
+
+
 @dataclass(slots=True)
 class Sampler:
     """Reads all brokers repeatedly; a window lies between two readings of a broker.
 
-    ``hosts`` also reads the usage of their hosts; with None it is not read.
+    ``hosts`` also reads the usage of their hosts; with None it is not read. While a broker repeats
+    a page of metrics its last sample counts, and the next window ends with its next page. A bundle
+    that came to a broker is partial for two windows, in which its clients connect and catch up.
     """
 
     admin: PulsarAdmin
     address: Callable[[BrokerId], str]
     hosts: Hosts | None = None
-    _former: dict[BrokerId, tuple[float, Exposition]] = field(default_factory=dict)
+    _former: dict[BrokerId, _Reading] = field(default_factory=dict)
 
     async def sample(
         self, cluster: PulsarCluster
     ) -> tuple[Mapping[BrokerId, BrokerSample], Mapping[BrokerId, str]]:
         parallel = asyncio.Semaphore(_PARALLEL)
 
-        async def bounded(broker: BrokerId) -> BrokerSample | None:
+        async def bounded(broker: BrokerId) -> BrokerSample | str:
             async with parallel:
                 return await self._sample(cluster, broker)
 
         answers, missing = await ask_each(cluster.brokers, bounded)
         for gone in self._former.keys() - answers.keys():
             del self._former[gone]
-        samples = {broker: one for broker, one in answers.items() if one is not None}
-        first = [broker for broker in answers if broker not in samples]
-        return samples, {**missing, **dict.fromkeys(first, "its second reading is not there yet")}
+        samples = {name: one for name, one in answers.items() if isinstance(one, BrokerSample)}
+        waiting = {name: one for name, one in answers.items() if isinstance(one, str)}
+        return samples, {**missing, **waiting}
 
-    async def _sample(self, cluster: PulsarCluster, broker: BrokerId) -> BrokerSample | None:
-        url = self.address(broker)
+    async def _sample(self, cluster: PulsarCluster, broker: BrokerId) -> BrokerSample | str:
+        """Return the sample of a window that ends now, or why there is none."""
+        url, former = self.address(broker), self._former.get(broker)
         seen = await read_exposition(self.admin.lines(f"{url}/metrics/"))
-        at_s = monotonic()
-        owned = await read_owned(self.admin, url, cluster.name, broker)
-        host = None
+        before = () if former is None else former.owned
+        owned = await read_owned(self.admin, url, cluster.name, broker, before)
+        if former and former.seen.topics and not seen.topics and former.served.intersection(owned):
+            count = len(former.seen.topics)
+            raise NotPulsar(f"{url}/metrics/: counts no topic; expected about {count:,}, as before")
+        buffers = cluster.settings.get(broker, {}).get(BUFFERS) == "true"
+        reading = _Reading(
+            seen=seen,
+            read_s=seen.at_s,
+            changed_s=seen.at_s,
+            first=former is None,
+            owned=owned,
+            served=set(owned),
+        )
+        if former is None:
+            self._former[broker] = reading
+            return "its second reading is not there yet"
+        restarted = _restarted(former.seen, seen)
+        still = not restarted and seen.topics == former.seen.topics and _has_counted(seen)
+        if still and _repeats(former, seen, buffers=buffers):
+            former.read_s, former.owned = seen.at_s, owned
+            if former.sample is None:
+                return _REPEATED
+            bundles = {one: former.sample.bundles.get(one, _UNKNOWN) for one in owned}
+            age_s = seen.at_s - former.changed_s
+            return replace(former.sample, bundles=bundles, restarted=False, repeated_s=age_s)
+        self._former[broker] = reading
+        if former.first and not still and (buffers or former.read_s > former.changed_s):
+            return _REPEATED
+        began_s = former.read_s
+        if still and not buffers:
+            reading.changed_s = former.changed_s
+        elif began_s - former.changed_s <= _LONGEST_REPEATED_S:
+            began_s = former.changed_s
+        sample = _sampled(former, reading, began_s, restarted=restarted)
         if self.hosts is not None:
             host = await self.hosts.measured(self.admin, url, cluster, seen)
-        former, self._former[broker] = self._former.get(broker), (at_s, seen)
-        if former is None:
-            return None
-        began_s, before = former
-        window_s = max(at_s - began_s, 1e-3)
-        window = between(before.topics, seen.topics, window_s)
-        bundles, homeless = bundle_traffic(owned, window)
-        then, now = before.cpu_seconds, seen.cpu_seconds
-        counted = None if then is None or now is None else now - then
-        # A restarted process has counted less than the one before.
-        restarted = counted is not None and counted < 0
-        cpu_cores = None if counted is None or restarted else counted / window_s
-        if self.hosts is not None and host is not None:
-            host = self.hosts.completed(broker, host, cpu_cores, window_s)
-        return BrokerSample(
-            window_s=window_s,
-            bundles=bundles,
-            topics=window.rates,
-            usages=seen.usages,
-            cpu_cores=cpu_cores,
-            homeless_topics=homeless,
-            began_s=began_s,
-            restarted=restarted,
-            host=host,
-        )
+            host = self.hosts.completed(broker, host, sample.cpu_cores, sample.window_s)
+            sample = replace(sample, host=host)
+        reading.sample = sample
+        return sample
+
+
+def _repeats(former: _Reading, seen: Exposition, *, buffers: bool) -> bool:
+    """Return whether a page with the same counters is the same page, or old in part."""
+    if seen.at_s - former.changed_s > _LONGEST_REPEATED_S:
+        return False
+    if buffers or seen.cpu_seconds == former.seen.cpu_seconds is not None:
+        return seen.cpu_seconds == former.seen.cpu_seconds
+    return former.sample is not None and former.sample.total.msgs_per_s > 0
+
+
+def _sampled(
+    former: _Reading, reading: _Reading, began_s: float, *, restarted: bool
+) -> BrokerSample:
+    before, seen = former.seen, reading.seen
+    if restarted:
+        before = Exposition(totals=(0.0, 0.0))
+    window_s = max(seen.at_s - began_s, _LEAST_S)
+    grew = None
+    if before.totals is not None and seen.totals is not None:
+        grew = seen.totals[0] - before.totals[0], seen.totals[1] - before.totals[1]
+    window = between(before.topics, seen.topics, window_s, grew)
+    counted, homeless = bundle_traffic(reading.owned, window)
+    served = () if restarted else former.served
+    reading.served = {one for one, traffic in counted.items() if traffic.topics}
+    reading.came = {one for one in reading.served if counted[one].partial and one not in served}
+    bundles = dict(counted)
+    for one in reading.served.intersection((*reading.came, *former.came)):
+        bundles[one] = replace(bundles[one], partial=True)
+    cpu_cores = None
+    if before.cpu_seconds is not None and seen.cpu_seconds is not None:
+        took_s = max(seen.at_s - before.at_s, _LEAST_S)
+        cpu_cores = max(seen.cpu_seconds - before.cpu_seconds, 0.0) / took_s
+    return BrokerSample(
+        window_s=window_s,
+        bundles=bundles,
+        topics=window.rates,
+        usages=seen.usages,
+        cpu_cores=cpu_cores,
+        homeless=homeless,
+        uncounted_bytes_per_s=window.uncounted_bytes_per_s,
+        began_s=began_s,
+        restarted=restarted,
+    )
+
+
+_REPEATED: Final = f"it repeats its page of metrics ({BUFFERS}): its rates follow with the next one"
+
+
+def _restarted(before: Exposition, now: Exposition) -> bool:
+    if before.started_s is not None and now.started_s is not None:
+        return now.started_s != before.started_s
+    return (before.cpu_seconds or 0.0) > (now.cpu_seconds or math.inf)
+
+
+def _has_counted(seen: Exposition) -> bool:
+    return any(one.msgs_in or one.out for one in seen.topics.values())

@@ -14,7 +14,9 @@ from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.even_rates import (
+    CLOSE_ENOUGH,
     GREEDY_RATE,
+    Flags,
     Floats,
     Places,
     RatePlan,
@@ -25,6 +27,7 @@ from loadmanager.core.ids import BrokerId, BundleId, namespace_of
 from loadmanager.core.plan import Cause, Reason, Refusal
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.policies import IsolationPolicy, Policies, open_to
+from loadmanager.core.rates import total
 from loadmanager.core.round_memory import RoundMemory
 
 Samples = Mapping[BrokerId, BrokerSample]
@@ -117,7 +120,10 @@ class Strategy(ABC):
 
 
 class GreedyRate(Strategy):
-    """Evens out message and byte rates; needs no host usage and keeps no state."""
+    """Evens out message and byte rates; needs no host usage and keeps no state.
+
+    Passing traffic moves nothing, but a broker that is above the mean with it receives nothing.
+    """
 
     name = GREEDY_RATE
 
@@ -131,8 +137,21 @@ class GreedyRate(Strategy):
             policies=given.cluster.isolation,
             registered=given.cluster.brokers,
             most_moves=given.most_moves,
+            full=_full_for_now(given.samples),
         )
         return ChosenMoves(plan=plan)
+
+
+def _full_for_now(samples: Samples) -> Flags:
+    """Return which brokers are above the mean, with passing traffic."""
+    brief = [sample.passing for sample in samples.values()]
+    whole = [
+        total((sample.total, one)) for sample, one in zip(samples.values(), brief, strict=True)
+    ]
+    rates = np.array([(one.msgs_per_s, one.bytes_per_s) for one in whole], dtype=float)
+    passes = np.array([one.msgs_per_s > 0 for one in brief], dtype=bool)
+    above: Flags = np.any(rates > (1.0 + CLOSE_ENOUGH) * rates.mean(axis=0), axis=1) & passes
+    return above
 
 
 def even_out(
@@ -145,14 +164,16 @@ def even_out(
     policies: Policies,
     registered: tuple[BrokerId, ...] | None = None,
     most_moves: int,
+    full: Flags | None = None,
 ) -> RatePlan:
     """Return the moves that even out rates, within the isolation policies.
 
     ``rates`` are (K, R) of the K bundles, ``owner`` (K,) the index of each one's broker.
-    ``registered`` is as in `open_to`.
+    ``registered`` is as in `open_to`; ``full`` (B,) brokers receive nothing.
     """
     kinds: dict[IsolationPolicy | None, int] = {None: 0}
     kind = [kinds.setdefault(policies.governing(namespace_of(one)), len(kinds)) for one in bundles]
+    takes = np.array([open_to(policies, policy, brokers, registered) for policy in kinds])
     return plan_even_rates(
         rates,
         owner,
@@ -160,7 +181,7 @@ def even_out(
         movable=np.array([bundle not in stays for bundle in bundles], dtype=bool),
         kind=np.array(kind, dtype=np.intp),
         gives=np.ones(len(brokers), dtype=bool),
-        takes=np.array([open_to(policies, policy, brokers, registered) for policy in kinds]),
+        takes=takes if full is None else takes & ~full,
         most_moves=most_moves,
     )
 

@@ -102,6 +102,7 @@ def show_window(metrics: AttachMetrics, seen: Observation) -> None:
     metrics.least_max_over_mean.set(nan if seen.plan is None else seen.plan.least_max_over_mean)
     metrics.brokers.set(len(seen.cluster.brokers))
     metrics.brokers_missing.set(len(seen.missing))
+    metrics.listed_twice.set(len(seen.twice))
 
 
 _NAME: Final = "attach"

@@ -1,6 +1,6 @@
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from loadmanager.core.errors import InvalidName
@@ -16,40 +16,188 @@ from loadmanager.core.ids import (
 from loadmanager.core.load import BundleStats
 from loadmanager.core.rates import Rates, total
 
+Flow = tuple[float, float]
+"""Messages and bytes."""
 
-class Counters(NamedTuple):
+_NOTHING: Final[Flow] = (0.0, 0.0)
+_NO_RATES: Final = Rates()
+_PULSARS_READERS: Final = ("__compaction", "__system_reader", "pulsar.dedup", "pulsar.repl")
+"""How the names of subscriptions begin by which Pulsar itself reads topics."""
+
+FAR_ABOVE: Final = 2.0
+"""A subscription that receives more than this times what is published reads a backlog."""
+
+
+@dataclass(slots=True)
+class TopicCounters:
+    """What one topic has counted since it was loaded.
+
+    ``out`` is what each subscription received, and at "" what the topic delivered, where a version
+    writes it. ``replicated`` is messages and bytes per second to each remote cluster, which Pulsar
+    computes itself, once a minute.
+    """
+
     msgs_in: float = 0.0
-    msgs_out: float = 0.0
     bytes_in: float = 0.0
-    bytes_out: float = 0.0
+    out: dict[str, Flow] = field(default_factory=dict)
+    replicated: dict[str, Flow] | None = None
 
 
-NOTHING: Final = Counters()
+_NEVER_COUNTED: Final = TopicCounters()
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
     """The traffic of one broker's topics between two readings.
 
-    The counters of ``partial`` topics began within the window: their rates are lower bounds.
+    ``rates`` are of lasting traffic, by which bundles are moved: what is published, and what
+    subscriptions and remote clusters receive of it. ``passing`` are of reads that end by
+    themselves: by Pulsar's own subscriptions, of a backlog, and by subscriptions that began or
+    ended within the window. The rates of ``partial`` topics are lower bounds: they were loaded
+    within the window, or a subscription of theirs counts anew. ``uncounted_bytes_per_s`` are in
+    the broker's own totals, but in no topic's rates.
     """
 
     rates: Mapping[str, Rates]
-    partial: frozenset[str]
+    partial: frozenset[str] = frozenset()
+    passing: Mapping[str, Rates] = field(default_factory=dict)
+    uncounted_bytes_per_s: float = 0.0
 
 
-def between(before: Mapping[str, Counters], after: Mapping[str, Counters], took_s: float) -> Window:
-    """Return the traffic between two readings of one broker, ``took_s`` (above 0) apart."""
+def between(
+    before: Mapping[str, TopicCounters],
+    after: Mapping[str, TopicCounters],
+    took_s: float,
+    totals_grew: Flow | None = None,
+) -> Window:
+    """Return the traffic between two readings of one broker, ``took_s`` (above 0) apart.
+
+    Each counter is compared with itself. A topic was loaded within the window if it is new, or if
+    its counters of what is published fell: all of its counters began at 0. ``totals_grew`` are the
+    differences of the broker's own totals of bytes in and out, None if it has none: loaded topics,
+    and reads that began, count no more of them than all else leaves.
+    """
     rates: dict[str, Rates] = {}
+    passing: dict[str, Rates] = {}
+    loaded: set[str] = set()
+    unsure: set[str] = set()
     partial: set[str] = set()
-    for topic, now in after.items():
-        then = before.get(topic)
-        if then is None or any(later < earlier for later, earlier in zip(now, then, strict=True)):
-            partial.add(topic)
-            then = NOTHING
-        grown = (later - earlier for later, earlier in zip(now, then, strict=True))
-        rates[topic] = Rates(*(count / took_s for count in grown))
-    return Window(rates, frozenset(partial))
+    replicated = 0.0
+    for name, now in after.items():
+        then = before.get(name)
+        if then is None or (now.msgs_in < then.msgs_in and now.bytes_in <= then.bytes_in):
+            loaded.add(name)
+            then = None
+        one = _counted(now, then, took_s)
+        rates[name] = Rates(*(count / took_s for count in one.lasting))
+        if any(one.brief):
+            passing[name] = Rates(0.0, one.brief[0] / took_s, 0.0, one.brief[1] / took_s)
+            if then is None or one.anew:
+                unsure.add(name)
+        if then is None or one.fell:
+            partial.add(name)
+        if now.replicated:
+            replicated += sum(size for _, size in now.replicated.values())
+    uncounted = 0.0
+    if totals_grew is not None:
+        left = [one for name, one in before.items() if name not in after or name in loaded]
+        left_in = sum(one.bytes_in for one in left)
+        left_out = sum(size for one in left for name, (_, size) in one.out.items() if name)
+        most_in = (totals_grew[0] + left_in) / took_s
+        most_out = (totals_grew[1] + left_out) / took_s + replicated
+        uncounted = _bound(rates, passing, loaded, unsure, most_in=most_in, most_out=most_out)
+    return Window(rates, frozenset(partial), passing, uncounted)
+
+
+class _Counted(NamedTuple):
+    """Of one topic in a window: counts in the order of `Rates`, and of passing reads."""
+
+    lasting: tuple[float, float, float, float]
+    brief: Flow
+    anew: bool
+    fell: bool
+
+
+def _counted(now: TopicCounters, then: TopicCounters | None, took_s: float) -> _Counted:
+    """Return what a topic counted since ``then``, None if it was loaded meanwhile.
+
+    Of a subscription's counter that is new, or fell, no more counts than what was published,
+    because the rest of it may be older.
+    """
+    old = then or _NEVER_COUNTED
+    msgs_in, bytes_in = max(now.msgs_in - old.msgs_in, 0.0), max(now.bytes_in - old.bytes_in, 0.0)
+    anew = fell = False
+    reads: list[Flow] = []
+    brief: list[Flow] = []
+    whole = _NOTHING
+    for name, (msgs, size) in now.out.items():
+        own = name.startswith(_PULSARS_READERS)
+        former = old.out.get(name)
+        if former is not None and msgs >= former[0]:
+            grown, begins = (msgs - former[0], max(size - former[1], 0.0)), False
+        else:
+            grown, begins = (min(msgs, msgs_in), min(size, bytes_in)), then is not None
+            anew = anew or begins
+            fell = fell or (former is not None and not own)
+        if not name:
+            whole = grown
+        elif own or begins:
+            brief.append(grown)
+        else:
+            reads.append(grown)
+    # What the topic delivered besides went to subscriptions that ended, if any is counted apart.
+    msgs, size = _sum([*reads, *brief])
+    rest = max(whole[0] - msgs, 0.0), max(whole[1] - size, 0.0)
+    (brief if reads or brief else reads).append(rest)
+    for msgs_per_s, bytes_per_s in (now.replicated or {}).values():
+        reads.append((msgs_per_s * took_s, bytes_per_s * took_s))
+    lasting: list[Flow] = []
+    for msgs, size in reads:
+        share = msgs_in / msgs if msgs > FAR_ABOVE * msgs_in else 1.0
+        lasting.append((share * msgs, share * size))
+        brief.append(((1.0 - share) * msgs, (1.0 - share) * size))
+    msgs_out, bytes_out = _sum(lasting)
+    return _Counted((msgs_in, msgs_out, bytes_in, bytes_out), _sum(brief), anew, fell)
+
+
+def _sum(flows: Collection[Flow]) -> Flow:
+    return sum(msgs for msgs, _ in flows), sum(size for _, size in flows)
+
+
+def _bound(
+    rates: dict[str, Rates],
+    passing: dict[str, Rates],
+    loaded: Collection[str],
+    unsure: Collection[str],
+    *,
+    most_in: float,
+    most_out: float,
+) -> float:
+    """Cut what began within the window to what the broker's totals leave, and return the rest."""
+    new, brief = total([rates[one] for one in loaded]), total([passing[one] for one in unsure])
+    whole_in = sum(one.bytes_in_per_s for one in rates.values())
+    whole_out = sum(one.bytes_out_per_s for one in (*rates.values(), *passing.values()))
+    begun_out = new.bytes_out_per_s + brief.bytes_out_per_s
+    left_in, left_out = most_in - whole_in, most_out - whole_out
+    cut_in = _cut(new.bytes_in_per_s, left_in)
+    cut_out = _cut(begun_out, left_out)
+    for name in loaded:
+        one = rates[name]
+        rates[name] = Rates(
+            one.msgs_in_per_s * cut_in,
+            one.msgs_out_per_s * cut_out,
+            one.bytes_in_per_s * cut_in,
+            one.bytes_out_per_s * cut_out,
+        )
+    for name in unsure:
+        one = passing[name]
+        passing[name] = Rates(0.0, one.msgs_out_per_s * cut_out, 0.0, one.bytes_out_per_s * cut_out)
+    return max(left_in, 0.0) + max(left_out, 0.0)
+
+
+def _cut(begun: float, left: float) -> float:
+    """Return the share of ``begun`` that is left if ``left`` is below 0: too much was counted."""
+    return max(1.0 + left / begun, 0.0) if left < 0.0 < begun else 1.0
 
 
 CHANGE_EVENTS: Final = "__change_events"
@@ -61,16 +209,18 @@ SNAPSHOTS: Final = "__transaction_buffer_snapshot"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleTraffic(Rates):
-    """The traffic of one bundle over one window: the sums of its topics.
+    """The lasting traffic of one bundle over one window: the sums of its topics.
 
-    If ``partial``, a topic was loaded within the window, so the rates are lower bounds. Messages of
-    ``non_persistent`` topics are lost during a move. ``topic`` is the first that was counted,
-    ``needed`` one that Pulsar reads to load the namespace's other topics, and ``internal`` one of
-    its own services that should not be moved, "" for none.
+    ``passing`` traffic loads its broker as well, but is no reason to move it. If ``partial``, the
+    rates are lower bounds. Messages of ``non_persistent`` topics are lost during a move. ``topic``
+    is the first that was counted, if possible no segment, ``needed`` one that Pulsar reads to load
+    the namespace's other topics, and ``internal`` one of its own services that should not be moved,
+    "" for none.
     """
 
     topics: int = 0
     topic: str = ""
+    passing: Rates = _NO_RATES
     partial: bool = False
     non_persistent: bool = False
     needed: str = ""
@@ -80,40 +230,56 @@ class BundleTraffic(Rates):
         return BundleStats(*self.row(), self.topics)
 
 
+NO_TRAFFIC: Final = BundleTraffic()
+
+
 def bundle_traffic(
     owned: Collection[BundleId], window: Window
-) -> tuple[Mapping[BundleId, BundleTraffic], int]:
-    """Return the traffic of each owned bundle, and the number of topics in none of them.
+) -> tuple[Mapping[BundleId, BundleTraffic], BundleTraffic]:
+    """Return the traffic of each owned bundle, and that of the topics in none of them.
 
     A topic outside the bundles was just unloaded, or loaded after the bundles were listed.
-    Topics are hashed with crc32, as in Pulsar.
+    Topics are hashed with crc32, as in Pulsar; a segment by its own name, as in Pulsar 5.0.
     """
     holds = _Ranges(owned)
-    found = dict.fromkeys(owned, BundleTraffic())
-    homeless = 0
+    found = dict.fromkeys(owned, NO_TRAFFIC)
+    homeless = NO_TRAFFIC
     for name, rates in window.rates.items():
+        passing = window.passing.get(name)
         try:
             topic = parse_full_topic(name)
         except InvalidName:
-            homeless += 1
-            continue
-        bundle = holds.of(topic.namespace, position(topic, "crc32"))
+            bundle = None
+        else:
+            bundle = holds.of(topic.namespace, position(topic, "crc32"))
         if bundle is None:
-            homeless += 1
+            homeless = _plus(homeless, rates, passing)
             continue
         sums = found[bundle]
         needed = topic.local == CHANGE_EVENTS or topic.local.startswith(SNAPSHOTS)
         internal = topic.local.startswith("__") and not needed
-        found[bundle] = BundleTraffic(
-            *total((sums, rates)).row(),
-            topics=sums.topics + 1,
-            topic=sums.topic or name,
+        found[bundle] = replace(
+            _plus(sums, rates, passing),
+            topic=name if sums.topic.startswith("segment:") else sums.topic or name,
             partial=sums.partial or name in window.partial,
             non_persistent=sums.non_persistent or topic.domain == "non-persistent",
             needed=max(sums.needed, name if needed else ""),
             internal=sums.internal or (name if internal else ""),
         )
     return found, homeless
+
+
+def _plus(sums: BundleTraffic, rates: Rates, passing: Rates | None) -> BundleTraffic:
+    msgs_in, msgs_out, bytes_in, bytes_out = total((sums, rates)).row()
+    return replace(
+        sums,
+        msgs_in_per_s=msgs_in,
+        msgs_out_per_s=msgs_out,
+        bytes_in_per_s=bytes_in,
+        bytes_out_per_s=bytes_out,
+        passing=sums.passing if passing is None else total((sums.passing, passing)),
+        topics=sums.topics + 1,
+    )
 
 
 class _Ranges:

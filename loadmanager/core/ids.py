@@ -22,10 +22,14 @@ Namespace = NewType("Namespace", str)
 BundleId = NewType("BundleId", str)
 """``tenant/namespace/0xLLLLLLLL_0xUUUUUUUU``."""
 
-Domain = Literal["persistent", "non-persistent", "topic"]
-"""``topic`` is Pulsar's newer domain of scalable topics."""
+Domain = Literal["persistent", "non-persistent", "topic", "segment"]
+"""``topic`` is Pulsar's newer domain of scalable topics; their messages are in topics of
+``segment``, whose local name is ``parent/LLLL-UUUU-number``."""
 
 DOMAINS: Final[tuple[Domain, ...]] = ("persistent", "non-persistent", "topic")
+"""The domains of topics that users name."""
+
+_EVERY_DOMAIN: Final[tuple[Domain, ...]] = (*DOMAINS, "segment")
 
 # Not "." and "..": HTTP clients and proxies remove them from the path of a URL.
 _ENTITY_TEXT: Final = r"(?!\.{1,2}(?:/|\Z))[-=:.\w]+"
@@ -129,7 +133,7 @@ def parse_topic(text: str) -> TopicName:
     domain, separator, rest = text.partition("://")
     if not separator:
         domain, rest = "persistent", text
-    parts = rest.split("/")
+    parts = rest.split("/", 2 if domain == "segment" else -1)
     if not separator and len(parts) == 1:
         parts = ["public", "default", rest]
     if len(parts) != 3:  # noqa: PLR2004 - tenant, namespace, local
@@ -152,8 +156,8 @@ def parse_full_topic(text: str) -> TopicName:
 
 def topic_from_parts(domain: str, tenant: str, namespace: str, local: str) -> TopicName:
     """Raises `InvalidName`: an unknown domain, an empty part or a forbidden character."""
-    if domain not in DOMAINS:
-        raise InvalidName("topic domain", domain, " or ".join(DOMAINS))
+    if domain not in _EVERY_DOMAIN:
+        raise InvalidName("topic domain", domain, " or ".join(_EVERY_DOMAIN))
     if not local.strip():
         raise InvalidName("topic", local, "a name that is not blank")
     return TopicName(domain, parse_namespace(f"{tenant}/{namespace}"), local)

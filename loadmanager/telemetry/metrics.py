@@ -619,6 +619,9 @@ class AttachMetrics:
         )
         self.brokers = gauge("brokers", "Active brokers.")
         self.brokers_missing = gauge("brokers_missing", "Active brokers that have no sample.")
+        self.listed_twice = gauge(
+            "bundles_listed_twice", "Bundles that more than one broker lists as its own."
+        )
         self.tasks = Counter(
             "loadmanager_attach_tasks_total",
             "Moves and splits that ended, by outcome.",

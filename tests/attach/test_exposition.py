@@ -3,7 +3,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from loadmanager.adapters.pulsar_admin.exposition import Exposition, read_exposition
-from loadmanager.core.bundle_traffic import Counters
+from loadmanager.core.bundle_traffic import Flow, TopicCounters
 
 TOPIC = "persistent://t/n/a"
 LABELS = f'cluster="c",namespace="t/n",topic="{TOPIC}"'
@@ -17,25 +17,34 @@ async def read(*blocks: str) -> Exposition:
     return await read_exposition(given())
 
 
-async def test_counters_of_a_topic_are_summed_over_its_subscriptions_and_not_its_consumers() -> (
-    None
-):
+async def test_each_subscription_has_its_counters_and_no_consumer_has() -> None:
     found = await read(
         f"pulsar_in_messages_total{{{LABELS}}} 10\npulsar_in_bytes_total{{{LABELS}}} 1000\n",
         f'pulsar_out_messages_total{{{LABELS},subscription="x"}} 3\n'
         f'pulsar_out_messages_total{{{LABELS},subscription="y"}} 4\n'
         f'pulsar_out_messages_total{{{LABELS},subscription="y",consumer_name="z"}} 4\n'
         f'pulsar_out_bytes_total{{{LABELS},subscription="y"}} 40 1795364930954\n',
+        # While a bundle is split, its topics may be listed twice.
+        f'pulsar_out_messages_total{{{LABELS},subscription="x"}} 3\n'
+        f"pulsar_out_bytes_total{{{LABELS}}} 50\n",
     )
-    assert found.topics == {TOPIC: Counters(10, 7, 1000, 40)}
+    out: dict[str, Flow] = {"x": (3, 0), "y": (4, 40), "": (0, 50)}
+    assert found.topics == {TOPIC: TopicCounters(10, 1000, out)}
 
 
-async def test_a_total_of_the_topic_counts_before_the_sum_of_its_subscriptions() -> None:
+async def test_replication_and_the_brokers_own_totals_are_read() -> None:
     found = await read(
-        f"pulsar_out_bytes_total{{{LABELS}}} 50\n"
-        f'pulsar_out_bytes_total{{{LABELS},subscription="x"}} 40\n'
+        f'pulsar_replication_rate_in{{{LABELS},remote_cluster="east"}} 7\n'
+        f'pulsar_replication_rate_out{{{LABELS},remote_cluster="east"}} 2.5\n'
+        f'pulsar_replication_throughput_out{{{LABELS},remote_cluster="east"}} 250.0\n'
+        'pulsar_replication_rate_out{cluster="c",namespace="t/n",remote_cluster="east"} 9\n'
+        'pulsar_broker_in_bytes_total{cluster="c",system_topic="false"} 100\n'
+        'pulsar_broker_in_bytes_total{cluster="c",system_topic="true"} 10\n'
+        'pulsar_broker_out_bytes_total{cluster="c",system_subscription="false"} 3\n'
+        'pulsar_broker_rate_in{cluster="c"} 5.0\n'
     )
-    assert found.topics[TOPIC].bytes_out == 50
+    assert found.topics == {TOPIC: TopicCounters(replicated={"east": (2.5, 250.0)})}
+    assert found.totals == (110.0, 3.0)
 
 
 async def test_partitions_are_topics_wherever_their_number_stands() -> None:

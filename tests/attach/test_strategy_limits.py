@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from loadmanager.attach.discovery import PulsarCluster, addresses
+from loadmanager.attach.discovery import BUFFERS, PulsarCluster, addresses
+from loadmanager.attach.doctor import examine
 from loadmanager.attach.hosts import HostFigures, Hosts
 from loadmanager.attach.observation import GREEDY, Observation, Rules, observe
 from loadmanager.attach.sampled_loads import SampledLoads
@@ -21,6 +23,7 @@ from loadmanager.core.ids import BrokerId, Namespace, namespace_of
 from loadmanager.core.load import ResourceUsage
 from loadmanager.core.plan import Cause, Reason
 from loadmanager.core.policies import IsolationPolicy, Policies
+from loadmanager.core.rates import Rates
 
 EAGER: Mapping[str, Mapping[str, float]] = {
     "avg": {"high_hits": 0, "low_hits": 0},
@@ -241,3 +244,83 @@ def test_a_task_that_was_never_ordered_delays_nothing() -> None:
     )
     watched.now_s += 1.0
     assert one.bundle in {again.bundle for again in watched.look().proposals}
+
+
+def at_rates(*shares: float, **more: Any) -> dict[BrokerId, BrokerSample]:
+    """Return samples of brokers with four bundles each, that have so many messages a second."""
+    bundles = iter(Boundaries.even(SHOP, 16).bundles)
+    return {
+        broker: BrokerSample(
+            window_s=10.0,
+            bundles={
+                next(bundles): BundleTraffic(share / 4, 0.0, 100 * share / 4, 0.0, topics=1, **more)
+                for _ in range(4)
+            },
+        )
+        for broker, share in zip(BROKERS, shares, strict=True)
+    }
+
+
+def passing(sample: BrokerSample, msgs_per_s: float) -> BrokerSample:
+    brief = Rates(msgs_out_per_s=msgs_per_s / 4, bytes_out_per_s=25 * msgs_per_s)
+    bundles = {name: replace(one, passing=brief) for name, one in sample.bundles.items()}
+    return replace(sample, bundles=bundles)
+
+
+def test_what_passes_moves_nothing_and_its_broker_receives_nothing() -> None:
+    even, uneven = at_rates(100, 100, 100, 100), at_rates(400, 100, 0, 100)
+    busy = passing(even[BROKERS[1]], 10_000)
+    seen = look(GREEDY, {**even, BROKERS[1]: busy})
+    assert (seen.proposals, seen.plan and seen.plan.max_over_mean) == ((), 1.0)
+    assert seen.shares["passing"] > 0.9
+    assert BROKERS[2] in {one.target for one in look(GREEDY, uneven).proposals}
+    into = look(GREEDY, {**uneven, BROKERS[2]: passing(uneven[BROKERS[2]], 10_000)})
+    assert BROKERS[2] not in {one.target for one in into.proposals}
+
+
+def test_a_bundle_that_two_brokers_list_stays_and_is_a_problem() -> None:
+    there = at_rates(1_000, 0, 0, 0)
+    (twice, traffic), *_ = there[BROKERS[0]].bundles.items()
+    second = there[BROKERS[1]]
+    there[BROKERS[1]] = replace(second, bundles={**second.bundles, twice: traffic})
+    seen = look(GREEDY, there, Rules(split=True))
+    assert twice not in {one.bundle for one in (*seen.proposals, *seen.splits)}
+    assert seen.proposals
+    assert seen.staying[twice] == f"listed by {BROKERS[0]} and {BROKERS[1]}"
+    problem = next(one for one in examine(seen) if one.about == twice)
+    assert (problem.level, "unload --bundle 0x00000000_0x10000000" in problem.remedy) == (
+        "problem",
+        True,
+    )
+
+
+def test_the_verdict_names_what_is_counted_what_may_move_and_what_holds_the_rest() -> None:
+    there = at_rates(100, 100, 100, 100)
+    held = at_rates(0, 300, 0, 0, non_persistent=True)[BROKERS[1]]
+    there[BROKERS[1]] = held
+    there[BROKERS[2]] = replace(
+        passing(there[BROKERS[2]], 200),
+        homeless=BundleTraffic(100.0, 0.0, 10_000.0, 0.0, topics=7),
+        uncounted_bytes_per_s=10_000.0,
+    )
+    seen = look(GREEDY, there)
+    # 300 + 300 held + 200 that pass are counted, of 1,000.
+    assert seen.shares == pytest.approx(
+        {"counted": 0.8, "mayMove": 0.3, "non-persistent": 0.3, "passing": 0.2}
+    )
+    share = (
+        "80 % of the traffic is counted, 30 % may move (held: non-persistent 30 %, passing 20 %)"
+    )
+    assert seen.verdict.endswith(f"; {share}")
+    found = {one.what for one in examine(seen)}
+    assert {share, "7 topics lie in no listed bundle (moving?)"} <= found
+    repeats = replace(there[BROKERS[3]], repeated_s=20.0)
+    noted = examine(look(GREEDY, {**there, BROKERS[3]: repeats}))
+    assert any(BUFFERS in one.remedy and str(BROKERS[3]) in one.what for one in noted)
+    by_count = {
+        broker: replace(
+            one, bundles={name: replace(b, bytes_in_per_s=0.0) for name, b in one.bundles.items()}
+        )
+        for broker, one in at_rates(100, 0, 0, 0).items()
+    }
+    assert look(GREEDY, by_count).shares["counted"] == 1.0

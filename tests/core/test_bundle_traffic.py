@@ -1,8 +1,10 @@
+import zlib
+
 import pytest
 
 from loadmanager.core.bundle_traffic import (
     BundleTraffic,
-    Counters,
+    TopicCounters,
     Window,
     between,
     bundle_traffic,
@@ -10,12 +12,13 @@ from loadmanager.core.bundle_traffic import (
 )
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import FULL_RANGE_END, lies_in, position
-from loadmanager.core.ids import BundleId, Namespace, parse_full_topic
+from loadmanager.core.ids import BundleId, Namespace, parse_full_topic, parse_topic
 from loadmanager.core.load import BundleStats
 from loadmanager.core.rates import Rates
 
 BOUNDARIES = Boundaries.even(Namespace("t/n"), 4)
 TOPIC = "persistent://t/n/topic-1"
+PASSING = Rates(msgs_out_per_s=7.0)
 RATES = Rates(msgs_in_per_s=1.0, msgs_out_per_s=2.0, bytes_in_per_s=30.0, bytes_out_per_s=40.0)
 
 
@@ -23,8 +26,10 @@ def home(topic: str) -> BundleId:
     return BOUNDARIES.at(position(parse_full_topic(topic), "crc32"))
 
 
-def traffic(*topics: str, partial: str = "") -> tuple[dict[BundleId, BundleTraffic], int]:
-    window = Window(dict.fromkeys(topics, RATES), frozenset({partial} - {""}))
+def traffic(*topics: str, partial: str = "") -> tuple[dict[BundleId, BundleTraffic], BundleTraffic]:
+    window = Window(
+        dict.fromkeys(topics, RATES), frozenset({partial} - {""}), dict.fromkeys(topics, PASSING)
+    )
     found, homeless = bundle_traffic(BOUNDARIES.bundles, window)
     return dict(found), homeless
 
@@ -37,7 +42,8 @@ def test_topics_count_in_the_bundle_that_holds_their_hash() -> None:
         assert found[bundle].topics == len(held)
         assert found[bundle].msgs_per_s == pytest.approx(3.0 * len(held))
         assert found[bundle].bytes_per_s == pytest.approx(70.0 * len(held))
-    assert homeless == 0
+        assert found[bundle].passing.msgs_per_s == pytest.approx(7.0 * len(held))
+    assert homeless.topics == 0
 
 
 def test_a_bundle_without_topics_has_no_traffic() -> None:
@@ -71,7 +77,7 @@ def test_topics_of_pulsars_services_are_named_and_change_events_are_not() -> Non
 @pytest.mark.parametrize("topic", ["persistent://other/ns/topic", "nonsense", "x://t/n/a"])
 def test_a_topic_that_no_listed_bundle_holds_is_counted_apart(topic: str) -> None:
     found, homeless = traffic(topic)
-    assert homeless == 1
+    assert (homeless.topics, homeless.row(), homeless.passing) == (1, RATES.row(), PASSING)
     assert {one.topics for one in found.values()} == {0}
 
 
@@ -81,7 +87,7 @@ def test_ranges_with_gaps_hold_nothing_in_between() -> None:
     window = Window(dict.fromkeys(topics, RATES), frozenset())
     found, homeless = bundle_traffic([third], window)
     assert found[third].topics == sum(home(topic) == third for topic in topics)
-    assert homeless == len(topics) - found[third].topics
+    assert homeless.topics == len(topics) - found[third].topics
     assert {home(topic) for topic in topics} >= {first, third, last}
 
 
@@ -90,7 +96,7 @@ def test_the_last_position_belongs_to_the_last_bundle(monkeypatch: pytest.Monkey
         "loadmanager.core.bundle_traffic.position", lambda _topic, _hash: FULL_RANGE_END
     )
     found, homeless = traffic(TOPIC)
-    assert (found[BOUNDARIES.bundles[-1]].topics, homeless) == (1, 0)
+    assert (found[BOUNDARIES.bundles[-1]].topics, homeless.topics) == (1, 0)
 
 
 LAST = "persistent://t/n/caaaacaccccccacacccaaacccacccaccaaaaaaaa"
@@ -114,28 +120,177 @@ def test_the_topics_of_a_bundle_are_found_by_namespace_and_position() -> None:
     assert next(name for name, *_ in topics_in(BOUNDARIES.bundles[-1], names)) == LAST
 
 
-def test_rates_are_differences_over_the_window() -> None:
-    window = between(
-        {TOPIC: Counters(100, 200, 1_000, 2_000)}, {TOPIC: Counters(150, 220, 6_000, 2_000)}, 5.0
-    )
-    rates = window.rates[TOPIC]
-    assert (rates.msgs_in_per_s, rates.msgs_out_per_s) == (10.0, 4.0)
-    assert (rates.bytes_in_per_s, rates.bytes_out_per_s) == (1_000.0, 0.0)
-    assert window.partial == frozenset()
+def counters(msgs_in: float = 0.0, bytes_in: float = 0.0, **out: float) -> TopicCounters:
+    """Return counters; each message that a subscription received had ten bytes."""
+    return TopicCounters(msgs_in, bytes_in, {name: (n, 10.0 * n) for name, n in out.items()})
 
 
-def test_a_topic_that_came_within_the_window_is_counted_from_zero_and_named() -> None:
-    window = between({}, {TOPIC: Counters(msgs_in=50)}, 5.0)
-    assert window.rates[TOPIC].msgs_in_per_s == 10.0
-    assert window.partial == {TOPIC}
+ONE_MILLION = 1_000_000.0
+OLD = counters(100, 1_000, sub=100)
+"""What a topic had counted when the windows of ten seconds below began."""
+
+# In every window 50 messages of ten bytes are published: 5 a second, and 50 bytes.
+WINDOWS: dict[str, tuple[TopicCounters, TopicCounters, float, float, bool]] = {
+    # before, after: lasting messages out a second, passing ones, whether rates are lower bounds
+    "steady": (OLD, counters(150, 1_500, sub=120), 2.0, 0.0, False),
+    "a subscription ends": (
+        counters(100, 1_000, sub=100, reader=ONE_MILLION),
+        counters(150, 1_500, sub=150),
+        5.0,
+        0.0,
+        False,
+    ),
+    "a subscription begins": (OLD, counters(150, 1_500, sub=150, new=40), 5.0, 4.0, False),
+    "a subscription appears with an old counter": (
+        OLD,
+        counters(150, 1_500, sub=150, new=ONE_MILLION),
+        5.0,
+        5.0,
+        False,
+    ),
+    "a consumer's share of a subscription goes": (
+        counters(100, 1_000, sub=ONE_MILLION, other=100),
+        counters(150, 1_500, sub=30, other=150),
+        5.0,
+        3.0,
+        True,
+    ),
+    "a subscription begins and receives nothing": (
+        OLD,
+        counters(150, 1_500, sub=150, late=0),
+        5.0,
+        0.0,
+        False,
+    ),
+    "a backlog is read": (
+        counters(100, 1_000, sub=100, late=0),
+        counters(150, 1_500, sub=150, late=10_000),
+        10.0,
+        995.0,
+        False,
+    ),
+    "twice as much as is published lasts": (OLD, counters(150, 1_500, sub=200), 10.0, 0.0, False),
+    "a topic is compacted": (
+        TopicCounters(100, 1_000, {"__compaction": (0, 0)}),
+        TopicCounters(150, 1_500, {"__compaction": (40, 400)}),
+        0.0,
+        4.0,
+        False,
+    ),
+    "a compaction begins anew": (
+        TopicCounters(100, 1_000, {"__compaction": (400, 4_000)}),
+        TopicCounters(150, 1_500, {"__compaction": (40, 400)}),
+        0.0,
+        4.0,
+        False,
+    ),
+    "only the topic counts what it delivers": (
+        TopicCounters(100, 1_000, {"": (100, 1_000)}),
+        TopicCounters(150, 1_500, {"": (150, 1_500)}),
+        5.0,
+        0.0,
+        False,
+    ),
+    "the topic counts what readers got that ended": (
+        TopicCounters(100, 1_000, {"": (500, 5_000), "sub": (100, 1_000)}),
+        TopicCounters(150, 1_500, {"": (850, 8_500), "sub": (150, 1_500)}),
+        5.0,
+        30.0,
+        False,
+    ),
+    "it is replicated to two clusters": (
+        counters(100, 1_000),
+        TopicCounters(150, 1_500, {}, {"east": (5.0, 50.0), "west": (5.0, 50.0)}),
+        10.0,
+        0.0,
+        False,
+    ),
+    "a cluster that was cut off catches up": (
+        counters(100, 1_000),
+        TopicCounters(150, 1_500, {}, {"east": (500.0, 5_000.0)}),
+        5.0,
+        495.0,
+        False,
+    ),
+    "it was loaded again": (counters(900, 9_000, sub=900), counters(50, 500, sub=50), 5.0, 0, True),
+    "it is new": (counters(), counters(50, 500, sub=40), 4.0, 0.0, True),
+}
 
 
-def test_a_topic_that_was_loaded_again_began_at_zero() -> None:
-    window = between({TOPIC: Counters(bytes_in=900)}, {TOPIC: Counters(bytes_in=100)}, 10.0)
-    assert window.rates[TOPIC].bytes_in_per_s == 10.0
-    assert window.partial == {TOPIC}
+@pytest.mark.parametrize("name", WINDOWS)
+def test_each_counter_is_compared_with_itself(name: str) -> None:
+    before, after, lasting, brief, partial = WINDOWS[name]
+    window = between({} if name == "it is new" else {TOPIC: before}, {TOPIC: after}, 10.0)
+    rates, passing = window.rates[TOPIC], window.passing.get(TOPIC, Rates())
+    assert (rates.msgs_in_per_s, rates.bytes_in_per_s) == (5.0, 50.0)
+    assert rates.msgs_out_per_s == pytest.approx(lasting)
+    assert rates.bytes_out_per_s == pytest.approx(10.0 * lasting)
+    assert passing.msgs_out_per_s == pytest.approx(brief)
+    assert passing.bytes_out_per_s == pytest.approx(10.0 * brief)
+    assert (passing.msgs_in_per_s, window.partial) == (0.0, frozenset({TOPIC} if partial else ()))
+
+
+def test_one_counter_of_what_is_published_that_falls_is_no_new_topic() -> None:
+    window = between({TOPIC: counters(100, 900)}, {TOPIC: counters(150, 100)}, 10.0)
+    assert (window.rates[TOPIC].row(), window.partial) == ((5.0, 0.0, 0.0, 0.0), frozenset())
 
 
 def test_a_topic_that_left_has_no_rate() -> None:
-    window = between({TOPIC: Counters(1), LAST: Counters(1)}, {LAST: Counters(2)}, 1.0)
+    window = between({TOPIC: counters(1), LAST: counters(1)}, {LAST: counters(2)}, 1.0)
     assert set(window.rates) == {LAST}
+
+
+def test_what_began_within_the_window_counts_no_more_than_the_brokers_own_totals_grew() -> None:
+    """A page that misses a topic for once makes it look new, with all that it ever counted."""
+    stays = "persistent://t/n/stays"
+    before = {stays: counters(0, 0, sub=0), LAST: counters(0, 5_000, sub=500)}
+    after = {
+        stays: counters(100, 1_000, sub=100, new=100),
+        TOPIC: TopicCounters(
+            10_000, 100_000, {"sub": (10_000, 100_000), "__compaction": (10_000, 100_000)}
+        ),
+    }
+    # 5,000 bytes in and out went with the topic that left; 2,000 of the rest belong to the new one.
+    window = between(
+        before, after, 10.0, (1_000.0 - 5_000.0 + 2_000.0, 1_000.0 - 5_000.0 + 2_100.0)
+    )
+    assert window.rates[stays] == Rates(10.0, 10.0, 100.0, 100.0)
+    new = window.rates[TOPIC]
+    assert (new.bytes_in_per_s, new.msgs_in_per_s) == pytest.approx((200.0, 20.0))
+    out = (new, window.passing[stays], window.passing[TOPIC])
+    assert sum(one.bytes_out_per_s for one in out) == pytest.approx(210.0)
+    assert window.uncounted_bytes_per_s == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize(
+    ("totals", "uncounted", "counted"), [((500.0, 3_500.0), 300.0, 50.0), ((-1e6, -1e6), 0.0, 0.0)]
+)
+def test_what_only_the_brokers_own_totals_have_is_named(
+    totals: tuple[float, float], uncounted: float, counted: float
+) -> None:
+    window = between({}, {TOPIC: counters(50, 500, sub=50)}, 10.0, totals)
+    assert window.uncounted_bytes_per_s == pytest.approx(uncounted)
+    assert window.rates[TOPIC].bytes_in_per_s == counted
+
+
+def test_replication_is_in_no_total_of_the_broker() -> None:
+    after = TopicCounters(50, 500, {"sub": (50, 500)}, {"east": (5.0, 50.0)})
+    window = between({}, {TOPIC: after}, 10.0, (500.0, 500.0))
+    assert (window.rates[TOPIC].bytes_out_per_s, window.uncounted_bytes_per_s) == (100.0, 0.0)
+
+
+SEGMENT = "segment://t/n/orders/eu/0000-7fff-1"
+
+
+def test_a_segment_of_a_scalable_topic_counts_in_the_bundle_of_its_own_name() -> None:
+    # crc32 of the whole name, as NamespaceBundles of Pulsar 5.0.0-M1 computes it.
+    at = zlib.crc32(SEGMENT.encode())
+    found, homeless = traffic(SEGMENT)
+    assert (found[BOUNDARIES.at(at)].topics, homeless.topics) == (1, 0)
+    beside = next(
+        name
+        for name in (f"persistent://t/n/topic-{number}" for number in range(100))
+        if home(name) == BOUNDARIES.at(at)
+    )
+    assert traffic(SEGMENT, beside)[0][home(beside)].topic == beside
+    assert str(parse_topic(SEGMENT)) == SEGMENT

@@ -5,91 +5,98 @@ expression skips all other lines, because a large broker sends hundreds of megab
 """
 
 import re
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Final
 
-from loadmanager.core.bundle_traffic import NOTHING, Counters
+from loadmanager.core.bundle_traffic import Flow, TopicCounters
 
 _LINE: Final = re.compile(
-    rb"^(?:pulsar_(in|out)_(messages|bytes)_total|(process_cpu_seconds_total|process_start_time_seconds)"
-    rb"|pulsar_lb_(cpu|memory|directMemory|bandwidth_in|bandwidth_out)_usage)"
+    rb"^(pulsar_(?:broker_)?(?:in|out)_(?:messages|bytes)_total"
+    rb"|pulsar_replication_(?:rate|throughput)_out"
+    rb"|process_cpu_seconds_total|process_start_time_seconds"
+    rb"|pulsar_lb_(?:cpu|memory|directMemory|bandwidth_in|bandwidth_out)_usage)"
     rb"\{([^\n]*)\} ([^\s]+)",
     re.MULTILINE,
 )
-_LABEL: Final = re.compile(rb'(\w+)="((?:[^"\\]|\\.)*)"')
+_LABEL: Final = re.compile(rb'(?<!\w)(\w+)="((?:[^"\\]|\\.)*)"')
 _ESCAPED: Final = re.compile(r"\\(.)")
 _MEANS: Final = {"n": "\n"}
 _MOST_COUNTED: Final = 2.0**63
-_PLACE: Final = {
-    (b"in", b"messages"): 0,
-    (b"out", b"messages"): 1,
-    (b"in", b"bytes"): 2,
-    (b"out", b"bytes"): 3,
-}
 
 
 @dataclass(slots=True)
 class Exposition:
     """One reading of a broker's metrics: counters of each topic, of which a partition is one.
 
-    ``usages`` are in percent, of ``cpu``, ``memory``, ``directMemory``, ``bandwidth_in`` and
+    ``totals`` are the broker's own counters of bytes in and out, of all of its topics; None before
+    4.0. ``usages`` are in percent, of ``cpu``, ``memory``, ``directMemory``, ``bandwidth_in`` and
     ``bandwidth_out``, as the broker's load manager last measured them. ``started_s`` is in seconds
-    since 1970 by the broker's clock.
+    since 1970 by the broker's clock. ``at_s`` is when the page began to arrive, on the monotonic
+    clock of this process: a broker sends what it has counted before.
     """
 
-    topics: dict[str, Counters] = field(default_factory=dict)
+    topics: dict[str, TopicCounters] = field(default_factory=dict)
+    totals: Flow | None = None
     usages: dict[str, float] = field(default_factory=dict)
     cpu_seconds: float | None = None
     started_s: float | None = None
+    at_s: float = 0.0
 
 
 async def read_exposition(blocks: AsyncIterator[bytes]) -> Exposition:
     """Return the metrics in blocks of whole lines; raises the errors of reading them."""
     seen = Exposition()
-    # Outgoing traffic of a topic is reported for each of its subscriptions.
-    sums: dict[str, list[float]] = {}
-    # Some versions also report a line for all subscriptions of a topic together.
-    totals: dict[tuple[str, int], float] = {}
     async for block in blocks:
+        seen.at_s = seen.at_s or monotonic()
         for line in _LINE.finditer(block):
-            direction, kind, process, usage, labels, text = line.groups()
+            metric, labels, text = line.groups()
             value = _number(text)
             if value is None:
                 continue
-            if process == b"process_start_time_seconds":
+            if metric == b"process_start_time_seconds":
                 seen.started_s = value
-            elif process is not None:
+            elif metric == b"process_cpu_seconds_total":
                 seen.cpu_seconds = value
-            elif usage is not None:
-                seen.usages[usage.decode()] = value
+            elif metric.startswith(b"pulsar_lb_"):
+                seen.usages[metric[10:-6].decode()] = value
+            elif metric.startswith(b"pulsar_broker_"):
+                bytes_in, bytes_out = seen.totals or (0.0, 0.0)
+                into = metric == b"pulsar_broker_in_bytes_total"
+                seen.totals = bytes_in + into * value, bytes_out + (not into) * value
             else:
-                _count(_PLACE[direction, kind], _labels(labels), value, sums, totals)
-    for (topic, place), value in totals.items():
-        sums[topic][place] = value
-    seen.topics = {topic: Counters(*one) if any(one) else NOTHING for topic, one in sums.items()}
+                _count(seen.topics, metric, _labels(labels), value)
+    seen.at_s = seen.at_s or monotonic()
     return seen
 
 
 def _count(
-    place: int,
-    labels: dict[str, str],
-    value: float,
-    sums: dict[str, list[float]],
-    totals: dict[tuple[str, int], float],
+    topics: dict[str, TopicCounters], metric: bytes, labels: dict[str, str], value: float
 ) -> None:
-    """Add the value of one line to the sums of its topic, or keep it as a total."""
     # The line of the subscription already counts its consumers.
     if "consumer_name" in labels or "consumer_id" in labels:
         return
-    topic = _topic(labels)
-    if topic is None:
+    name = _topic(labels)
+    if name is None:
         return  # Counters of a whole namespace: its topics are not exposed.
-    counters = sums.setdefault(topic, [0.0, 0.0, 0.0, 0.0])
-    if "subscription" in labels:
-        counters[place] += value
+    topic = topics.get(name) or topics.setdefault(name, TopicCounters())
+    if metric == b"pulsar_in_messages_total":
+        topic.msgs_in = value
+    elif metric == b"pulsar_in_bytes_total":
+        topic.bytes_in = value
+    elif metric.startswith(b"pulsar_out_"):
+        subscription = sys.intern(labels.get("subscription", ""))
+        msgs, size = topic.out.get(subscription, (0.0, 0.0))
+        of_msgs = metric == b"pulsar_out_messages_total"
+        topic.out[subscription] = (value, size) if of_msgs else (msgs, value)
     else:
-        totals[topic, place] = value
+        topic.replicated = topic.replicated or {}
+        cluster = sys.intern(labels.get("remote_cluster", ""))
+        msgs, size = topic.replicated.get(cluster, (0.0, 0.0))
+        of_msgs = metric == b"pulsar_replication_rate_out"
+        topic.replicated[cluster] = (value, size) if of_msgs else (msgs, value)
 
 
 def _labels(text: bytes) -> dict[str, str]:

@@ -1,11 +1,12 @@
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sized
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
 from loadmanager.adapters.pulsar_admin.client import (
+    NotPulsar,
     PulsarAdmin,
     PulsarAdminError,
     RequestFailed,
@@ -17,20 +18,24 @@ _COUNTERS: Final = ("msgInCounter", "msgOutCounter", "bytesInCounter", "bytesOut
 
 
 async def read_owned(
-    admin: PulsarAdmin, url: str, cluster: str, broker: BrokerId
+    admin: PulsarAdmin, url: str, cluster: str, broker: BrokerId, before: Sized = ()
 ) -> Mapping[BundleId, bool]:
     """Return the bundles, without those of version 1, and whether each is active.
 
     One that is not active is being unloaded: its topics are closed one by one. Raises as
-    `PulsarAdmin.json`.
+    `PulsarAdmin.json`, and `NotPulsar`: the answer is no object, or is empty unlike ``before``.
     """
-    path = f"/admin/v2/brokers/{quote(cluster, safe='')}/{broker}/ownedNamespaces"
-    answer = await admin.json(f"{url}{path}")
+    where = f"{url}/admin/v2/brokers/{quote(cluster, safe='')}/{broker}/ownedNamespaces"
+    answer = await admin.json(where)
+    if not isinstance(answer, dict):
+        raise NotPulsar(f"{where}: answered {str(answer)[:60]!r}; expected an object of bundles")
     owned: dict[BundleId, bool] = {}
-    for name, status in answer.items() if isinstance(answer, dict) else ():
+    for name, status in answer.items():
         with suppress(InvalidName):
             closing = isinstance(status, dict) and status.get("is_active") is False
             owned[parse_bundle(name)] = not closing
+    if before and not owned:
+        raise NotPulsar(f"{where}: lists no bundle; expected about {len(before):,}, as before")
     return owned
 
 

@@ -1,0 +1,190 @@
+"""What a broker's pages of metrics and lists of bundles become over several readings."""
+
+import json
+from collections.abc import AsyncIterator, Collection
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
+from loadmanager.attach.discovery import BUFFERS, PulsarCluster
+from loadmanager.attach.sampling import Sampler
+from loadmanager.core.ids import BrokerId, BundleId
+
+BROKER = BrokerId("b:1")
+BUNDLE = BundleId("t/n/0x00000000_0xffffffff")
+HALVES = (BundleId("t/n/0x00000000_0x80000000"), BundleId("t/n/0x80000000_0xffffffff"))
+TOPIC, OTHER = "persistent://t/n/one", "persistent://t/n/two"
+FIRST, REPEATS = "its second reading is not there yet", "it repeats its page of metrics"
+
+
+@dataclass(frozen=True)
+class Page:
+    """Counters of topics, and what else is read with them; ``owned`` is the broker's other answer.
+
+    The page begins to arrive after a while, and has arrived after another.
+    """
+
+    topics: dict[str, float]
+    cpu_s: float | None = None
+    started_s: float | None = None
+    owned: Any = (BUNDLE,)
+    after_s: float = 10.0
+    takes_s: float = 0.0
+
+    def text(self) -> str:
+        process = (("cpu_seconds_total", self.cpu_s), ("start_time_seconds", self.started_s))
+        lines = [f'process_{name}{{cluster="c"}} {one}' for name, one in process if one is not None]
+        for name, count in self.topics.items():
+            labels = f'namespace="t/n",topic="{name}"'
+            lines.append(f"pulsar_in_messages_total{{{labels}}} {count}")
+            lines.append(f"pulsar_in_bytes_total{{{labels}}} {10 * count}")
+        return "\n".join(lines) + "\n"
+
+
+class Answers(PulsarAdmin):
+    """One broker that answers with one page after the other, on a clock of its own."""
+
+    page = Page({})
+    now_s = 1000.0
+
+    async def lines(self, url: str) -> AsyncIterator[bytes]:
+        assert url == "http://b:1/metrics/"
+        self.now_s += self.page.after_s
+        yield self.page.text().encode()
+        self.now_s += self.page.takes_s
+        yield b""
+
+    async def json(self, url: str, *, absent: Collection[int] = (), instead: Any = None) -> Any:
+        assert url.endswith("/ownedNamespaces"), (absent, instead)
+        owned = self.page.owned
+        return json.loads(owned) if isinstance(owned, str) else {name: {} for name in owned}
+
+
+def one(count: float, **more: Any) -> Page:
+    return Page({TOPIC: count}, **more)
+
+
+# Each reading: the page, and the rate of the bundle with what is said of it, or why there is none.
+STORIES: dict[str, list[tuple[Page, str]]] = {
+    "steady": [(one(100), FIRST), (one(200), "10"), (one(400), "20")],
+    "slow pages, which count when they begin to arrive": [
+        (one(0, after_s=1, takes_s=50), FIRST),
+        (one(600, after_s=10, takes_s=40), "10"),
+        (one(1_000, after_s=0), "10"),
+    ],
+    "pages that are repeated, of which the first is of unknown age": [
+        (one(1_000, cpu_s=1), FIRST),
+        (one(1_000, cpu_s=1), REPEATS),
+        (one(7_000, cpu_s=2), REPEATS),
+        *[(one(7_000, cpu_s=2), REPEATS)] * 5,
+        (one(13_000, cpu_s=3), "100"),
+        *[(one(13_000, cpu_s=3), "100 repeated")] * 5,
+        (one(13_000, cpu_s=3, owned=()), "lists no bundle; expected about 1, as before"),
+    ],
+    "pages that the broker is set to repeat": [
+        (one(1_000), FIRST),
+        (one(7_000), REPEATS),
+        (one(7_000), REPEATS),
+        (one(8_000), "50"),
+    ],
+    "counters that stand still beside a process that works": [
+        (one(1_000, cpu_s=1), FIRST),
+        (one(2_000, cpu_s=2), "100"),
+        *[(one(2_000, cpu_s=3 + n), "100 repeated") for n in range(5)],
+        (one(8_000, cpu_s=9), "100"),
+    ],
+    "traffic that ends": [
+        (one(1_000, cpu_s=1), FIRST),
+        (one(2_000, cpu_s=2), "100"),
+        *[(one(2_000, cpu_s=3 + n), "100 repeated") for n in range(9)],
+        (one(2_000, cpu_s=12), "0"),
+        (one(2_000, cpu_s=13), "0"),
+        (one(3_000, cpu_s=14), "100"),
+    ],
+    "a broker without traffic": [
+        (one(1_000, cpu_s=1), FIRST),
+        (one(1_000, cpu_s=2), "0"),
+        (one(1_000, cpu_s=3), "0"),
+        (one(2_000, cpu_s=4), "33"),
+        (one(3_000, cpu_s=5), "100"),
+    ],
+    "a process that began anew, and is busier than the one before": [
+        (one(100, cpu_s=1, started_s=1), FIRST),
+        (one(200, cpu_s=2, started_s=1), "10"),
+        (one(500, cpu_s=9, started_s=2), "50 partial restarted"),
+        (one(600, cpu_s=10, started_s=2), "10 partial"),
+        (one(700, cpu_s=11, started_s=2), "10"),
+    ],
+    "a process that began anew, and does not say when": [
+        (one(100, cpu_s=5), FIRST),
+        (one(500, cpu_s=1), "50 partial restarted"),
+    ],
+    "a bundle that came": [
+        (Page({}, owned=()), FIRST),
+        (Page({}, owned=()), "none"),
+        (Page({}), "0"),
+        (one(900), "90 partial"),
+        (one(1_900), "100 partial"),
+        (one(2_000), "10"),
+    ],
+    "a topic of a bundle that is there": [
+        (one(100), FIRST),
+        (Page({TOPIC: 200, OTHER: 100}), "20 partial"),
+        (Page({TOPIC: 300, OTHER: 200}), "20"),
+    ],
+    "a bundle that is split": [
+        (one(100), FIRST),
+        (one(200), "10"),
+        (one(300, owned=HALVES), "10"),
+    ],
+    "bundles that are no object": [
+        (one(100), FIRST),
+        (one(200), "10"),
+        (one(300, owned="null"), "answered 'None'; expected an object of bundles"),
+        (one(400, owned="[]"), "answered '[]'; expected an object of bundles"),
+        (one(500), FIRST),
+        (one(600), "10"),
+    ],
+    "bundles that are gone all at once": [
+        (one(100), FIRST),
+        (one(200, owned=()), "lists no bundle; expected about 1, as before"),
+        (one(300, owned=()), FIRST),
+        (one(400, owned=()), "none"),
+    ],
+    "topics that are gone all at once": [
+        (one(100), FIRST),
+        (one(200), "10"),
+        (Page({}), "counts no topic; expected about 1, as before"),
+        (one(3e8), FIRST),
+        (one(3e8 + 100), "10"),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", STORIES)
+async def test_windows_of(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    admin = Answers(Access())
+    monkeypatch.setattr(
+        "loadmanager.adapters.pulsar_admin.exposition.monotonic", lambda: admin.now_s
+    )
+    settings = {BROKER: {BUFFERS: "true"}} if "set to repeat" in name else {}
+    cluster = PulsarCluster(name="c", brokers=(BROKER,), settings=settings)
+    sampler = Sampler(admin, lambda broker: f"http://{broker}")
+    for number, (page, expected) in enumerate(STORIES[name]):
+        admin.page = page
+        samples, missing = await sampler.sample(cluster)
+        if sample := samples.get(BROKER):
+            busy = (bundle for bundle in sample.bundles.values() if bundle.topics)
+            found = next(busy, sample.bundles.get(BUNDLE))
+            told = "none" if found is None else f"{found.msgs_per_s:.0f}"
+            said = (
+                ("partial", found is not None and found.partial),
+                ("repeated", sample.repeated_s > 0),
+                ("restarted", sample.restarted),
+            )
+            told = " ".join([told, *(word for word, applies in said if applies)])
+            assert (number, told) == (number, expected)
+        else:
+            assert expected in missing[BROKER], number
