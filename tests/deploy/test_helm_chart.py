@@ -16,7 +16,7 @@ from loadmanager.config import Config
 SET_BY_THE_CHART = {
     *("pulsar", "config", "state-dir", "history", "metrics-port", "token-file"),
     *("ca-file", "certificate-file", "key-file", "once", "json", "doctor"),
-    *("balance", "restore", "pause", "resume"),
+    *("balance", "restore", "pause", "resume", "as", "clear-target"),
 }
 """Options that are no values, or values of their own."""
 
