@@ -131,12 +131,11 @@ class Observer:
         noted: dict[BundleId, tuple[bool, int]] = {}
         for sample in samples.values():
             for bundle, traffic in sample.bundles.items():
-                quiet, against = self._quiet.get(bundle, (False, 0))
-                against = (
-                    against + 1
-                    if (traffic.msgs_per_s + traffic.passing.msgs_per_s == 0) is not quiet
-                    else 0
-                )
+                noted[bundle] = quiet, against = self._quiet.get(bundle, (False, 0))
+                if sample.repeated_s or traffic.partial:
+                    continue
+                none = traffic.msgs_per_s + traffic.passing.msgs_per_s == 0
+                against = against + 1 if none is not quiet else 0
                 turns = against == IDLE_WINDOWS
                 noted[bundle] = (quiet is not turns, 0 if turns else against)
         self._quiet = noted

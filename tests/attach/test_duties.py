@@ -12,8 +12,10 @@ from attach_process import attached
 from click.testing import CliRunner
 from fake_pulsar import FakeBroker, FakePulsar, running
 
+from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
 from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.observation import Observation, Rules, observe
+from loadmanager.attach.observing import Observer
 from loadmanager.attach.sampling import BrokerSample
 from loadmanager.cli import main
 from loadmanager.core.bundle_traffic import CHANGE_EVENTS, SNAPSHOTS, BundleTraffic
@@ -21,6 +23,7 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.plan import Cause
 from loadmanager.core.policies import IsolationPolicy, Policies
+from loadmanager.core.rates import Rates
 from tests.attach.conftest import topics_in_bundles
 
 BROKERS = tuple(BrokerId(f"127.0.0.{number}:8080") for number in range(1, 5))
@@ -184,6 +187,39 @@ def traffic(msgs_per_s: float, needed: str = "", *, partial: bool = False) -> Bu
     return BundleTraffic(
         msgs_in_per_s=msgs_per_s, bytes_in_per_s=1e3 * msgs_per_s, needed=needed, partial=partial
     )
+
+
+@pytest.mark.parametrize(
+    ("windows", "moves"),
+    [
+        ([{}] * 3, True),
+        ([{}] * 2, False),
+        # A message now and then does not make it one with traffic again.
+        ([{}, {}, {}, {"msgs_in_per_s": 1.0}], True),
+        ([{}, {}, {"msgs_in_per_s": 1.0}, {}], False),
+        ([*[{}] * 3, *[{"msgs_in_per_s": 1.0}] * 3], False),
+        # Pages that are repeated or incomplete, and the catching up of consumers, say nothing.
+        ([{"repeated_s": 10.0}] * 4, False),
+        ([{"partial": True}] * 4, False),
+        ([{"passing": Rates(0.0, 5.0, 0.0, 5.0)}] * 4, False),
+    ],
+)
+async def test_a_bundle_has_no_traffic_if_it_had_none_for_three_windows(
+    pulsar: FakePulsar, windows: list[dict[str, Any]], *, moves: bool
+) -> None:
+    admin = PulsarAdmin(Access())
+    observer, names = Observer(admin), tuple(BrokerId(one.name) for one in pulsar.brokers)
+    cluster = PulsarCluster(name="research", brokers=names)
+    idle = Boundaries.even(Namespace("bench/skew"), 8).bundles[:2]
+    for change in windows:
+        repeated_s = change.get("repeated_s", 0.0)
+        traffic = replace(BundleTraffic(), **{k: v for k, v in change.items() if k != "repeated_s"})
+        sample = BrokerSample(window_s=10.0, bundles={}, repeated_s=repeated_s)
+        samples = dict.fromkeys(names, sample)
+        samples[names[0]] = replace(sample, bundles=dict.fromkeys(idle, traffic))
+        seen = await observer.observe(pulsar.url, cluster, samples, {}, Rules())
+    await admin.close()
+    assert (Cause.COUNT in {one.cause for one in seen.proposals}) is moves
 
 
 @pytest.mark.parametrize("move_system", [False, True])
