@@ -23,7 +23,7 @@ from loadmanager.core.bundle_task import BundleTask, TaskEvent, TaskKind, TaskSt
 from loadmanager.core.bundle_traffic import BundleTraffic, topics_in
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import BrokerId, BundleId, TopicName, namespace_of, parse_full_topic
-from loadmanager.core.move_limits import MoveBudget
+from loadmanager.core.move_limits import HeldReason, MoveBudget
 from loadmanager.core.plan import Cause
 from loadmanager.leader.task_controller import TaskController
 
@@ -117,6 +117,7 @@ class Dispatcher:
     _why: dict[BundleId, str] = field(default_factory=dict)
     _placing: frozenset[BundleId] = frozenset()
     _urgent: bool = False
+    _used_up: str = ""
     _sent: dict[BundleId, int] = field(default_factory=dict)
     _unfinished: BundleId | None = None
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -175,6 +176,7 @@ class Dispatcher:
         self._placing = frozenset(one.bundle for one in seen.placements)
         self._unfinished = None
         self._urgent = bool(seen.lost)
+        self._used_up = seen.holds.get(HeldReason.BUDGET, "")
         ending = asyncio.create_task(self._end_in_time())
         try:
             for first in (True, False):  # Otherwise Pulsar places those that hold policies.
@@ -227,6 +229,8 @@ class Dispatcher:
             return ""  # It interrupts no client, so no limit on moves applies to it.
         if self._unfinished is not None:
             return f"the split of {self._unfinished} is not finished"
+        if self._used_up:
+            return self._used_up
         urgent = self._urgent or proposal.cause is Cause.DRAINING
         return self.budget.exhausted(proposal.bundle, monotonic(), urgent=urgent)
 

@@ -1,6 +1,8 @@
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Final
 
 import numpy as np
@@ -29,6 +31,8 @@ from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.policies import IsolationPolicy, Policies, open_to
 from loadmanager.core.rates import total
 from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.shedding.contract import Shedder
+from loadmanager.core.shedding.joint import JointShedder
 
 Samples = Mapping[BrokerId, BrokerSample]
 Missing = Mapping[BrokerId, str]
@@ -188,6 +192,8 @@ def even_out(
 
 _SEED: Final = 16
 _SLACK_S: Final = 1e-3
+_PAUSES: Final = 20
+_LONGEST_PAUSE_S: Final = 60.0
 
 
 class StrategyInputMissing(LoadManagerError):
@@ -216,6 +222,7 @@ class PlannerStrategy(Strategy):
     _decided_s: float = float("-inf")
     _last_end_s: float = float("-inf")
     _under_way: set[BundleId] = field(default_factory=set)
+    _pauses_s: deque[float] = field(default_factory=lambda: deque(maxlen=_PAUSES))
 
     def take(
         self, cluster: PulsarCluster, samples: Samples, missing: Missing
@@ -252,12 +259,23 @@ class PlannerStrategy(Strategy):
         policies = replace(given.cluster.isolation, staying=frozenset(given.stays))
         settings = self.planner.settings
         moves = min(settings.moves_per_round, given.most_moves)
-        planner = replace(self.planner, settings=replace(settings, moves_per_round=moves))
+        planner = replace(
+            self.planner,
+            settings=replace(settings, moves_per_round=moves),
+            shedder=self._priced(self.planner.shedder),
+        )
         view = self.loads.view(policies)
         # Ties are broken alike however often a window is decided on.
         rng = np.random.default_rng((_SEED, self._rounds))
         plan = planner.round(view, self._memory, rng, draining=False)
         return DecidedRound(planner=planner, view=view, memory=self._memory, plan=plan)
+
+    def _priced(self, shedder: Shedder) -> Shedder:
+        """Return a shedder that prices moves by their measured pauses, in half seconds."""
+        if not self._pauses_s or not isinstance(shedder, JointShedder):
+            return shedder
+        pause_s = round(2 * median(self._pauses_s)) / 2
+        return replace(shedder, pause_s=max(shedder.pause_s, min(pause_s, _LONGEST_PAUSE_S)))
 
     def record_choice(self) -> None:
         self.decided = self._choice
@@ -271,6 +289,8 @@ class PlannerStrategy(Strategy):
     def task(self, task: BundleTask) -> None:
         if task.cause is Cause.COUNT:
             return  # Without traffic it changes no host's figures.
+        if task.pause is not None and task.pause_s is not None:
+            self._pauses_s.append(task.pause_s)
         if task.state is TaskState.ORDERED:
             self._under_way.add(task.bundle)
             if self._last is not None and task.kind is TaskKind.MOVE:

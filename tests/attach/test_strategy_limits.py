@@ -16,7 +16,7 @@ from loadmanager.attach.strategy import PlannerStrategy, Strategy
 from loadmanager.attach.tasks import Proposal
 from loadmanager.config import LeaderSettings, PlacementSettings, PlannerSettings, SheddingSettings
 from loadmanager.config.planning import planner_of
-from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskEvent, TaskKind, advanced
+from loadmanager.core.bundle_task import AskedBy, BundleTask, Pause, TaskEvent, TaskKind, advanced
 from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, Namespace, namespace_of
@@ -24,6 +24,7 @@ from loadmanager.core.load import ResourceUsage
 from loadmanager.core.plan import Cause, Reason
 from loadmanager.core.policies import IsolationPolicy, Policies
 from loadmanager.core.rates import Rates
+from loadmanager.core.shedding.joint import JointShedder
 
 EAGER: Mapping[str, Mapping[str, float]] = {
     "avg": {"high_hits": 0, "low_hits": 0},
@@ -234,6 +235,27 @@ def test_without_acting_the_last_choice_is_shown_until_the_next() -> None:
     chosen = watched.look().proposals
     watched.now_s += 30.0
     assert watched.look().proposals == chosen
+
+
+@pytest.mark.parametrize(
+    ("pauses_s", "priced_s"),
+    [((), 1.0), ((0.3, 0.4), 1.0), ((0.3, 4.1, 9.0), 4.0), ((90.0,), 60.0)],
+)
+def test_moves_are_priced_by_the_pauses_that_were_measured(
+    pauses_s: tuple[float, ...], priced_s: float
+) -> None:
+    watched = Watched("joint")
+    (one, *_) = watched.look().proposals
+    for pause_s in pauses_s:
+        ordered = advanced(task_of(one), TaskEvent.ORDER_WRITTEN, 0.0)
+        watched.decides.task(
+            advanced(ordered, TaskEvent.DONE, watched.now_s, pause=Pause(5.0, 5.0 + pause_s))
+        )
+    watched.look()
+    decided = watched.decides.decided
+    assert decided is not None
+    assert isinstance(decided.planner.shedder, JointShedder)
+    assert decided.planner.shedder.pause_s == priced_s
 
 
 def test_a_task_that_was_never_ordered_delays_nothing() -> None:

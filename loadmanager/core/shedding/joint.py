@@ -32,7 +32,8 @@ _PRICES: Final[Mapping[MovePrice, float]] = {
 }
 """The least reduction of the potential per interrupted load, in loads of a mean broker.
 
-It applies to a new imbalance; `Ages` reduces it for older ones.
+It applies to a new imbalance, and for clients that wait one second; `Ages` reduces it for older
+imbalances.
 """
 
 
@@ -55,6 +56,13 @@ class JointShedder(Settings):
         "Price of a move. quiet: only large imbalances are corrected. even: brokers are kept "
         "closer together, by more moves.",
         default=MovePrice.NORMAL,
+    )
+    pause_s: float = setting(
+        "Time for which clients wait at a move. A longer one makes moves dearer in proportion. "
+        "attach uses the median of what it measures, if that is more.",
+        "s",
+        default=1.0,
+        within=(0.1, 600.0),
     )
     heap: bool = setting(
         "Whether heap memory counts, whatever its weight, while most of it depends on traffic and "
@@ -86,5 +94,5 @@ class JointShedder(Settings):
             state=learned_from(view, memory.joint),
             weights=replace(self.weights, memory=1.0) if self.heap else self.weights,
             limits=replace(limits, movable=limits.movable & view.selectable),
-            price=_PRICES[self.move_price],
+            price=_PRICES[self.move_price] * self.pause_s,
         )

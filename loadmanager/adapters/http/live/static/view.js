@@ -114,12 +114,16 @@ function gain(task) {
   return `${percent(found.before)} to ${percent(found.expected)} expected${after}`;
 }
 
+function pause({ seenBeforeMs, seenAfterMs }) {
+  return seenAfterMs ? ` (clients waited at most ${((seenAfterMs - seenBeforeMs) / 1000).toFixed(2)} s)` : "";
+}
+
 export function taskTable(caption, rows, withGain = true) {
   return table(caption, [
     ["state", "", (one) => tag(one.state.replaceAll("_", " "), STATES[one.state] ?? "")],
     ["task", "", (one) => h("span", {}, `${one.kind} `, ...one.bundles.flatMap((name) => [subject(name), " "]))],
     ["from and to", "wide", (one) => `${one.source ?? "no owner"} → ${one.target}`],
-    ["why", "", (one) => h("span", {}, one.meaning, one.note ? h("span", { class: "quiet" }, ` ${one.note}`) : "")],
+    ["why", "", (one) => h("span", {}, one.meaning, pause(one), one.note ? h("span", { class: "quiet" }, ` ${one.note}`) : "")],
     ...(withGain ? [["use of the source", "wide", gain]] : []),
     ["since", "figure", (one) => clock(one.endedAtMs ?? one.proposedAtMs)],
   ], rows);
