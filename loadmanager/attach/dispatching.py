@@ -62,6 +62,7 @@ class SampledOwners:
         """Return up to `MOST_WATCHED` topics with traffic at their broker in each last window.
 
         If there are none, it is the topic of the bundle that others need to be loaded, if any.
+        Segments are left out, because brokers do not say what a single one has counted.
         """
         owner, traffic = self.listed_owner(bundle), self._traffic.get(bundle)
         seen = [one[owner].topics for one in self._windows if owner is not None and owner in one]
@@ -70,7 +71,9 @@ class SampledOwners:
         names = (
             name
             for name in (seen[-1] if len(seen) == ACTIVE_WINDOWS else ())
-            if within in name and all(name in one and one[name].msgs_per_s > 0 for one in seen)
+            if within in name
+            and not name.startswith("segment://")
+            and all(name in one and one[name].msgs_per_s > 0 for one in seen)
         )
         found = tuple(topic for _, topic, _ in islice(topics_in(bundle, names), MOST_WATCHED))
         return found or tuple(parse_full_topic(name) for name in needed)

@@ -213,9 +213,9 @@ class BundleTraffic(Rates):
 
     ``passing`` traffic loads its broker as well, but is no reason to move it. If ``partial``, the
     rates are lower bounds. Messages of ``non_persistent`` topics are lost during a move. ``topic``
-    is the first that was counted, if possible no segment, ``needed`` one that Pulsar reads to load
-    the namespace's other topics, and ``internal`` one of its own services that should not be moved,
-    "" for none.
+    is the first that was counted and can be looked up (a segment cannot), ``needed`` one that
+    Pulsar reads to load the namespace's other topics, and ``internal`` one of its own services that
+    should not be moved, "" for none.
     """
 
     topics: int = 0
@@ -260,7 +260,7 @@ def bundle_traffic(
         internal = topic.local.startswith("__") and not needed
         found[bundle] = replace(
             _plus(sums, rates, passing),
-            topic=name if sums.topic.startswith("segment:") else sums.topic or name,
+            topic=sums.topic or ("" if topic.domain == "segment" else name),
             partial=sums.partial or name in window.partial,
             non_persistent=sums.non_persistent or topic.domain == "non-persistent",
             needed=max(sums.needed, name if needed else ""),

@@ -1,6 +1,7 @@
 """`loadmanager attach --balance`: what it moves, what it says, and what it leaves behind."""
 
 import asyncio
+import itertools
 import json
 import re
 import signal
@@ -14,10 +15,17 @@ import pytest
 from aiohttp import web
 from attach_process import AttachProcess, attached
 from click.testing import CliRunner, Result
-from fake_pulsar import CONFIGURATION, FakePulsar, answer
+from fake_pulsar import CONFIGURATION, FakeBroker, FakePulsar, answer, running
 
+from loadmanager.attach.dispatching import ACTIVE_WINDOWS, SampledOwners
 from loadmanager.attach.pulsar_balancer import SHEDDING, SWITCHES
+from loadmanager.attach.sampling import BrokerSample
 from loadmanager.cli import main
+from loadmanager.core.bundle_traffic import BundleTraffic
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.hashing import position
+from loadmanager.core.ids import BundleId, Namespace, parse_broker, parse_full_topic
+from loadmanager.core.rates import Rates
 
 OFF = dict.fromkeys(SWITCHES, "false")
 
@@ -68,6 +76,31 @@ def test_one_round_moves_what_is_proposed_and_restores_the_settings(pulsar: Fake
     assert (task["cause"], task["askedBy"]) == ("imbalance", "balancing")
     assert "is fullest" in task["why"]
     assert task["attempts"] == 1
+
+
+def test_bundles_of_segments_alone_are_moved_although_no_segment_can_be_looked_up() -> None:
+    """Nor has one of them `stats`, by which a topic is followed through a move."""
+    namespace, segments = Boundaries.even(Namespace("bench/five"), 8), dict[BundleId, str]()
+    for number in itertools.takewhile(lambda _: len(segments) < 8, itertools.count()):
+        name = f"segment://bench/five/orders/0000-ffff-{number}"
+        segments.setdefault(namespace.at(position(parse_full_topic(name), "crc32")), name)
+    first = FakeBroker(
+        owned=list(segments),
+        topics={name: [1000.0, 0.0, 100_000.0, 0.0] for name in segments.values()},
+        grows=dict.fromkeys(segments.values(), (50.0, 100.0, 5_000.0, 10_000.0)),
+    )
+    with running(FakePulsar([first, FakeBroker(), FakeBroker()])) as cluster:
+        found = once(cluster)
+    assert len(tasks(found.stdout, "serving")) == 5, found.output
+    rates = dict.fromkeys(segments.values(), Rates(5.0, 5.0, 500.0, 500.0))
+    broker = parse_broker(first.name)
+    bundles = dict.fromkeys(segments, BundleTraffic())
+    samples = {broker: BrokerSample(window_s=1.0, bundles=bundles, topics=rates)}
+    owners = SampledOwners()
+    for _ in range(ACTIVE_WINDOWS):
+        owners.window(samples)
+    owners.sampled([broker], samples)
+    assert [owners.active_topics(one) for one in segments] == [()] * 8
 
 
 def test_it_goes_on_until_it_is_even_and_stays_so(pulsar: FakePulsar) -> None:
