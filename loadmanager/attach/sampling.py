@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from loadmanager.adapters.pulsar_admin import NotPulsar, PulsarAdmin
-from loadmanager.adapters.pulsar_admin.exposition import Exposition, read_exposition
+from loadmanager.adapters.pulsar_admin.exposition import Exposition, Moment, read_exposition
 from loadmanager.adapters.pulsar_admin.ownership import read_owned
 from loadmanager.attach.discovery import BUFFERS, PulsarCluster, ask_each
 from loadmanager.attach.hosts import HostFigures, Hosts
@@ -68,15 +68,17 @@ class BrokerSample:
 
 @dataclass(slots=True, kw_only=True)
 class _Reading:
-    """What was read of a broker: last at ``read_s``, and with these counters since ``changed_s``.
+    """What was read of a broker: last at ``read``, and with these counters since ``changed``.
 
-    When the ``first`` page was made is not known if it is repeated. ``served`` bundles had topics,
-    and ``came`` are those of them that had none before.
+    ``ahead_s`` is our clock less the broker's, by the newest page. When the ``first`` page was made
+    is not known if it is repeated, and without a clock. ``served`` bundles had topics, and ``came``
+    are those of them that had none before.
     """
 
     seen: Exposition
-    read_s: float
-    changed_s: float
+    read: Moment
+    changed: Moment
+    ahead_s: float
     first: bool
     owned: Collection[BundleId]
     served: set[BundleId]
@@ -124,10 +126,12 @@ class Sampler:
             count = len(former.seen.topics)
             raise NotPulsar(f"{url}/metrics/: counts no topic; expected about {count:,}, as before")
         buffers = cluster.settings.get(broker, {}).get(BUFFERS) == "true"
+        now = seen.moment
         reading = _Reading(
             seen=seen,
-            read_s=seen.at_s,
-            changed_s=seen.at_s,
+            read=now,
+            changed=now,
+            ahead_s=math.inf if now.clock_s is None else now.at_s - now.clock_s,
             first=former is None,
             owned=owned,
             served=set(owned),
@@ -138,21 +142,24 @@ class Sampler:
         restarted = _restarted(former.seen, seen)
         still = not restarted and seen.topics == former.seen.topics and _has_counted(seen)
         if still and _repeats(former, seen, buffers=buffers):
-            former.read_s, former.owned = seen.at_s, owned
+            former.read, former.owned = now, owned
             if former.sample is None:
                 return _REPEATED
             bundles = {one: former.sample.bundles.get(one, _UNKNOWN) for one in owned}
-            age_s = seen.at_s - former.changed_s
+            age_s = now.at_s - former.changed.at_s
             return replace(former.sample, bundles=bundles, restarted=False, repeated_s=age_s)
         self._former[broker] = reading
-        if former.first and not still and (buffers or former.read_s > former.changed_s):
+        undated = former.first and now.clock_s is None
+        if undated and not still and (buffers or former.read != former.changed):
             return _REPEATED
-        began_s = former.read_s
-        if still and not buffers:
-            reading.changed_s = former.changed_s
-        elif began_s - former.changed_s <= _LONGEST_REPEATED_S:
-            began_s = former.changed_s
-        sample = _sampled(former, reading, began_s, restarted=restarted)
+        if not restarted:
+            reading.ahead_s = min(reading.ahead_s, former.ahead_s)
+        began = former.read
+        if still and not buffers and now.clock_s is None:
+            reading.changed = former.changed
+        elif began.at_s - former.changed.at_s <= _LONGEST_REPEATED_S:
+            began = former.changed
+        sample = _sampled(former, reading, began, restarted=restarted)
         if self.hosts is not None:
             host = await self.hosts.measured(self.admin, url, cluster, seen)
             host = self.hosts.completed(broker, host, sample.cpu_cores, sample.window_s)
@@ -163,7 +170,9 @@ class Sampler:
 
 def _repeats(former: _Reading, seen: Exposition, *, buffers: bool) -> bool:
     """Return whether a page with the same counters is the same page, or old in part."""
-    if seen.at_s - former.changed_s > _LONGEST_REPEATED_S:
+    if seen.clock_s is not None and former.seen.clock_s is not None:
+        return seen.clock_s == former.seen.clock_s
+    if seen.at_s - former.changed.at_s > _LONGEST_REPEATED_S:
         return False
     if buffers or seen.cpu_seconds == former.seen.cpu_seconds is not None:
         return seen.cpu_seconds == former.seen.cpu_seconds
@@ -171,12 +180,13 @@ def _repeats(former: _Reading, seen: Exposition, *, buffers: bool) -> bool:
 
 
 def _sampled(
-    former: _Reading, reading: _Reading, began_s: float, *, restarted: bool
+    former: _Reading, reading: _Reading, began: Moment, *, restarted: bool
 ) -> BrokerSample:
     before, seen = former.seen, reading.seen
+    window_s = max(seen.moment.since(began), _LEAST_S)
+    took_s = max(seen.moment.since(before.moment), _LEAST_S)
     if restarted:
         before = Exposition(totals=(0.0, 0.0))
-    window_s = max(seen.at_s - began_s, _LEAST_S)
     grew = None
     if before.totals is not None and seen.totals is not None:
         grew = seen.totals[0] - before.totals[0], seen.totals[1] - before.totals[1]
@@ -190,7 +200,6 @@ def _sampled(
         bundles[one] = replace(bundles[one], partial=True)
     cpu_cores = None
     if before.cpu_seconds is not None and seen.cpu_seconds is not None:
-        took_s = max(seen.at_s - before.at_s, _LEAST_S)
         cpu_cores = max(seen.cpu_seconds - before.cpu_seconds, 0.0) / took_s
     return BrokerSample(
         window_s=window_s,
@@ -200,7 +209,7 @@ def _sampled(
         cpu_cores=cpu_cores,
         homeless=homeless,
         uncounted_bytes_per_s=window.uncounted_bytes_per_s,
-        began_s=began_s,
+        began_s=min(seen.at_s, reading.ahead_s + (seen.clock_s or 0.0)) - window_s,
         restarted=restarted,
     )
 

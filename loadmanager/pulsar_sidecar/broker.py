@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +26,7 @@ from loadmanager.attach.discovery import (
     read_runtime,
     read_version,
 )
+from loadmanager.attach.placing import name_in
 from loadmanager.attach.sampling import BrokerSample, Sampler
 from loadmanager.core.bundle_traffic import BundleTraffic, topics_in
 from loadmanager.core.ids import BrokerId, BundleId, TopicName
@@ -56,6 +57,8 @@ class PulsarBroker:
     stays: Callable[[BundleId, BundleTraffic], str]
     cluster: str = ""
     claims: bool = True
+    _owned: Sized = ()
+    _settings: Mapping[str, str] = field(default_factory=dict)
     _urls: BrokerUrls | None = None
     _version: str = ""
     _known_until_s: float = float("-inf")
@@ -84,7 +87,10 @@ class PulsarBroker:
     async def owned(self) -> tuple[BundleId, ...]:
         with _as_broker_error():
             await self._know()
-            return tuple(await read_owned(self.admin, self.url, self.cluster, self.name))
+            before, self._owned = self._owned, ()
+            found = await read_owned(self.admin, self.url, self.cluster, self.name, before)
+            self._owned = found
+            return tuple(found)
 
     async def stats(self) -> BrokerStats:
         """Return the traffic of each bundle that may move, since the last call."""
@@ -138,11 +144,12 @@ class PulsarBroker:
         return self.url if broker == self.name else addresses(self.url)(broker)
 
     async def topic_of(self, bundle: BundleId) -> TopicName | None:
-        """Return None if the bundle has no topic. Raises `PulsarAdminError`."""
-        return next(iter(await read_topics(self.admin, self.url, bundle)), None)
+        """Return one that a lookup finds, though it may not exist. Raises `PulsarAdminError`."""
+        return next(iter(await read_topics(self.admin, self.url, bundle)), name_in(bundle))
 
     async def _read(self) -> BrokerSample | None:
-        alone = PulsarCluster(name=self.cluster, brokers=(self.name,))
+        settings = {self.name: self._settings}
+        alone = PulsarCluster(name=self.cluster, brokers=(self.name,), settings=settings)
         samples, missing = await self._sampler.sample(alone)
         self._missing = missing.get(self.name, "")
         return samples.get(self.name)
@@ -152,7 +159,7 @@ class PulsarBroker:
         if monotonic() < self._known_until_s:
             return
         if not self.cluster:
-            runtime = await read_runtime(self.admin, self.url)
+            runtime = self._settings = await read_runtime(self.admin, self.url)
             self.claims = manager_of(runtime.get("loadManagerClassName", "")) != "extensible"
             self.cluster = runtime["clusterName"]
         self._version = await read_version(self.admin, self.url)

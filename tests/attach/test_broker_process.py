@@ -1,4 +1,4 @@
-"""The process of the Pulsar broker beside a sidecar: it is what the sidecar measures."""
+"""The Pulsar broker beside a sidecar: its process, and the traffic of its bundles."""
 
 import os
 from collections.abc import AsyncIterator
@@ -10,6 +10,7 @@ from loadmanager.adapters.host.neighbours import Listener
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
 from loadmanager.attach.observation import Rules
 from loadmanager.core.ids import BrokerId
+from loadmanager.ports.broker import BrokerRefused
 from loadmanager.pulsar_sidecar.broker import PulsarBroker
 
 
@@ -50,3 +51,32 @@ async def test_it_is_unknown_where_nobody_is_seen_to_listen(
 ) -> None:
     monkeypatch.setattr("loadmanager.pulsar_sidecar.broker.listener_on", lambda _: None)
     assert (await broker.stats()).process_id is None
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_what_a_reader_ever_received_is_no_traffic_of_the_window_in_which_it_ends_or_begins(
+    broker: PulsarBroker, pulsar: FakePulsar, ends: bool
+) -> None:
+    """One such sample would lift the average of a thousand over the limit of a split."""
+    first = pulsar.brokers[0]
+    topic = next(iter(first.topics))
+    labels = f'namespace="bench/skew",topic="{topic}",subscription="reader"'
+    reader = f"pulsar_out_messages_total{{{labels}}} 1e8\npulsar_out_bytes_total{{{labels}}} 1e10"
+    first.more_metrics = reader if ends else ""
+    before = await broker.stats()
+    first.more_metrics = "" if ends else reader
+    after = await broker.stats()
+    for stats in (before, after):
+        # Each page counts 50 messages in and 100 out.
+        for one in stats.bundles.values():
+            assert one.msgs_per_s * stats.window_s == pytest.approx(150.0)
+
+
+async def test_a_broker_that_lists_nothing_all_at_once_is_unknown_and_then_empty(
+    broker: PulsarBroker, pulsar: FakePulsar
+) -> None:
+    assert len(await broker.owned()) == 8
+    pulsar.brokers[0].owned.clear()
+    with pytest.raises(BrokerRefused, match="lists no bundle; expected about 8, as before"):
+        await broker.owned()
+    assert await broker.owned() == ()

@@ -28,6 +28,7 @@ class Page:
 
     topics: dict[str, float]
     cpu_s: float | None = None
+    clock_s: float | None = None
     started_s: float | None = None
     owned: Any = (BUNDLE,)
     after_s: float = 10.0
@@ -36,6 +37,8 @@ class Page:
     def text(self) -> str:
         process = (("cpu_seconds_total", self.cpu_s), ("start_time_seconds", self.started_s))
         lines = [f'process_{name}{{cluster="c"}} {one}' for name, one in process if one is not None]
+        if self.clock_s is not None:
+            lines.append(f'jetty_stats_seconds{{cluster="c"}} {self.clock_s}')
         for name, count in self.topics.items():
             labels = f'namespace="t/n",topic="{name}"'
             lines.append(f"pulsar_in_messages_total{{{labels}}} {count}")
@@ -88,6 +91,15 @@ STORIES: dict[str, list[tuple[Page, str]]] = {
         (one(7_000), REPEATS),
         (one(7_000), REPEATS),
         (one(8_000), "50"),
+    ],
+    "pages with the broker's clock, by which also the first has its date": [
+        (one(1_000, clock_s=5), FIRST),
+        (one(1_000, clock_s=5), REPEATS),
+        (one(7_000, clock_s=65, after_s=1, takes_s=8), "100"),
+        *[(one(7_000, clock_s=65), "100 repeated")] * 12,
+        (one(10_000, clock_s=125), "50"),
+        (one(10_000, clock_s=135), "0"),
+        (one(11_000, clock_s=145), "100"),
     ],
     "counters that stand still beside a process that works": [
         (one(1_000, cpu_s=1), FIRST),
@@ -163,12 +175,17 @@ STORIES: dict[str, list[tuple[Page, str]]] = {
 }
 
 
-@pytest.mark.parametrize("name", STORIES)
-async def test_windows_of(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    admin = Answers(Access())
+@pytest.fixture
+def admin(monkeypatch: pytest.MonkeyPatch) -> Answers:
+    made = Answers(Access())
     monkeypatch.setattr(
-        "loadmanager.adapters.pulsar_admin.exposition.monotonic", lambda: admin.now_s
+        "loadmanager.adapters.pulsar_admin.exposition.monotonic", lambda: made.now_s
     )
+    return made
+
+
+@pytest.mark.parametrize("name", STORIES)
+async def test_windows_of(name: str, admin: Answers) -> None:
     settings = {BROKER: {BUFFERS: "true"}} if "set to repeat" in name else {}
     cluster = PulsarCluster(name="c", brokers=(BROKER,), settings=settings)
     sampler = Sampler(admin, lambda broker: f"http://{broker}")
@@ -188,3 +205,21 @@ async def test_windows_of(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
             assert (number, told) == (number, expected)
         else:
             assert expected in missing[BROKER], number
+
+
+async def test_a_window_began_when_its_first_page_was_made_not_when_it_was_read(
+    admin: Answers,
+) -> None:
+    """Moves wait for windows that began after the last one ended."""
+    sampler = Sampler(admin, lambda broker: f"http://{broker}")
+    began = []
+    # The pages were made at 960, 1,030 and 1,090 by the clock here, for somebody else.
+    for page in (
+        one(0, clock_s=60),
+        one(7_000, clock_s=130, after_s=20),
+        one(13_000, clock_s=190, after_s=60),
+    ):
+        admin.page = page
+        samples, _ = await sampler.sample(PulsarCluster(name="c", brokers=(BROKER,)))
+        began += [sample.began_s for sample in samples.values()]
+    assert began == [960.0, 1030.0]

@@ -9,14 +9,14 @@ import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Final
+from typing import Final, NamedTuple
 
 from loadmanager.core.bundle_traffic import Flow, TopicCounters
 
 _LINE: Final = re.compile(
     rb"^(pulsar_(?:broker_)?(?:in|out)_(?:messages|bytes)_total"
     rb"|pulsar_replication_(?:rate|throughput)_out"
-    rb"|process_cpu_seconds_total|process_start_time_seconds"
+    rb"|process_cpu_seconds_total|process_start_time_seconds|jetty_stats_seconds"
     rb"|pulsar_lb_(?:cpu|memory|directMemory|bandwidth_in|bandwidth_out)_usage)"
     rb"\{([^\n]*)\} ([^\s]+)",
     re.MULTILINE,
@@ -27,6 +27,23 @@ _MEANS: Final = {"n": "\n"}
 _MOST_COUNTED: Final = 2.0**63
 
 
+class Moment(NamedTuple):
+    """When a page was made: on the broker's clock, and when it began to arrive, on ours."""
+
+    at_s: float
+    clock_s: float | None
+
+    def since(self, before: "Moment") -> float:
+        """Return the seconds between two pages, by the broker's clock if it is on both."""
+        if (
+            self.clock_s is not None
+            and before.clock_s is not None
+            and self.clock_s > before.clock_s
+        ):
+            return self.clock_s - before.clock_s
+        return self.at_s - before.at_s
+
+
 @dataclass(slots=True)
 class Exposition:
     """One reading of a broker's metrics: counters of each topic, of which a partition is one.
@@ -34,8 +51,8 @@ class Exposition:
     ``totals`` are the broker's own counters of bytes in and out, of all of its topics; None before
     4.0. ``usages`` are in percent, of ``cpu``, ``memory``, ``directMemory``, ``bandwidth_in`` and
     ``bandwidth_out``, as the broker's load manager last measured them. ``started_s`` is in seconds
-    since 1970 by the broker's clock. ``at_s`` is when the page began to arrive, on the monotonic
-    clock of this process: a broker sends what it has counted before.
+    since 1970 by the broker's clock. ``clock_s`` is in seconds since its web service
+    began, and ``at_s`` is when the page began to arrive, on the monotonic clock of this process.
     """
 
     topics: dict[str, TopicCounters] = field(default_factory=dict)
@@ -43,7 +60,12 @@ class Exposition:
     usages: dict[str, float] = field(default_factory=dict)
     cpu_seconds: float | None = None
     started_s: float | None = None
+    clock_s: float | None = None
     at_s: float = 0.0
+
+    @property
+    def moment(self) -> Moment:
+        return Moment(self.at_s, self.clock_s)
 
 
 async def read_exposition(blocks: AsyncIterator[bytes]) -> Exposition:
@@ -60,6 +82,8 @@ async def read_exposition(blocks: AsyncIterator[bytes]) -> Exposition:
                 seen.started_s = value
             elif metric == b"process_cpu_seconds_total":
                 seen.cpu_seconds = value
+            elif metric == b"jetty_stats_seconds":
+                seen.clock_s = value
             elif metric.startswith(b"pulsar_lb_"):
                 seen.usages[metric[10:-6].decode()] = value
             elif metric.startswith(b"pulsar_broker_"):
