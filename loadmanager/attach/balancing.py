@@ -79,7 +79,6 @@ class Balancer:
     _urls: tuple[str, ...] = ()
     _changes: Changes = field(init=False)
     _targets: HeldTargets = field(init=False)
-    _not_served: dict[BrokerId, str] = field(default_factory=dict)
     _oversized: dict[BundleId, int] = field(default_factory=dict)
     _more_windows: int = SPLIT_WINDOWS - 1
     _goes_on: bool = False
@@ -236,7 +235,7 @@ class Balancer:
 
     def _log_task(self, task: BundleTask, why: str) -> None:
         if task.state is TaskState.OWNED_NOT_SERVED:
-            self._not_served[task.target] = f"it owned {task.bundle} without serving its topics"
+            self._targets.add(task.target, f"it owned {task.bundle} without serving its topics")
         self.log.task(task, why)
 
     async def _left_out(self, dispatcher: Dispatcher) -> Mapping[BrokerId, str]:
@@ -245,12 +244,10 @@ class Balancer:
         for bundle, move in dispatcher.stuck.items():
             held[move.target] = f"{move.source} does not release {bundle}, which is to move to it"
         try:
-            while self._not_served:
-                await self._targets.add(*self._not_served.popitem())
-            held |= await self._targets.held()
+            await self._targets.refresh()
         except StateUnusable as error:
             self.log.event(str(error))
-        return held
+        return {**held, **self._targets.held}
 
     def _lasting(self, splits: tuple[Proposal, ...]) -> list[Proposal]:
         """Return the splits of bundles that were too large in each of the last windows."""

@@ -10,9 +10,9 @@ import json
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
-from pydantic import BaseModel, StrictInt
+from pydantic import StrictInt, TypeAdapter
 
 from loadmanager.attach.state import Part, State, StateUnusable
 from loadmanager.core.ids import BrokerId
@@ -22,11 +22,6 @@ NOT_SERVED_S: Final = 3600.0
 
 FLAPS_WITHIN_S: Final = 3600.0
 """Time within which a broker that joins, leaves or restarts again is held by name."""
-
-
-class _Stored(BaseModel):
-    format: int = 1
-    targets: dict[str, tuple[StrictInt, str]] = {}
 
 
 @dataclass(slots=True)
@@ -90,52 +85,58 @@ class Changes:
         return held
 
 
+_STORED: Final = TypeAdapter(dict[Literal["targets"], dict[str, tuple[StrictInt, str]]])
+
+
 @dataclass(slots=True)
 class HeldTargets:
-    """The targets that owned a bundle without serving it, as stored."""
+    """The targets that owned a bundle without serving it: until when, and why.
+
+    All methods raise `StateUnusable`; what was read or added before is held nevertheless.
+    """
 
     state: State
     wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     _known: dict[str, tuple[int, str]] = field(default_factory=dict)
-    _unstored: dict[str, tuple[int, str]] = field(default_factory=dict)
+    _added: dict[str, tuple[int, str]] = field(default_factory=dict)
 
-    async def held(self) -> Mapping[BrokerId, str]:
-        """Raises `StateUnusable`."""
-        await self._read()
+    @property
+    def held(self) -> Mapping[BrokerId, str]:
+        now_ms = self.wall_ms()
         return {
             BrokerId(broker): f"{why}; attach --clear-target {broker} lets it take part again"
-            for broker, (_, why) in self._known.items()
+            for broker, (until_ms, why) in {**self._known, **self._added}.items()
+            if until_ms > now_ms
         }
 
-    async def add(self, broker: BrokerId, why: str) -> None:
-        """Raises `StateUnusable`: it cannot be stored, and is held by this controller alone."""
-        self._unstored[broker] = self.wall_ms() + round(1000 * NOT_SERVED_S), why
-        await self._read()
-        await self._store()
-        self._unstored.clear()
+    def add(self, broker: BrokerId, why: str) -> None:
+        self._added[broker] = self.wall_ms() + round(1000 * NOT_SERVED_S), why
 
-    async def clear(self, broker: str) -> bool:
-        """Return whether the broker was held; raises `StateUnusable`."""
-        await self._read()
-        known = self._known.pop(broker, None) is not None
-        if known:
-            await self._store()
-        return known
-
-    async def _read(self) -> None:
+    async def refresh(self) -> None:
+        """Read what is stored, and store what was added since."""
         text = await self.state.text(Part.TARGETS)
         try:
-            stored = _Stored() if text is None else _Stored.model_validate_json(text)
-        except ValueError:
+            self._known = {} if text is None else _STORED.validate_json(text)["targets"]
+        except (ValueError, KeyError):
             where = self.state.where(Part.TARGETS)
             raise StateUnusable(
                 f"{where}: expected the targets that attach --balance stored; remove it, and all "
                 "brokers take part"
             ) from None
-        now_ms = self.wall_ms()
-        known = {**stored.targets, **self._unstored}
-        self._known = {name: one for name, one in known.items() if one[0] > now_ms}
+        if self._added:
+            self._known |= self._added
+            await self._store()
+            self._added.clear()
+
+    async def clear(self, broker: str) -> bool:
+        """Return whether the broker was held."""
+        await self.refresh()
+        known = self._known.pop(broker, None) is not None
+        if known:
+            await self._store()
+        return known
 
     async def _store(self) -> None:
-        content = {"format": 1, "targets": self._known}
-        await self.state.keep(Part.TARGETS, json.dumps(content, separators=(",", ":")))
+        now_ms = self.wall_ms()
+        self._known = {name: one for name, one in self._known.items() if one[0] > now_ms}
+        await self.state.keep(Part.TARGETS, json.dumps({"targets": self._known}))

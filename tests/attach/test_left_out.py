@@ -3,6 +3,7 @@
 import asyncio
 import json
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,7 @@ from time import monotonic
 from typing import Any
 
 import pytest
-from attach_process import AttachProcess, attached, free_port
+from attach_process import AttachProcess, attached, event, free_port
 from click.testing import CliRunner
 from fake_pulsar import FakePulsar
 
@@ -21,12 +22,12 @@ from loadmanager.attach.discovery import discover
 from loadmanager.attach.left_out import NOT_SERVED_S, Changes, HeldTargets
 from loadmanager.attach.observation import Observation, Rules
 from loadmanager.attach.pulsar_balancer import PulsarBalancer
-from loadmanager.attach.state import Part, State, StateUnusable, state_file
+from loadmanager.attach.state import Part, State, StateUnusable, StoredBudget, state_file
 from loadmanager.attach.strategy import GreedyRate
 from loadmanager.cli import main
 from loadmanager.core.bundle_task import BundleTask
-from loadmanager.core.ids import BrokerId
-from loadmanager.core.move_limits import HeldReason, MoveBudget, MoveLimits
+from loadmanager.core.ids import BrokerId, Namespace
+from loadmanager.core.move_limits import Begun, HeldReason, MoveBudget, MoveLimits
 from tests.attach.conftest import BOUNDARIES
 
 A, B, C = (BrokerId(f"broker-{name}:8080") for name in "abc")
@@ -73,10 +74,12 @@ class Told:
     seen: list[Observation] = field(default_factory=list)
     held: list[str] = field(default_factory=list)
     tasks: list[BundleTask] = field(default_factory=list)
+    after_round: Callable[[], object] = lambda: None
 
     def round(self, seen: Observation, held: str) -> None:
         self.seen.append(seen)
         self.held.append(held)
+        self.after_round()
 
     def task(self, task: BundleTask, _why: str) -> None:
         self.tasks.append(task)
@@ -94,9 +97,9 @@ class CountingRate(GreedyRate):
 
 
 async def rounds(
-    pulsar: FakePulsar, state: State, count: int, **more: Any
+    pulsar: FakePulsar, state: State, count: int, told: Told | None = None, **more: Any
 ) -> tuple[Told, Balancer, CountingRate]:
-    admin, told, strategy = PulsarAdmin(Access()), Told(), CountingRate()
+    admin, told, strategy = PulsarAdmin(Access()), told or Told(), CountingRate()
     values = {
         "rules": Rules(move_partial=False),
         "budget": MoveBudget(MoveLimits()),
@@ -228,6 +231,37 @@ async def test_a_target_that_serves_nothing_is_left_out_until_it_is_cleared(
     assert not again.seen[-1].missing
 
 
+async def test_a_bundle_whose_unload_is_stuck_and_its_target_are_left_out(
+    pulsar: FakePulsar, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadmanager.adapters.pulsar_admin.move_order._WATCH_S", 0.02)
+    brief = partial(BundleMover, look_s=0.2, stuck_s=0.1)
+    monkeypatch.setattr("loadmanager.attach.orders.BundleMover", brief)
+    pulsar.unload_s = 3600.0
+    told, _, _ = await rounds(pulsar, state, 2, rules=Rules(move_partial=False, most_moves=1))
+    first = next(one for one in told.tasks if one.state.ended)
+    assert first.state.value == "stuck"
+    assert list(told.seen[-1].missing) == [first.target]
+    assert first.bundle in told.seen[-1].missing[first.target]
+    assert first.bundle not in {one.bundle for one in told.seen[-1].proposals}
+
+
+@pytest.mark.parametrize(("leaves", "moves"), [(False, 0), (True, 2)])
+async def test_a_part_of_the_budget_is_kept_for_when_a_broker_is_lost(
+    pulsar: FakePulsar, state: State, *, leaves: bool, moves: int
+) -> None:
+    budget = MoveBudget(MoveLimits(per_hour=8))
+    budget.resume([Begun(1000.0, Namespace(""), 6)], monotonic())
+    await StoredBudget(budget, state).store()
+    told = Told()
+    if leaves:
+        told.after_round = lambda: pulsar.brokers.pop() if len(told.seen) == 1 else None
+    await rounds(pulsar, state, 3, budget=MoveBudget(MoveLimits(per_hour=8)), told=told)
+    assert len(pulsar.unloads) == moves
+    kept = "6 of 8 moves an hour: 2 are kept for lost and draining brokers"
+    assert told.seen[0].holds == {HeldReason.BUDGET: kept}
+
+
 def clear(pulsar: FakePulsar, state: State, broker: str, said: str) -> None:
     folder = Path(state.where()).parent
     command = ["attach", "--pulsar", pulsar.url, "--state-dir", str(folder), "--json"]
@@ -238,23 +272,30 @@ def clear(pulsar: FakePulsar, state: State, broker: str, said: str) -> None:
 async def test_time_clears_a_target_too(state: State) -> None:
     now_ms = [1_000_000]
     targets = HeldTargets(state, lambda: now_ms[0])
-    await targets.add(A, "it owned a bundle without serving its topics")
+    targets.add(A, "it owned a bundle without serving its topics")
+    await targets.refresh()
     now_ms[0] += round(1000 * NOT_SERVED_S) - 1
-    assert set(await targets.held()) == {A}
+    following = HeldTargets(state, lambda: now_ms[0])
+    await following.refresh()
+    assert set(following.held) == {A}
+    for content in ("[]", "{}", '{"targets": {"b:8080": ["soon", "why"]}}'):
+        await state.keep(Part.TARGETS, content)
+        with pytest.raises(StateUnusable, match="expected the targets"):
+            await following.refresh()
+    assert set(following.held) == {A}
     now_ms[0] += 1
-    assert await HeldTargets(state, lambda: now_ms[0]).held() == {}
-    await state.keep(Part.TARGETS, "[]")
-    with pytest.raises(StateUnusable, match="expected the targets"):
-        await targets.held()
+    assert following.held == {}
 
 
 def test_metrics_say_why_nothing_moves(pulsar: FakePulsar, tmp_path: Path) -> None:
-    port = free_port()
+    port, page = free_port(), free_port()
     options = ["--pulsar", pulsar.url, "--interval", "0.2", "--state-dir", str(tmp_path)]
-    more = ["--balance", "--moves-per-hour", "1", "--metrics-port", str(port)]
+    more = ["--balance", "--moves-per-hour", "1", "--metrics-port", str(port), "--page", str(page)]
     with attached(*options, *more) as process:
         process.until("; held: 1 moves an hour")
         assert held(port) == {"budget"}
+        shown = (event(page)[1].get("overview", {}).get("held") for _ in range(100))
+        assert "1 moves an hour" in shown
         unanswered(pulsar, process)
         assert "unreadable" in held(port)
         process.terminate()

@@ -133,7 +133,9 @@ async def _written() -> dict[str, bytes]:
     course = Course()
     course.add(BalancePoint(at_ms=60_000, gap=0.5, largest=1.5, bound=1.0))
     await course.store(shared, 60_000)
-    await HeldTargets(shared).add(BROKER, "why")
+    targets = HeldTargets(shared)
+    targets.add(BROKER, "why")
+    await targets.refresh()
     found = {}
     stored = (znodes.ATTACH_PRIOR, znodes.ATTACH_MOVES, znodes.ATTACH_COURSE, znodes.ATTACH_TARGETS)
     for path in (znodes.CLUSTER, *stored):
