@@ -7,8 +7,9 @@ import numpy as np
 
 from loadmanager.attach.strategy import even_out
 from loadmanager.core.bounds import TOTAL
+from loadmanager.core.duty_moves import Served, duty_moves
 from loadmanager.core.errors import InvalidName, LoadManagerError, MalformedContent
-from loadmanager.core.even_rates import Flags, Floats, Places, RatePlan
+from loadmanager.core.even_rates import Flags, Floats, Places, RatePlan, over_mean, rate_plan
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of, parse_bundle
 from loadmanager.core.policies import NO_POLICIES, Policies, open_to
 from loadmanager.core.wire.policies import decode_isolation
@@ -125,18 +126,30 @@ def forecast(seen: Snapshot, change: Change) -> Forecast:
         stays=seen.stays,
         policies=seen.policies,
     )
-    plan = even_out(
+    served_at = Served(
+        brokers=names,
+        registered=names,
+        bundles=changed.bundles,
+        owner=changed.owner,
+        sizes=over_mean(changed.rates, len(brokers)),
+        policies=policies,
+        held=seen.stays,
+    )
+    moves = {one.bundle: one.target for one in duty_moves(served_at, _MOST_MOVES)}
+    evened = changed.owner.copy()
+    evened[list(moves)] = list(moves.values())
+    evening = even_out(
         changed.bundles,
         changed.rates,
-        changed.owner,
+        evened,
         names,
-        stays=seen.stays,
-        policies=seen.policies,
+        stays={*seen.stays, *(changed.bundles[row] for row in moves)},
+        policies=policies,
         most_moves=_MOST_MOVES,
     )
-    evened = changed.owner.copy()
-    for move in plan.moves:
-        evened[move.bundle] = move.target
+    moves.update((move.bundle, move.target) for move in evening.moves)
+    plan = rate_plan(changed.rates, changed.owner, len(brokers), moves.items())
+    evened[list(moves)] = list(moves.values())
     return Forecast(
         seen=changed,
         loads=_loads(changed.rates, changed.owner, len(brokers)),

@@ -195,6 +195,14 @@ def test_moves_go_to_primary_brokers_alone(snapshot: Path, first_host: int) -> N
     assert {one["target"] for one in found["moves"]} == {"new-1"}
 
 
+def test_bundles_on_brokers_that_their_policy_forbids_move(snapshot: Path, first_host: int) -> None:
+    other = (first_host + 1) % 3
+    isolated(snapshot, primary=[f"host-{other}"], secondary=[])
+    found = told(snapshot)["now"]
+    assert [one["target"] for one in found["moves"]] == [f"host-{other}:8080"] * BUNDLES
+    assert found["plannedMaxOverMean"] == found["maxOverMean"] == pytest.approx(3.0)
+
+
 def test_a_secondary_broker_gets_a_lost_ones_bundles(snapshot: Path, first_host: int) -> None:
     other = (first_host + 1) % 3
     isolated(snapshot, primary=[f"host-{first_host}"], secondary=[f"host-{other}"])
