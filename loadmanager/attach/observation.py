@@ -245,7 +245,11 @@ class Observation:
         held = [f"{name} {one} %" for name, one in shares.items() if one and name not in _SHARES]
         why = f" (held: {', '.join(held)})" if held else ""
         counted, may_move = (shares.get(name, 0) for name in _SHARES)
-        return f"{counted} % of the traffic is counted, {may_move} % may move{why}"
+        text = f"{counted} % of the traffic is counted, {may_move} % may move{why}"
+        if repeated := [one for one in self.samples.values() if one.repeated_s]:
+            longest_s = max(one.window_s + one.repeated_s for one in repeated)
+            text += f"; {len(repeated)} brokers repeat pages: their rates are of {longest_s:.0f} s"
+        return text
 
     def _why_nothing(self, plan: RatePlan) -> str:
         if self.strategy == GREEDY_RATE:

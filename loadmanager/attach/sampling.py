@@ -16,7 +16,7 @@ from loadmanager.core.rates import Rates, total
 _PARALLEL = 16
 _LEAST_S = 1e-3
 
-_LONGEST_REPEATED_S: Final = 90.0
+LONGEST_REPEATED_S: Final = 90.0
 """After this time counters that stand still are no repeated page: nothing is counted."""
 
 _UNKNOWN: Final = BundleTraffic(partial=True)
@@ -144,20 +144,20 @@ class Sampler:
         if still and _repeats(former, seen, buffers=buffers):
             former.read, former.owned = now, owned
             if former.sample is None:
-                return _REPEATED
+                return REPEATED
             bundles = {one: former.sample.bundles.get(one, _UNKNOWN) for one in owned}
             age_s = now.at_s - former.changed.at_s
             return replace(former.sample, bundles=bundles, restarted=False, repeated_s=age_s)
         self._former[broker] = reading
         undated = former.first and now.clock_s is None
         if undated and not still and (buffers or former.read != former.changed):
-            return _REPEATED
+            return REPEATED
         if not restarted:
             reading.ahead_s = min(reading.ahead_s, former.ahead_s)
         began = former.read
         if still and not buffers and now.clock_s is None:
             reading.changed = former.changed
-        elif began.at_s - former.changed.at_s <= _LONGEST_REPEATED_S:
+        elif began.at_s - former.changed.at_s <= LONGEST_REPEATED_S:
             began = former.changed
         sample = _sampled(former, reading, began, restarted=restarted)
         if self.hosts is not None:
@@ -172,7 +172,7 @@ def _repeats(former: _Reading, seen: Exposition, *, buffers: bool) -> bool:
     """Return whether a page with the same counters is the same page, or old in part."""
     if seen.clock_s is not None and former.seen.clock_s is not None:
         return seen.clock_s == former.seen.clock_s
-    if seen.at_s - former.changed.at_s > _LONGEST_REPEATED_S:
+    if seen.at_s - former.changed.at_s > LONGEST_REPEATED_S:
         return False
     if buffers or seen.cpu_seconds == former.seen.cpu_seconds is not None:
         return seen.cpu_seconds == former.seen.cpu_seconds
@@ -214,7 +214,7 @@ def _sampled(
     )
 
 
-_REPEATED: Final = f"it repeats its page of metrics ({BUFFERS}): its rates follow with the next one"
+REPEATED: Final = f"it repeats its page of metrics ({BUFFERS}): its rates follow with the next one"
 
 
 def _restarted(before: Exposition, now: Exposition) -> bool:

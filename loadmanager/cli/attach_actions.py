@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -22,7 +23,7 @@ from loadmanager.attach.observation import Rules
 from loadmanager.attach.observing import Observer
 from loadmanager.attach.pulsar_balancer import PulsarBalancer
 from loadmanager.attach.sampled_loads import SampledLoads
-from loadmanager.attach.sampling import Sampler
+from loadmanager.attach.sampling import LONGEST_REPEATED_S, REPEATED, Sampler
 from loadmanager.attach.state import State, StateUnusable, locked_state, state_file
 from loadmanager.attach.strategy import GreedyRate, PlannerStrategy, Strategy
 from loadmanager.cli.attach_log import (
@@ -155,11 +156,15 @@ class AttachActions:
         observer = Observer(self._admin, strategy)
         cluster = await discover(self._admin, self._url)
         await sampler.sample(cluster)
+        until_s = monotonic() + LONGEST_REPEATED_S
         with recording(self._options, cluster, strategy) as history:
             while True:
                 await asyncio.sleep(self._options["interval_s"])
                 cluster = await discover(self._admin, self._url)
                 samples, missing = await sampler.sample(cluster)
+                repeated = self._options["once"] and REPEATED in missing.values()
+                if repeated and monotonic() < until_s:
+                    continue  # There are no rates before the next page.
                 seen = await observer.observe(self._url, cluster, samples, missing, self._rules())
                 strategy.record_choice()
                 if doctor:

@@ -177,21 +177,14 @@ def _bound(
     new, brief = total([rates[one] for one in loaded]), total([passing[one] for one in unsure])
     whole_in = sum(one.bytes_in_per_s for one in rates.values())
     whole_out = sum(one.bytes_out_per_s for one in (*rates.values(), *passing.values()))
-    begun_out = new.bytes_out_per_s + brief.bytes_out_per_s
     left_in, left_out = most_in - whole_in, most_out - whole_out
     cut_in = _cut(new.bytes_in_per_s, left_in)
-    cut_out = _cut(begun_out, left_out)
-    for name in loaded:
-        one = rates[name]
-        rates[name] = Rates(
-            one.msgs_in_per_s * cut_in,
-            one.msgs_out_per_s * cut_out,
-            one.bytes_in_per_s * cut_in,
-            one.bytes_out_per_s * cut_out,
-        )
-    for name in unsure:
-        one = passing[name]
-        passing[name] = Rates(0.0, one.msgs_out_per_s * cut_out, 0.0, one.bytes_out_per_s * cut_out)
+    cut_out = _cut(new.bytes_out_per_s + brief.bytes_out_per_s, left_out)
+    cuts = (cut_in, cut_out, cut_in, cut_out)
+    for of_kind, names in ((rates, loaded), (passing, unsure)):
+        for name in names:
+            row = of_kind[name].row()
+            of_kind[name] = Rates(*(rate * cut for rate, cut in zip(row, cuts, strict=True)))
     return max(left_in, 0.0) + max(left_out, 0.0)
 
 

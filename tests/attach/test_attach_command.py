@@ -53,6 +53,29 @@ def test_the_table_fits_80_columns_and_says_what_would_be_moved_and_why(pulsar: 
     assert max(map(len, table.splitlines())) <= 80
 
 
+def test_a_page_that_is_repeated_is_waited_out_and_its_rates_are_of_its_own_time(
+    pulsar: FakePulsar,
+) -> None:
+    """As brokers with metricsBufferResponse do, which is on in no setting here."""
+    first = pulsar.brokers[0]
+    (topic, *_), asked = first.topics, []
+    labels = f'namespace="bench/skew",topic="{topic}"'
+
+    async def page(_: web.Request) -> web.Response:
+        asked.append(0)
+        made_s, count = (5.2, 1_000) if len(asked) < 4 else (65.2, 7_000)
+        return web.Response(
+            text=f'jetty_stats_seconds{{cluster="c"}} {made_s}\n'
+            f"pulsar_in_messages_total{{{labels}}} {count}\n"
+        )
+
+    first.instead["/metrics/"] = page
+    told = seen(pulsar)
+    (one,) = (one for one in told["brokers"] if one["broker"] == first.name)
+    assert (one["windowS"], one["msgsInPerS"]) == pytest.approx((60.0, 100.0))
+    assert told["traffic"] == {"counted": 1.0, "mayMove": 1.0, "passing": 0.0}
+
+
 def test_nothing_is_asked_but_by_get_and_nobody_is_told_anything(pulsar: FakePulsar) -> None:
     seen(pulsar)
     asked = {path for broker in pulsar.brokers for path in broker.asked}

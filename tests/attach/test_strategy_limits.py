@@ -337,7 +337,9 @@ def test_the_verdict_names_what_is_counted_what_may_move_and_what_holds_the_rest
     found = {one.what for one in examine(seen)}
     assert {share, "7 topics lie in no listed bundle (moving?)"} <= found
     repeats = replace(there[BROKERS[3]], repeated_s=20.0)
-    noted = examine(look(GREEDY, {**there, BROKERS[3]: repeats}))
+    also = look(GREEDY, {**there, BROKERS[3]: repeats})
+    assert also.verdict.endswith("; 1 brokers repeat pages: their rates are of 30 s")
+    noted = examine(also)
     assert any(BUFFERS in one.remedy and str(BROKERS[3]) in one.what for one in noted)
     by_count = {
         broker: replace(

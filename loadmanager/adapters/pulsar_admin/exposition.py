@@ -110,17 +110,14 @@ def _count(
         topic.msgs_in = value
     elif metric == b"pulsar_in_bytes_total":
         topic.bytes_in = value
-    elif metric.startswith(b"pulsar_out_"):
-        subscription = sys.intern(labels.get("subscription", ""))
-        msgs, size = topic.out.get(subscription, (0.0, 0.0))
-        of_msgs = metric == b"pulsar_out_messages_total"
-        topic.out[subscription] = (value, size) if of_msgs else (msgs, value)
     else:
-        topic.replicated = topic.replicated or {}
-        cluster = sys.intern(labels.get("remote_cluster", ""))
-        msgs, size = topic.replicated.get(cluster, (0.0, 0.0))
-        of_msgs = metric == b"pulsar_replication_rate_out"
-        topic.replicated[cluster] = (value, size) if of_msgs else (msgs, value)
+        flows, series = topic.out, labels.get("subscription", "")
+        if metric.startswith(b"pulsar_replication_"):
+            topic.replicated = flows = topic.replicated or {}
+            series = labels.get("remote_cluster", "")
+        msgs, size = flows.get(series, (0.0, 0.0))
+        of_msgs = metric in {b"pulsar_out_messages_total", b"pulsar_replication_rate_out"}
+        flows[sys.intern(series)] = (value, size) if of_msgs else (msgs, value)
 
 
 def _labels(text: bytes) -> dict[str, str]:
