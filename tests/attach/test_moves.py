@@ -406,6 +406,25 @@ async def test_a_target_that_owns_a_bundle_but_loads_no_topic_gives_it_back_and_
 
 
 @pytest.mark.usefixtures("brief_watches")
+async def test_a_target_that_ends_after_the_move_is_not_left_out_for_that(
+    pulsar: FakePulsar, admin: PulsarAdmin
+) -> None:
+    wanted, (_, second, third) = watched(move(pulsar)), pulsar.brokers
+
+    async def end(_: web.Request) -> web.Response:
+        pulsar.hand_over(wanted.bundle, third)
+        return refused(404, "Topic not found")
+
+    second.instead[f"/admin/v2/persistent/bench/skew/{wanted.active[0].local}/stats"] = end
+    moves = mover(admin, pulsar)
+    moves.served_s = 0.1
+    outcome = await moves.move(wanted)
+    assert (outcome.state, outcome.owner) == ("landed_elsewhere", third.name)
+    assert len(pulsar.unloads) == 1
+    assert not moves.avoided
+
+
+@pytest.mark.usefixtures("brief_watches")
 async def test_the_pause_of_a_move_lies_between_the_order_and_the_first_traffic(
     pulsar: FakePulsar, admin: PulsarAdmin
 ) -> None:

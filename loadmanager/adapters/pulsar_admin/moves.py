@@ -13,6 +13,7 @@ from loadmanager.adapters.pulsar_admin.move_order import (
     Move,
     MoveOrder,
     Outcome,
+    OutcomeState,
 )
 from loadmanager.adapters.pulsar_admin.ownership import BrokerQueries
 from loadmanager.core.bundle_task import Pause
@@ -45,6 +46,8 @@ The longest pause of a client that was measured is 3.9 s.
 _AVOIDED_PAUSE_S: Final = 1.0
 _LOOK_AGAIN_S: Final = 0.25
 _STUCK_LOOK_S: Final = 5.0
+STUCK_FOLLOWED_S: Final = 3600.0
+"""Time after which a stuck bundle and its target take part again, whatever became of it."""
 
 
 @dataclass(slots=True)
@@ -96,6 +99,11 @@ class BundleMover:
         if served:
             pause = None if seen_s is None else Pause(unloaded_s, seen_s)
             return replace(outcome, pause=pause)
+        if not await self.brokers.surely_serves(move.target, move.bundle):
+            owner = await self.brokers.owner(move.bundle, but=move.target)
+            state: OutcomeState = "timed_out" if owner is None else "landed_elsewhere"
+            why = f"{move.target} served it, and does not any more"
+            return replace(outcome, state=state, reason=why, owner=owner)
         self._avoid(move.target)
         why = (
             f"{move.target} owns it, but most of its topics were not seen active there within "
@@ -174,22 +182,19 @@ class BundleMover:
 
     async def _until_released(self, move: Move) -> None:
         """Wait until a broker serves a stuck bundle; claim it once its source has released it."""
-        order = self._order(move)
+        until_s = monotonic() + STUCK_FOLLOWED_S
         try:
-            while not self._over.is_set():
+            while not self._over.is_set() and monotonic() < until_s:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_STUCK_LOOK_S):
                         await self._over.wait()
-                with suppress(RequestFailed):
-                    active = (await self.brokers.owned(move.source)).get(move.bundle)
-                    if active is False:
-                        continue
-                    if active is None and self.claims:
-                        await order.claim()
                 if await self.brokers.owner(move.bundle) is not None:
-                    return
+                    return None
+                with suppress(RequestFailed):
+                    if self.claims and move.bundle not in await self.brokers.owned(move.source):
+                        return await self._order(move).claim()
         except RightMissing:
-            return
+            return None
         finally:
             del self.stuck[move.bundle]
 
