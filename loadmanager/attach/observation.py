@@ -347,7 +347,11 @@ def observe(
     moving = {rows[one.bundle][0] for one in due}
     rest = replace(given, rows=tuple(placed), stays={*stays, *late, *moving}, most_moves=left)
     chosen = strategy.choose(rest)
-    splits = _splits(rest, chosen, strategy) if rules.split and not urgent else ()
+    splits: tuple[Proposal, ...] = ()
+    if rules.split and not urgent:
+        # Whichever strategy chose the moves; a bundle that moves last is split as any other.
+        whole = replace(rest, stays={*stays, *moving})
+        splits = proposed_splits(samples, whole.stays, GREEDY.choose(whole).plan)
     if not (chosen.plan.moves or splits or due) and chosen.plan.max_over_mean > NEAR_ENOUGH:
         eased = {*stays, *(late.keys() - _worth_their_price(served))}
         chosen = strategy.choose(replace(rest, stays=eased, most_moves=min(left, 1)))
@@ -457,12 +461,6 @@ def _why_due(given: StrategyInput, bundle: BundleId, source: BrokerId, cause: Ca
     governing = policies.governing(namespace)
     names = [name for name, one in policies.isolation.items() if governing in (None, one)]
     return f"isolation policy {', '.join(sorted(names))} keeps it off {source}"
-
-
-def _splits(given: StrategyInput, chosen: ChosenMoves, strategy: Strategy) -> tuple[Proposal, ...]:
-    """Return the splits; by the moves of `GREEDY`, whichever strategy chose the moves."""
-    plan = chosen.plan if strategy.name == GREEDY_RATE else GREEDY.choose(given).plan
-    return proposed_splits(given.samples, given.stays, plan)
 
 
 def document(

@@ -278,3 +278,20 @@ def test_change_events_move_when_no_other_bundle_helps(
         assert "no bundle without topics that others need helps" in one.reason
     else:
         assert NEEDED in {**seen.staying, **seen.late}[ONE]
+
+
+def test_a_bundle_with_change_events_is_split_as_any_other() -> None:
+    (bundle,) = Boundaries.even(Namespace("shop/one"), 1).bundles
+    topics = {f"persistent://shop/one/topic-{n}": Rates(50.0, 0.0, 5e4, 0.0) for n in range(4)}
+    sample = BrokerSample(window_s=10.0, bundles={bundle: traffic(200.0, NEEDED)}, topics=topics)
+    cluster = PulsarCluster(name="research", brokers=BROKERS[:2])
+    samples = {BROKERS[0]: sample, BROKERS[1]: BrokerSample(window_s=10.0, bundles={})}
+    seen = observe(cluster, samples, {}, Rules(split=True))
+    assert [one.bundle for one in seen.splits] == [bundle]
+    assert seen.proposals == ()
+    # Here moves alone would do, though of bundles that move last: a split cannot be undone.
+    every = [Boundaries.even(Namespace(f"shop/n{number}"), 1).bundles[0] for number in range(4)]
+    one = replace(sample, bundles=dict.fromkeys(every, traffic(50.0, NEEDED)))
+    seen = observe(cluster, {**samples, BROKERS[0]: one}, {}, Rules(split=True))
+    assert seen.splits == ()
+    assert len(seen.proposals) == 1
