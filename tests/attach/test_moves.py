@@ -436,6 +436,21 @@ async def test_the_pause_of_a_move_lies_between_the_order_and_the_first_traffic(
 
 
 @pytest.mark.usefixtures("brief_watches")
+async def test_topics_that_were_deleted_meanwhile_say_nothing_of_the_target(
+    pulsar: FakePulsar, admin: PulsarAdmin
+) -> None:
+    target, wanted = pulsar.brokers[1], watched(move(pulsar))
+    deleted = wanted.active[0].local
+    target.refuses(f"/admin/v2/persistent/bench/skew/{deleted}/stats", 404, "Topic not found")
+    target.refuses(f"/lookup/v2/topic/persistent/bench/skew/{deleted}", 404, "Topic not found")
+    pulsar.settings["loadManagerClassName"] = EXTENSIBLE
+    moves = mover(admin, pulsar, claims=False)
+    moves.served_s = 0.1
+    outcome = await moves.move(wanted)
+    assert (outcome.state, outcome.pause, target.owned) == ("serving", None, [wanted.bundle])
+
+
+@pytest.mark.usefixtures("brief_watches")
 async def test_topics_that_load_when_they_are_looked_up_are_served(
     pulsar: FakePulsar, admin: PulsarAdmin
 ) -> None:

@@ -154,24 +154,20 @@ class BundleMover:
     async def _serves_again(self, move: Move) -> tuple[bool, float | None]:
         """Return whether most of the active topics are seen at the target, and when they were.
 
-        Topics that count nothing, but are loaded when they are looked up, are served, too.
+        Topics that count nothing, but are loaded when they are looked up, are served, too. Those
+        that were deleted meanwhile are left out.
         """
-        until_s = monotonic() + self.served_s
-        left = list(move.active)
+        until_s, topics, ask = monotonic() + self.served_s, move.active, self.brokers
         while not self._over.is_set():
-            counts = [await self.brokers.counted(move.target, topic) for topic in left]
-            left = [topic for topic, count in zip(left, counts, strict=True) if not count]
-            if _most(len(move.active) - len(left), move):
+            counts = await asyncio.gather(*(ask.counted(move.target, one) for one in topics))
+            if 2 * sum(bool(count) for count in counts) > len(topics):
                 return True, monotonic()
             if monotonic() >= until_s:
-                loaded = [await self._loads(move.target, topic) for topic in left]
-                return _most(len(move.active) - len(left) + sum(loaded), move), None
+                topics = tuple([one for one in topics if await ask.look_up(move.target, one)])
+                loaded = [await ask.counted(move.target, one) is not None for one in topics]
+                return 2 * sum(loaded) > len(topics) or not topics, None
             await asyncio.sleep(_LOOK_AGAIN_S)
         return True, None
-
-    async def _loads(self, target: BrokerId, topic: TopicName) -> bool:
-        await self.brokers.look_up(target, topic)
-        return await self.brokers.counted(target, topic) is not None
 
     def _follow_stuck(self, move: Move) -> None:
         if move.bundle not in self.stuck and not self._over.is_set():
@@ -279,10 +275,6 @@ class BundleMover:
             return_s=self.return_s,
             stuck_s=self.stuck_s,
         )
-
-
-def _most(count: int, move: Move) -> bool:
-    return 2 * count > len(move.active)
 
 
 _SPLIT_ANSWER_S: Final = 30.0

@@ -2,10 +2,12 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sized
 from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Final
 from urllib.parse import quote
 
 from loadmanager.adapters.pulsar_admin.client import (
+    AnswerRefused,
     NotPulsar,
     PulsarAdmin,
     PulsarAdminError,
@@ -67,15 +69,24 @@ class BrokerQueries:
         serve = await asyncio.gather(*(self.surely_serves(one, bundle) for one in asked))
         return next((one for one, does in zip(asked, serve, strict=True) if does), None)
 
-    async def look_up(self, broker: BrokerId, topic: TopicName) -> None:
-        """Look up a topic at a broker, which then acquires its bundle if no other broker has it."""
+    async def look_up(self, broker: BrokerId, topic: TopicName) -> bool:
+        """Look up a topic at a broker, which then acquires its bundle if no other broker has it.
+
+        Returns False if the answer is that there is no such topic.
+        """
         local = quote(topic.local, safe="")
         path = f"/lookup/v2/topic/{topic.domain}/{topic.namespace}/{local}"
-        with suppress(RequestFailed):
+        try:
             await self.admin.text(f"{self.address(broker)}{path}?authoritative=true")
+        except RequestFailed as error:
+            return not (isinstance(error, AnswerRefused) and error.status == HTTPStatus.NOT_FOUND)
+        return True
 
     async def counted(self, broker: BrokerId, topic: TopicName) -> float | None:
-        """Return what a topic has counted since the broker loaded it, None if it has not."""
+        """Return what a topic has counted since the broker loaded it, None if it cannot load it.
+
+        Pulsar loads a topic in order to answer.
+        """
         local = quote(topic.local, safe="")
         path = f"/admin/v2/{topic.domain}/{topic.namespace}/{local}/stats"
         try:
