@@ -189,35 +189,49 @@ class MoveOrder:
 
     async def _order(self, owner: BrokerId) -> None:
         destination = quote(self.move.target, safe="")
-        url = f"{self._unload_url(owner)}?destinationBroker={destination}"
-        if self.claims:
-            await self._released(owner, url)
-            await self.claim()
-        elif not await self._sent(url, self.look_s):
-            self.left = self._last = True
-
-    async def _released(self, owner: BrokerId, url: str) -> None:
-        """Send an unload once, and return when the source has released the bundle.
-
-        Raises `RequestFailed`: the source serves the bundle; `_Stuck`: it is not over in time.
-        """
-        change, until_s = self._unload(url), monotonic() + self.stuck_s
+        url, until_s = f"{self._unload_url(owner)}?destinationBroker={destination}", self._until_s()
         try:
-            while not (await asyncio.wait({change}, timeout=_WATCH_S))[0]:
-                with suppress(RequestFailed):
-                    if await self._active(owner) is None:
-                        return
-                self._check_time(owner, until_s)
-            await change
+            if not await self._sent(owner, url, _WATCH_S if self.claims else self.look_s):
+                self.left = self._last = True
         except RequestFailed as error:
-            if _final_state(error) is not None or self._last:
+            if not self.claims or self._last or _final_state(error) is not None:
                 raise
             await self._released_after(error, owner, until_s)
+        if self.claims:
+            await self.claim()
+
+    async def _sent(self, owner: BrokerId, url: str, look_s: float) -> bool:
+        """Send an unload once; return False if the source serves the bundle before the answer.
+
+        Returns before the answer, too, if the bundle is released or at its target. A broker lists
+        a bundle that it is releasing as not active, or with the extensible manager not at all.
+        Raises `_Stuck`: it is not over in time.
+        """
+        change, until_s = self._unload(url), self._until_s()
+        try:
+            while not (await asyncio.wait({change}, timeout=look_s))[0]:
+                if self.claims:
+                    with suppress(RequestFailed):
+                        if await self._active(owner) is None:
+                            return True
+                elif await self.brokers.surely_serves(self.move.target, self.move.bundle):
+                    return True
+                elif await self.brokers.surely_serves(owner, self.move.bundle):
+                    return False
+                self._check_time(owner, until_s)
+            await change
         finally:
             change.cancel()
+        return True
+
+    def _until_s(self) -> float:
+        return monotonic() + self.stuck_s
 
     async def _released_after(self, failed: RequestFailed, owner: BrokerId, until_s: float) -> None:
-        """Follow an unload that failed, or had no answer, as `_released`: it may be going on."""
+        """Follow an unload that failed, or had no answer, until it is over: it may be going on.
+
+        Raises as `_sent`; `RequestFailed`: the source serves the bundle.
+        """
         answers_s = monotonic() + self.look_s
         while True:
             try:
@@ -239,25 +253,6 @@ class MoveOrder:
     async def _active(self, owner: BrokerId) -> bool | None:
         """Return whether a broker serves the bundle, None if it does not own it."""
         return (await self.brokers.owned(owner)).get(self.move.bundle)
-
-    async def _sent(self, url: str, look_s: float) -> bool:
-        """Send an order; return False if the source serves the bundle again before the answer.
-
-        Returns before the answer, too, if the target serves the bundle. A broker does not list
-        a bundle that it is releasing. Raises `_Stuck`: there is no answer in time.
-        """
-        change, until_s = self._unload(url), monotonic() + self.stuck_s
-        try:
-            while not (await asyncio.wait({change}, timeout=look_s))[0]:
-                if await self.brokers.surely_serves(self.move.target, self.move.bundle):
-                    return True
-                if await self.brokers.surely_serves(self.move.source, self.move.bundle):
-                    return False
-                self._check_time(self.move.source, until_s)
-            await change
-        finally:
-            change.cancel()
-        return True
 
     def _unload(self, url: str) -> asyncio.Task[None]:
         if self._owner == self.move.source:
@@ -308,7 +303,7 @@ class MoveOrder:
         bundle states, and was undone afterwards.
         """
         try:
-            return await self._sent(self._unload_url(source), look_s)
+            return await self._sent(source, self._unload_url(source), look_s)
         except RequestFailed as error:
             self._said = f"{source} had it back and did not release it again: {error}"
             await asyncio.sleep(_RETURN_PAUSE_S)
