@@ -28,9 +28,29 @@ def balancing(
 
     Pulsar's settings are restored even where a test fails, so that it can be tried once more.
     """
-    process = subprocess.Popen(
-        command(cluster, state_dir, "--balance", *more), stdout=subprocess.PIPE, text=True
-    )
+    with _telling(command(cluster, state_dir, "--balance", *more)) as (process, told):
+        try:
+            yield process, told
+        finally:
+            killed = process.poll() is None
+            process.kill()
+            process.wait()
+            if killed:
+                subprocess.run(command(cluster, state_dir, "--restore"), check=False, timeout=60)
+
+
+@contextmanager
+def observing(cluster: RealPulsar, state_dir: Path, *more: str) -> Iterator[list[dict[str, Any]]]:
+    """Run the command without moves; yields what it has told so far."""
+    with _telling(command(cluster, state_dir, *more)) as (_, told):
+        yield told
+
+
+@contextmanager
+def _telling(
+    argv: list[str],
+) -> Iterator[tuple[subprocess.Popen[str], list[dict[str, Any]]]]:
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
     told: list[dict[str, Any]] = []
 
     def listen() -> None:
@@ -45,14 +65,11 @@ def balancing(
     try:
         yield process, told
     finally:
-        killed = process.poll() is None
         process.kill()
         process.wait()
         reader.join()
         assert process.stdout is not None
         process.stdout.close()
-        if killed:
-            subprocess.run(command(cluster, state_dir, "--restore"), check=False, timeout=60)
 
 
 def command(cluster: RealPulsar, state_dir: Path, *more: str) -> list[str]:
