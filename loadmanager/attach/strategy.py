@@ -147,15 +147,15 @@ class GreedyRate(Strategy):
 
 
 def _full_for_now(samples: Samples) -> Flags:
-    """Return which brokers are above the mean, with passing traffic."""
-    brief = [sample.passing for sample in samples.values()]
-    whole = [
-        total((sample.total, one)) for sample, one in zip(samples.values(), brief, strict=True)
-    ]
-    rates = np.array([(one.msgs_per_s, one.bytes_per_s) for one in whole], dtype=float)
-    passes = np.array([one.msgs_per_s > 0 for one in brief], dtype=bool)
-    above: Flags = np.any(rates > (1.0 + CLOSE_ENOUGH) * rates.mean(axis=0), axis=1) & passes
-    return above
+    """Return which brokers are above the mean by their passing traffic."""
+    lasting = [sample.total for sample in samples.values()]
+    whole = [total((sample.total, sample.passing)) for sample in samples.values()]
+    above: list[Flags] = []
+    for rates in (lasting, whole):
+        one = np.array([(each.msgs_per_s, each.bytes_per_s) for each in rates], dtype=float)
+        above.append(one > (1.0 + CLOSE_ENOUGH) * one.mean(axis=0))
+    found: Flags = np.any(above[1] & ~above[0], axis=1)
+    return found
 
 
 def even_out(
