@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 from attach_process import AttachProcess, attached
 from click.testing import CliRunner, Result
-from fake_pulsar import CONFIGURATION, FakeBroker, FakePulsar, answer, running
+from fake_pulsar import CONFIGURATION, FakeBroker, FakePulsar, answer, metrics, running
 
 from loadmanager.attach.dispatching import ACTIVE_WINDOWS, SampledOwners
 from loadmanager.attach.pulsar_balancer import SHEDDING, SWITCHES
@@ -111,6 +111,33 @@ def test_it_goes_on_until_it_is_even_and_stays_so(pulsar: FakePulsar) -> None:
         assert process.wait() == 0
     assert sorted(len(one.topics) for one in pulsar.brokers) == [2, 3, 3]
     assert pulsar.dynamic == {}
+
+
+def test_what_clients_of_moved_bundles_catch_up_moves_nothing(pulsar: FakePulsar) -> None:
+    """Between the first and the second look after a move each topic gets six times as much more."""
+    looks: dict[str, int] = {}
+    for number, broker in enumerate(pulsar.brokers[1:]):
+        stays = f"persistent://bench/stays-{number}/topic"
+        broker.owned.append(f"bench/stays-{number}/0x00000000_0xffffffff")
+        broker.topics[stays], broker.grows[stays] = [0.0] * 4, (50.0, 100.0, 5_000.0, 10_000.0)
+        looks[stays] = 2
+
+        async def look(_: web.Request, broker: FakeBroker = broker) -> web.StreamResponse:
+            for topic, counted in broker.topics.items():
+                looks[topic] = looks.get(topic, 0) + 1
+                if looks[topic] == 2:
+                    broker.topics[topic] = [
+                        one + 6 * more
+                        for one, more in zip(counted, broker.grows[topic], strict=True)
+                    ]
+            return metrics(broker)
+
+        broker.instead["/metrics/"] = look
+    with balancing(pulsar, "--interval", "1") as process:
+        process.until("no move that is allowed makes it better", times=2)
+        process.terminate()
+        assert process.wait() == 0
+    assert len(tasks("\n".join(process.lines), "serving")) == 4
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
