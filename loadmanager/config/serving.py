@@ -59,6 +59,15 @@ class PulsarSettings(Section):
     """Client certificate. Empty: none."""
     key_file: str = ""
     """Private key of certificate_file."""
+    oauth2_key_file: str = ""
+    """In place of token_file: JSON file of OAuth2 client credentials, as Pulsar's clients read it.
+    Empty: none."""
+    oauth2_issuer_url: HttpUrl = ""
+    """Issuer of tokens. Empty: issuer_url of oauth2_key_file."""
+    oauth2_audience: str = ""
+    """Audience that the issuer expects. Empty: none is sent."""
+    oauth2_scope: str = ""
+    """Scope that the issuer expects. Empty: none is sent."""
 
 
 def pulsar_contradictions(
@@ -75,6 +84,9 @@ def pulsar_contradictions(
         if getattr(broker, key):
             expected = 'no value, because [broker] kind is "pulsar"; [pulsar] says how it is asked'
             yield Contradiction.of(f"broker.{key}", expected, kind)
+    if pulsar.token_file and pulsar.oauth2_key_file:
+        expected = "no value beside token_file"
+        yield Contradiction.of("pulsar.oauth2_key_file", expected, "pulsar.token_file")
     if bool(pulsar.certificate_file) != bool(pulsar.key_file):
         key = "key_file" if pulsar.certificate_file else "certificate_file"
         expected = "a value: certificate_file and key_file belong together"

@@ -1,9 +1,11 @@
 """What a Pulsar broker answers about topics, and what is none of its answers."""
 
+import asyncio
 import json
 import socket
 import ssl
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from loadmanager.adapters.pulsar_admin import (
     AnswerRefused,
     NotPulsar,
     PulsarAdmin,
+    RequestFailed,
     Unanswered,
 )
 from loadmanager.adapters.pulsar_admin.lookups import (
@@ -92,6 +95,76 @@ async def test_topics_of_a_bundle_lie_in_it(pulsar: FakePulsar, admin: PulsarAdm
         assert {str(one) for one in found} == expected
     told(pulsar, "/admin/v2/persistent/bench/skew", ["no topic", 7])
     assert await read_topics(admin, pulsar.url, parse_bundle(bundle)) == ()
+
+
+@asynccontextmanager
+async def listening(answer: bytes) -> AsyncIterator[int]:
+    """Give the port of a listener that answers anything with these bytes, and closes."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(handle, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1]
+
+
+ALERT = b"\x15\x03\x03\x00\x02\x02\x50"
+HEAD = b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n"
+HTML = HEAD % (b"502 Bad Gateway", 15) + b"<html>\x1b[31m</"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "answer", "why"),
+    [
+        (
+            "https",
+            HEAD % (b"200 OK", 0),
+            "does not answer in TLS; expected the port of webServiceP",
+        ),
+        ("http", ALERT, "does not answer in HTTP; on a port with TLS, expected https://"),
+        ("http", b"", "closed the connection without an answer; on a port with TLS, expected"),
+        ("http", HEAD % (b"200 OK", 9) + b"{}", "the answer ended before it was complete"),
+        (
+            "http",
+            HTML,
+            r"answered 502 \(a page of HTML, as a proxy or another service does: name a",
+        ),
+        ("http", HEAD % (b"500 x", 8) + b"a\x1b[31mb\xff", r"answered 500 \(a\?\[31mb.\)$"),
+        ("http", HEAD % (b"200 OK", 6) + b"\x1b]0;x\x07", "answered .]0;x.; expected the JSON of"),
+    ],
+)
+async def test_what_is_no_broker_is_named_in_one_line_of_text(
+    admin: PulsarAdmin, scheme: str, answer: bytes, why: str
+) -> None:
+    async with listening(answer) as port:
+        with pytest.raises(RequestFailed, match=why) as refused:
+            await admin.json(f"{scheme}://127.0.0.1:{port}")
+    text = str(refused.value)
+    assert text.isprintable()
+    assert "object at" not in text
+
+
+async def test_a_host_that_is_not_found_is_named_with_the_option(admin: PulsarAdmin) -> None:
+    with pytest.raises(Unanswered, match="or --address for brokers that are named for the inside"):
+        await admin.json("http://broker-0.pulsar.invalid:8080")
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        *("http://[::1/", "http://h:99999/", "http://h:x/", "//", "http://", "\udc80", "ftp://h/"),
+        *("http://\udc80:8080/", "http://" + "a" * 70 + ".com/", "javascript:1", "", "http://a b/"),
+    ],
+)
+async def test_an_odd_redirect_fails_one_request_alone(admin: PulsarAdmin, location: str) -> None:
+    head = f"HTTP/1.1 307 x\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n"
+    async with listening(head.encode("utf-8", errors="surrogateescape")) as port:
+        with pytest.raises(RequestFailed) as refused:
+            await admin.json(f"http://127.0.0.1:{port}/a")
+    assert str(refused.value).isprintable()
 
 
 async def test_an_address_where_nobody_listens_is_named_in_one_line(admin: PulsarAdmin) -> None:

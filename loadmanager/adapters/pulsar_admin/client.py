@@ -1,7 +1,7 @@
 """Requests to the admin REST of Pulsar's brokers, bounded in time and size.
 
 Each request goes to a broker's own address. Redirects are followed only to brokers of the
-cluster, because the token is sent along.
+cluster, because the token is sent along, and never from TLS to plain HTTP.
 """
 
 import asyncio
@@ -9,17 +9,21 @@ import errno
 import json
 import os
 import ssl
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urljoin, urlsplit
 
 import aiohttp
 
 from loadmanager.core.errors import LoadManagerError
+
+if TYPE_CHECKING:
+    from loadmanager.adapters.pulsar_admin.oauth2 import ClientCredentials
 
 
 class PulsarAdminError(LoadManagerError):
@@ -29,7 +33,7 @@ class PulsarAdminError(LoadManagerError):
 class RightMissing(PulsarAdminError):
     """401 or 403: the token or certificate is missing, expired, or lacks the permission.
 
-    Any further request would get the same answer.
+    Any further request gets the same answer until somebody renews it.
     """
 
 
@@ -61,6 +65,8 @@ _MOST_REASON: Final = 200
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _RIGHTS: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 _DONE: Final = frozenset({HTTPStatus.OK, HTTPStatus.NO_CONTENT})
+_MOST_SHOWN: Final = 60
+_NO_HTTP: Final = "on a port with TLS, expected https://, with a client certificate if required"
 
 Method = Literal["GET", "PUT", "POST", "DELETE"]
 
@@ -69,17 +75,25 @@ Method = Literal["GET", "PUT", "POST", "DELETE"]
 class Access:
     """Credentials and timeouts of requests to brokers.
 
-    The token's file is read at each request. Without ``tls`` the authorities of the system are
-    trusted. Metrics may have hundreds of megabytes, and a broker answers an unload after closing
-    all topics of a bundle, so both have a timeout of their own.
+    The token's file is read at each request; ``oauth2`` is used in its place. Without ``tls`` the
+    authorities of the system are trusted. Metrics may have hundreds of megabytes, and a broker
+    answers an unload after closing all topics of a bundle, so both have a timeout of their own.
+    ``addresses`` are ``host:port`` or URLs that an operator names for the ``host:port`` of brokers.
     """
 
     token_file: Path | None = None
+    oauth2: "ClientCredentials | None" = None
     tls: ssl.SSLContext | None = None
+    addresses: Mapping[str, str] = field(default_factory=dict)
     connect_timeout_s: float = 3.0
     timeout_s: float = 10.0
     metrics_timeout_s: float = 60.0
     change_timeout_s: float = 660.0
+
+    @property
+    def secret(self) -> bool:
+        """Whether requests carry what nobody else may read."""
+        return self.token_file is not None or self.oauth2 is not None
 
 
 @dataclass(slots=True)
@@ -92,12 +106,14 @@ class Cost:
 class PulsarAdmin:
     """Sends requests to brokers; one object for a whole run, to be closed at its end.
 
-    ``known`` are the ``host:port`` of brokers that redirects may lead to, ``missing_until_s`` URLs
-    without content, with the time until which they are not read again.
+    ``known`` are the ``host:port`` of brokers that redirects may lead to. ``reached`` are the URLs
+    of brokers as lookups name them, by the ``host:port`` in URLs of requests and redirects.
+    ``missing_until_s`` are URLs without content, with the time until which they are not read again.
     """
 
     access: Access
     known: Collection[str] = ()
+    reached: dict[str, str] = field(default_factory=dict)
     missing_until_s: dict[str, float] = field(default_factory=dict)
     cost: Cost = field(default_factory=Cost)
     _session: aiohttp.ClientSession | None = None
@@ -122,7 +138,7 @@ class PulsarAdmin:
             return json.loads(text)
         except (ValueError, RecursionError):
             raise NotPulsar(
-                f"{url}: answered {text[:60]!r}; expected the JSON of a Pulsar broker"
+                f"{url}: answered {shown(text)}; expected the JSON of a Pulsar broker"
             ) from None
 
     async def text(self, url: str) -> str:
@@ -172,18 +188,25 @@ class PulsarAdmin:
     async def _answer(
         self, url: str, timeout_s: float, method: Method = "GET", body: str = ""
     ) -> AsyncIterator[aiohttp.ClientResponse]:
+        url, renewed = self.reachable(url), False
         for _ in range(_MOST_REDIRECTS + 1):
+            token = await self._token()
             try:
                 async with asyncio.timeout(timeout_s):
                     async with self._connected().request(
                         method,
                         url,
                         data=body or None,
-                        headers=self._headers(method),
+                        headers=_headers(method, token),
                         allow_redirects=False,
                         ssl=self.access.tls or True,
                     ) as answer:
                         self.cost.requests += 1
+                        oauth2 = self.access.oauth2
+                        if answer.status == HTTPStatus.UNAUTHORIZED and oauth2 and not renewed:
+                            oauth2.refused(token)
+                            renewed = True
+                            continue
                         if answer.status not in _REDIRECTS:
                             await self._check(url, answer, method)
                             yield answer
@@ -191,20 +214,10 @@ class PulsarAdmin:
                         url = self._redirect(url, answer.headers.get("Location", ""))
             except TimeoutError:
                 raise Unanswered(f"{url}: no answer within {timeout_s:g} s") from None
-            except aiohttp.ClientResponseError as error:
-                raise NotPulsar(f"{url}: not valid HTTP ({error.message})") from None
-            # The error number of a refused certificate is that of TLS, not an errno.
-            except aiohttp.ClientSSLError as error:
-                raise Unanswered(f"{url}: {error}") from None
-            except aiohttp.ClientConnectorError as error:
-                # aiohttp's own text mentions "ssl:default" even for plain HTTP.
-                code, text = error.errno or 0, error.strerror
-                why = os.strerror(code) if code in errno.errorcode else text
-                raise Unanswered(
-                    f"{url}: cannot connect ({why}); expected a broker's web service there"
-                ) from None
-            except aiohttp.ClientError as error:
-                raise Unanswered(f"{url}: {error}") from None
+            except aiohttp.ClientResponseError:
+                raise NotPulsar(f"{url}: does not answer in HTTP; {_NO_HTTP}") from None
+            except (aiohttp.ClientError, UnicodeError) as error:
+                raise Unanswered(f"{printable(url)}: {why_failed(error)}") from None
         raise AnswerRefused(f"{url}: more than {_MOST_REDIRECTS} redirects")
 
     async def _chunks(
@@ -222,7 +235,8 @@ class PulsarAdmin:
         if answer.status == HTTPStatus.OK or (method != "GET" and answer.status in _DONE):
             return
         said = (await answer.content.read(_MOST_REASON)).decode("utf-8", errors="replace")
-        why = f"{url}: answered {answer.status} ({' '.join(said.split()) or answer.reason})"
+        said = shown(said or answer.reason or "", most=_MOST_REASON)
+        why = f"{url}: answered {answer.status} ({said})"
         if answer.status in _RIGHTS:
             what = "read" if method == "GET" else "change"
             raise RightMissing(
@@ -232,15 +246,34 @@ class PulsarAdmin:
 
     def _redirect(self, url: str, location: str) -> str:
         """Raises `AnswerRefused`: it is no broker of the cluster, and gets no token."""
-        target = urljoin(url, location)
-        here, there = urlsplit(url), urlsplit(target)
-        known = there.netloc == here.netloc or there.netloc in self.known
-        if not location or not known or there.scheme not in {here.scheme, "https"}:
+        here = urlsplit(url)
+        try:
+            target = urljoin(url, location)
+            netloc = urlsplit(target).netloc
+        except ValueError:
+            target = netloc = ""
+        names = {here.netloc, *self.known, *self.reached, *self.access.addresses}
+        known = netloc in names and target.isprintable()
+        target = self.reachable(target)
+        if not location or not known or urlsplit(target).scheme not in {here.scheme, "https"}:
             raise AnswerRefused(
-                f"{url}: redirects to {location or 'nowhere'}, which is no broker of this cluster; "
-                "if a proxy stands before the brokers, name a broker itself"
+                f"{url}: redirects to {printable(location) or 'nowhere'}, which is no broker of "
+                "this cluster; if a proxy stands before the brokers, name a broker itself"
             )
         return target
+
+    def reachable(self, url: str) -> str:
+        """Return the URL at which a request for ``url`` is sent; never http for https."""
+        for names in (self.access.addresses, self.reached, self.access.addresses):
+            scheme, _, rest = url.partition("://")
+            netloc, slash, path = rest.partition("/")
+            found = names.get(netloc)
+            if found is not None:
+                base = found if "://" in found else f"{scheme}://{found}"
+                url = f"{base}{slash}{path}"
+                if names is self.access.addresses:
+                    break
+        return url
 
     def _connected(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -252,17 +285,81 @@ class PulsarAdmin:
             )
         return self._session
 
-    def _headers(self, method: Method) -> dict[str, str]:
-        headers = {"Accept-Encoding": "gzip"}
-        if method != "GET":
-            headers["Content-Type"] = "application/json"
-        if self.access.token_file is not None:
-            try:
-                token = self.access.token_file.read_text(encoding="utf-8").strip()
-            except (OSError, UnicodeDecodeError) as error:
-                why = error.strerror if isinstance(error, OSError) else str(error)
-                raise RightMissing(
-                    f"{self.access.token_file}: {why}; expected a file with a token"
-                ) from None
-            headers["Authorization"] = f"Bearer {token}"
-        return headers
+    async def _token(self) -> str:
+        """Return the token to send, "" for none. Raises `RightMissing`: there is none now."""
+        access = self.access
+        if access.oauth2 is not None:
+            return await access.oauth2.token(self._connected(), access.tls, access.timeout_s)
+        if access.token_file is None:
+            return ""
+        try:
+            token, why = access.token_file.read_text(encoding="ascii").strip(), "no token"
+        except (OSError, UnicodeDecodeError) as error:
+            token, why = "", str(error.strerror if isinstance(error, OSError) else "no ASCII")
+        if not token or not token.isprintable():
+            raise RightMissing(f"{access.token_file}: {why}; expected a file with a token")
+        return token
+
+
+def _headers(method: Method, token: str) -> dict[str, str]:
+    headers = {"Accept-Encoding": "gzip"}
+    if method != "GET":
+        headers["Content-Type"] = "application/json"
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    return headers
+
+
+def confidential(url: str) -> bool:
+    """Return whether a secret that is sent there stays so: with TLS, or on this host."""
+    try:
+        parts = urlsplit(url)
+        local = parts.hostname == "localhost" or ip_address(parts.hostname or "").is_loopback
+    except ValueError:
+        return url.startswith("https://")
+    return parts.scheme == "https" or (parts.scheme == "http" and local)
+
+
+def printable(text: str) -> str:
+    """Return a text in one line, with ``?`` for what a terminal would not show as it is."""
+    return "".join(one if one.isprintable() else "?" for one in " ".join(text.split()))
+
+
+def shown(text: str, most: int = _MOST_SHOWN) -> str:
+    """Return the begin of an answer that was not expected, in one line."""
+    if text.lstrip().startswith("<"):
+        return "a page of HTML, as a proxy or another service does: name a broker itself"
+    return printable(text[:most]) or "nothing"
+
+
+def why_failed(error: Exception) -> str:
+    """Return why a request failed, without the bytes and objects in the texts of libraries."""
+    match error:
+        case aiohttp.ClientConnectorCertificateError(certificate_error=wrong):
+            text = (
+                wrong.verify_message
+                if isinstance(wrong, ssl.SSLCertVerificationError)
+                else str(wrong)
+            )
+            why = (
+                f"certificate verify failed ({text}); expected a certificate for this host name, "
+                "of an authority in the CA file or of the system"
+            )
+        case aiohttp.ClientConnectorSSLError():
+            why = "does not answer in TLS; expected the port of webServicePortTls, or http://"
+        case aiohttp.ClientConnectorDNSError():
+            why = (
+                f"cannot find the host ({error.strerror}); expected a name that is known here, or "
+                "--address for brokers that are named for the inside of their network"
+            )
+        case aiohttp.ClientConnectorError():
+            code = error.errno or 0
+            text = os.strerror(code) if code in errno.errorcode else str(error.strerror)
+            why = f"cannot connect ({text}); expected a broker's web service there"
+        case aiohttp.InvalidURL() | UnicodeError():
+            why = "no valid URL; expected http:// or https:// with host and port"
+        case aiohttp.ClientPayloadError():
+            why = "the answer ended before it was complete"
+        case _:
+            why = f"closed the connection without an answer; {_NO_HTTP}"
+    return why
