@@ -5,17 +5,19 @@ placed just before. So a namespace that many clients begin to use at once may en
 brokers.
 """
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from time import monotonic
 from typing import Final
 
-from loadmanager.adapters.pulsar_admin import PulsarAdmin
+from loadmanager.adapters.pulsar_admin import PulsarAdmin, RequestFailed
 from loadmanager.adapters.pulsar_admin.lookups import (
     read_anti_affinity_group,
     read_boundaries,
     read_namespaces,
+    read_tenants,
 )
 from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.observation import Rules
@@ -26,6 +28,9 @@ from loadmanager.core.bundle_traffic import CHANGE_EVENTS, BundleTraffic, topics
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, namespace_of
 from loadmanager.core.plan import Cause
 from loadmanager.core.policies import open_to
+
+MOST_TENANTS: Final = 50
+"""Tenants whose namespaces are read in one round."""
 
 MOST_BUNDLES: Final = 128
 """A namespace with more bundles is left to Pulsar: each placement takes a lookup."""
@@ -39,7 +44,7 @@ _MOST_COORDINATORS: Final = 64
 @dataclass(slots=True)
 class NewNamespaces:
     admin: PulsarAdmin
-    _known: frozenset[Namespace] | None = None
+    _known: dict[str, frozenset[Namespace] | None] | None = None
     _until_s: dict[Namespace, float] = field(default_factory=dict)
 
     async def proposals(
@@ -51,17 +56,12 @@ class NewNamespaces:
     ) -> tuple[Proposal, ...]:
         """Return a broker for each bundle of a new namespace that no broker serves.
 
-        A namespace counts as new for a minute. Namespaces that the rules exclude, that have an
-        anti-affinity group or more than `MOST_BUNDLES` bundles are left to Pulsar. Nothing is
-        proposed while a broker has no sample, because it may serve such a bundle. Raises
+        A namespace counts as new for a minute after it is first read. Those that the rules exclude,
+        that have an anti-affinity group or more than `MOST_BUNDLES` bundles are left to Pulsar.
+        Nothing is proposed while a broker has no sample, because it may serve such a bundle. Raises
         `PulsarAdminError`: namespaces, bundles or groups cannot be read.
         """
-        listed = await read_namespaces(self.admin, url)
-        now_s = monotonic()
-        if self._known is not None:
-            for name in listed - self._known:
-                self._until_s[name] = now_s + _TRIED_FOR_S
-        self._known = listed
+        listed, now_s = await self._list(url), monotonic()
         self._until_s = {
             name: until_s
             for name, until_s in self._until_s.items()
@@ -71,12 +71,37 @@ class NewNamespaces:
             return ()
         found: list[Proposal] = []
         for name in sorted(self._until_s):
-            placed = await self._of(url, name, cluster, samples, rules)
+            try:
+                placed = await self._of(url, name, cluster, samples, rules)
+            except RequestFailed:
+                continue
             if placed is None:
                 del self._until_s[name]
             else:
                 found += placed
         return tuple(found)
+
+    async def _list(self, url: str) -> frozenset[Namespace]:
+        """Return the namespaces; read those of tenants not read yet, and of those read longest ago.
+
+        The namespaces of a tenant that is there at the start are not new when they are first read.
+        """
+        tenants = await read_tenants(self.admin, url)
+        known, unread = (self._known or {}), None if self._known is None else frozenset[Namespace]()
+        new = {one: unread for one in tenants if one not in known}
+        self._known = {**new, **{one: known[one] for one in known if one in set(tenants)}}
+        due = list(self._known)[:MOST_TENANTS]
+        reading = (read_namespaces(self.admin, url, one) for one in due)
+        found = await asyncio.gather(*reading, return_exceptions=True)
+        for tenant, names in zip(due, found, strict=True):
+            before = self._known[tenant] = self._known.pop(tenant)
+            if isinstance(names, frozenset):
+                self._known[tenant] = names
+                fresh = frozenset() if before is None else names - before
+                self._until_s |= dict.fromkeys(fresh, monotonic() + _TRIED_FOR_S)
+            elif not isinstance(names, RequestFailed):
+                raise names
+        return frozenset().union(*(names or () for names in self._known.values()))
 
     async def _of(
         self,

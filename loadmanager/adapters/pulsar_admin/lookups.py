@@ -1,3 +1,4 @@
+import json
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from http import HTTPStatus
@@ -5,7 +6,12 @@ from time import monotonic
 from typing import Any, Final
 from urllib.parse import quote
 
-from loadmanager.adapters.pulsar_admin.client import AnswerRefused, NotPulsar, PulsarAdmin
+from loadmanager.adapters.pulsar_admin.client import (
+    AnswerRefused,
+    NotPulsar,
+    PulsarAdmin,
+    shown,
+)
 from loadmanager.core.bundle_traffic import topics_in
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName, MalformedContent
@@ -52,8 +58,12 @@ async def read_partitions(admin: PulsarAdmin, url: str, topic: TopicName) -> int
     answer = await admin.json(where, absent=_ABSENT, instead={"partitions": 0})
     count = answer.get("partitions") if isinstance(answer, dict) else None
     if not isinstance(count, int) or isinstance(count, bool) or count < 0:
-        raise NotPulsar(f"{where}: answered {answer!r:.60}; expected a number of partitions")
+        raise NotPulsar(f"{where}: answered {_shown(answer)}; expected a number of partitions")
     return count
+
+
+def _shown(answer: Any) -> str:
+    return shown(json.dumps(answer))
 
 
 async def read_boundaries(admin: PulsarAdmin, url: str, namespace: Namespace) -> Boundaries | None:
@@ -70,18 +80,21 @@ async def read_boundaries(admin: PulsarAdmin, url: str, namespace: Namespace) ->
         return Boundaries(namespace, tuple(int(str(one), 16) for one in bounds or ()))
     except (ValueError, InvalidName):
         raise NotPulsar(
-            f"{where}: answered {answer!r:.60}; expected the boundaries of bundles"
+            f"{where}: answered {_shown(answer)}; expected the boundaries of bundles"
         ) from None
 
 
-async def read_namespaces(admin: PulsarAdmin, url: str) -> frozenset[Namespace]:
+async def read_tenants(admin: PulsarAdmin, url: str) -> list[str]:
+    return await _names(admin, f"{url}/admin/v2/tenants")
+
+
+async def read_namespaces(admin: PulsarAdmin, url: str, tenant: str) -> frozenset[Namespace]:
+    """Return the namespaces of a tenant, none if it was deleted in the meantime."""
     found: set[Namespace] = set()
-    for tenant in await _names(admin, f"{url}/admin/v2/tenants"):
-        where = f"{url}/admin/v2/namespaces/{quote(tenant, safe='')}"
-        # A tenant that was deleted in the meantime has none.
-        for name in await _names(admin, where, absent=_ABSENT):
-            with suppress(InvalidName):
-                found.add(parse_namespace(name))
+    where = f"{url}/admin/v2/namespaces/{quote(tenant, safe='')}"
+    for name in await _names(admin, where, absent=_ABSENT):
+        with suppress(InvalidName):
+            found.add(parse_namespace(name))
     return frozenset(found)
 
 
