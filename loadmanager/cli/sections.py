@@ -1,4 +1,5 @@
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import click
 
@@ -56,6 +57,22 @@ class SectionedGroup(click.Group):
             rows = [(name.ljust(widest), _sentence(self.commands[name])) for name in names]
             with formatter.section(title):
                 formatter.write_dl(rows)
+
+
+class SectionedCommand(click.Command):
+    """A command whose help lists options by section; ``sections`` has the first option of each."""
+
+    sections: Mapping[str, str] = MappingProxyType({})
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        title, rows = "Options", dict[str, list[tuple[str, str]]]()
+        for parameter in self.get_params(ctx):
+            title = self.sections.get(parameter.name or "", title)
+            if (row := parameter.get_help_record(ctx)) is not None:
+                rows.setdefault(title, []).append(row)
+        for title, listed in rows.items():
+            with formatter.section(title):
+                formatter.write_dl(listed)
 
 
 def _sentence(command: click.Command) -> str:
