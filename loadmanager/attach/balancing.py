@@ -8,13 +8,12 @@ from time import monotonic
 from typing import Final, Protocol
 
 from loadmanager.adapters.pulsar_admin import (
-    PulsarAdmin,
     PulsarAdminError,
     RequestFailed,
     RightMissing,
 )
 from loadmanager.adapters.pulsar_admin.lookups import read_boundaries
-from loadmanager.attach.discovery import PulsarCluster, addresses, discover_at_any
+from loadmanager.attach.discovery import MIXED, ClusterReader, PulsarCluster, addresses
 from loadmanager.attach.dispatching import Dispatcher
 from loadmanager.attach.left_out import Changes, HeldTargets
 from loadmanager.attach.mandate import Mandate
@@ -37,6 +36,8 @@ SPLIT_WINDOWS: Final = 3
 
 _RESTORE_TRIES: Final = 3
 _RESTORE_PAUSE_S: Final = 2.0
+REFUSED_S: Final = 300.0
+"""Time after which rounds that are refused for lack of a right end the balancing."""
 
 
 class Log(Protocol):
@@ -56,14 +57,14 @@ class Stopped(LoadManagerError):
 class Balancer:
     """Balances one cluster until asked to stop.
 
-    If the broker at ``url`` does not answer, the others are tried. For ``settle_s`` after a broker
-    joined, left or restarted nothing moves. Maintenance windows are compared with the local time
-    ``now``. ``course``, as ``log`` records it, is stored for the next controller. ``unread`` is
-    called with why a round has no observation.
+    For ``settle_s`` after a broker joined, left or restarted nothing moves, nor in a round in which
+    a right is missing; after ``refused_s`` of such rounds it ends. Maintenance windows are compared
+    with the local time ``now``. ``course``, as ``log`` records it, is stored for the next
+    controller, and so are the brokers. ``unread`` is called with why a round has no
+    observation.
     """
 
-    admin: PulsarAdmin
-    url: str
+    reader: ClusterReader
     rules: Rules
     budget: MoveBudget
     interval_s: float
@@ -76,23 +77,26 @@ class Balancer:
     strategy: Strategy = GREEDY
     course: Course = field(default_factory=Course)
     unread: Callable[[str], None] = lambda _: None
-    _urls: tuple[str, ...] = ()
+    refused_s: float = REFUSED_S
     _changes: Changes = field(init=False)
     _targets: HeldTargets = field(init=False)
     _oversized: dict[BundleId, int] = field(default_factory=dict)
     _more_windows: int = SPLIT_WINDOWS - 1
     _goes_on: bool = False
+    _brokers: tuple[BrokerId, ...] = ()
+    _refusal: RightMissing | None = None
+    _refused_since_s: float = float("inf")
     _observer: Observer = field(init=False)
     _new: NewNamespaces = field(init=False)
     _sampler: Sampler = field(init=False)
     _address: Callable[[BrokerId], str] = field(init=False)
+    _dispatcher: Dispatcher = field(init=False)
 
     def __post_init__(self) -> None:
-        self._address = addresses(self.url)
-        self._observer = Observer(self.admin, self.strategy)
-        self._new = NewNamespaces(self.admin)
-        self._sampler = Sampler(self.admin, self._address, self.strategy.hosts)
-        self._urls = (self.url,)
+        admin, self._address = self.reader.admin, addresses(self.reader.url)
+        self._observer = Observer(admin, self.strategy)
+        self._new = NewNamespaces(admin)
+        self._sampler = Sampler(admin, self._address, self.strategy.hosts)
         self._changes = Changes(self.settle_s)
         self._targets = HeldTargets(self.pulsar_balancer.state)
 
@@ -103,26 +107,18 @@ class Balancer:
         controller was elected; `Stopped`: Pulsar's own balancer was switched on, or a permission is
         missing; `LoadManagerError`: it cannot begin, or the prior settings cannot be restored.
         """
-        dispatcher = Dispatcher(
-            admin=self.admin,
-            address=self._address,
-            cluster=cluster,
-            budget=self.budget,
-            stopping=self.stopping,
-            mandate=self.mandate,
-            log=self._log_task,
-        )
+        self._dispatcher = self._dispatching(cluster)
         try:
-            self._know(cluster)
+            await self._know(cluster)
             await StoredBudget(self.budget, self.pulsar_balancer.state).resume()
             self._note(await self.course.resume(self.pulsar_balancer.state, self._now_ms()))
-            await self.pulsar_balancer.begin(self.url, cluster, take_over=take_over)
+            await self.pulsar_balancer.begin(self.reader, cluster, take_over=take_over)
             self.log.event("Pulsar's own shedding and automatic splits are off")
             await self._sampler.sample(cluster)
             while not self.stopping.is_set() and (rounds is None or rounds > 0):
                 if await self._waited():
                     break
-                with_moves = await self._round(dispatcher, last=rounds == 1)
+                with_moves = await self._round_unless_refused(last=rounds == 1)
                 rounds = rounds if rounds is None or self._goes_on else rounds - 1
                 if with_moves and rounds != 0:
                     # What clients catch up within the first window after moves is no rate.
@@ -131,45 +127,70 @@ class Balancer:
                         self._note_restarts(samples)
                         if wait and await self._waited():
                             break
+            if self._refusal is not None and not self.stopping.is_set():
+                raise self._refusal
         except RightMissing as error:
             raise Stopped(f"stopped: {error}") from None
         finally:
-            dispatcher.close()
+            self._dispatcher.close()
             if not await self.mandate.hands_over():
                 await self._restore()
+
+    def _dispatching(self, cluster: PulsarCluster) -> Dispatcher:
+        return Dispatcher(
+            admin=self.reader.admin,
+            address=self._address,
+            cluster=cluster,
+            budget=self.budget,
+            stopping=self.stopping,
+            mandate=self.mandate,
+            log=self._log_task,
+        )
 
     async def _waited(self) -> bool:
         with suppress(TimeoutError):
             await asyncio.wait_for(self.stopping.wait(), self.interval_s)
         return self.stopping.is_set()
 
-    async def _round(self, dispatcher: Dispatcher, *, last: bool) -> PulsarCluster | None:
+    async def _round_unless_refused(self, *, last: bool) -> PulsarCluster | None:
+        """Raises `RightMissing`: it has been missing for too long."""
         self._goes_on = False
         try:
-            cluster, url = await discover_at_any(self.admin, self._urls)
-            self._know(cluster)
-            if others := switched_on(cluster):
-                raise Stopped(f"stopped: {others}; two balancers undo each other's moves")
-            samples, missing = await self._sampler.sample(cluster)
-            self._note_restarts(samples)
-            dispatcher.window(samples)
-            left_out = await self._left_out(dispatcher)
-            seen = await self._observer.observe(
-                url,
-                cluster,
-                {broker: one for broker, one in samples.items() if broker not in left_out},
-                {**missing, **left_out},
-                self.rules,
-            )
-            if self.rules.place_new and cluster.manager == "modular":
-                placements = await self._new.proposals(url, cluster, samples, self.rules)
-                placements = tuple(one for one in placements if one.target not in left_out)
-                seen = replace(seen, placements=placements)
-        except RequestFailed as error:
+            with_moves = await self._round(last=last)
+        except PulsarAdminError as error:
+            if isinstance(error, RightMissing):
+                self._refusal, now_s = error, monotonic()
+                self._refused_since_s = min(self._refused_since_s, now_s)
+                if now_s - self._refused_since_s >= self.refused_s:
+                    raise
             self.unread(str(error))
             self.log.event(f"nothing moves in this round: {error}")
             return None
-        stuck, half_used = dispatcher.stuck, self.budget.half_used(monotonic())
+        self._refusal, self._refused_since_s = None, float("inf")
+        return with_moves
+
+    async def _round(self, *, last: bool) -> PulsarCluster | None:
+        cluster = await self.reader.read()
+        await self._know(cluster)
+        if others := switched_on(cluster):
+            raise Stopped(f"stopped: {others}; two balancers undo each other's moves")
+        samples, missing = await self._sampler.sample(cluster)
+        self._note_restarts(samples)
+        self._dispatcher.window(samples)
+        left_out = await self._left_out()
+        url = self.reader.url
+        seen = await self._observer.observe(
+            url,
+            cluster,
+            {broker: one for broker, one in samples.items() if broker not in left_out},
+            {**missing, **left_out},
+            self.rules,
+        )
+        if self.rules.place_new and cluster.manager == "modular":
+            placements = await self._new.proposals(url, cluster, samples, self.rules)
+            placements = tuple(one for one in placements if one.target not in left_out)
+            seen = replace(seen, placements=placements)
+        stuck, half_used = self._dispatcher.stuck, self.budget.half_used(monotonic())
         seen = replace(
             seen,
             proposals=tuple(
@@ -203,7 +224,7 @@ class Balancer:
         seen = replace(seen, splits=await self._allowed(url, lasting))
         if not (seen.placements or seen.proposals or seen.splits):
             return None
-        return cluster if await self._carried_out(dispatcher, seen) else None
+        return cluster if await self._carried_out(seen) else None
 
     def _now_ms(self) -> int:
         return round(self.now().timestamp() * 1000)
@@ -212,7 +233,7 @@ class Balancer:
         if trouble:
             self.log.event(trouble)
 
-    async def _carried_out(self, dispatcher: Dispatcher, seen: Observation) -> bool:
+    async def _carried_out(self, seen: Observation) -> bool:
         """Carry out orders; store the budget before and after. Return whether it was stored first.
 
         Nothing is carried out if the budget cannot be stored before.
@@ -224,7 +245,7 @@ class Balancer:
             self.log.event(f"nothing moves in this round: {error}")
             return False
         try:
-            await dispatcher.carry_out(seen)
+            await self._dispatcher.carry_out(seen)
         finally:
             if not self.mandate.lapsed():
                 try:
@@ -238,10 +259,10 @@ class Balancer:
             self._targets.add(task.target, f"it owned {task.bundle} without serving its topics")
         self.log.task(task, why)
 
-    async def _left_out(self, dispatcher: Dispatcher) -> Mapping[BrokerId, str]:
+    async def _left_out(self) -> Mapping[BrokerId, str]:
         """Return the brokers that take no part by name, and why."""
         held = dict(self._changes.held(monotonic()))
-        for bundle, move in dispatcher.stuck.items():
+        for bundle, move in self._dispatcher.stuck.items():
             held[move.target] = f"{move.source} does not release {bundle}, which is to move to it"
         try:
             await self._targets.refresh()
@@ -261,7 +282,7 @@ class Balancer:
             namespace = namespace_of(one.bundle)
             try:
                 if namespace not in counts:
-                    boundaries = await read_boundaries(self.admin, url, namespace)
+                    boundaries = await read_boundaries(self.reader.admin, url, namespace)
                     counts[namespace] = most if boundaries is None else len(boundaries.bundles)
             except RequestFailed as error:
                 self.log.event(f"{one.bundle} is not split: {error}")
@@ -274,9 +295,18 @@ class Balancer:
                 self.log.event(f"{one.bundle} is not split: {why} (--most-bundles)")
         return tuple(allowed)
 
-    def _know(self, cluster: PulsarCluster) -> None:
+    async def _know(self, cluster: PulsarCluster) -> None:
+        if cluster.manager not in {MIXED, self._dispatcher.cluster.manager}:
+            self._dispatcher.close()
+            self._dispatcher = self._dispatching(cluster)
         self._changes.listed(cluster.brokers, monotonic())
-        self._urls = (self.url, *(self._address(one) for one in cluster.brokers))
+        if cluster.brokers == self._brokers or self.mandate.lapsed():
+            return
+        self._brokers = cluster.brokers
+        try:
+            await self.pulsar_balancer.state.know(self.reader.urls)
+        except StateUnusable as error:
+            self.log.event(f"the list of brokers is not stored: {error}")
 
     def _note_restarts(self, samples: Mapping[BrokerId, BrokerSample]) -> None:
         for broker, sample in samples.items():
@@ -285,10 +315,13 @@ class Balancer:
 
     async def _holds(self, seen: Observation) -> dict[HeldReason, str]:
         """Return why nothing may move now, empty if it may; raises `Deposed`."""
-        if why := await self.mandate.confirm():
-            return {HeldReason.LEADERSHIP: why}
-        if why := await self.pulsar_balancer.state.paused():
-            return {HeldReason.PAUSED: why}
+        for reason, why in (
+            (HeldReason.LEADERSHIP, await self.mandate.confirm()),
+            (HeldReason.PAUSED, await self.pulsar_balancer.state.paused()),
+            (HeldReason.MIGRATION, seen.cluster.migration),
+        ):
+            if why:
+                return {reason: why}
         now_s, changed_s = monotonic(), self._changes.last_s
         settling = now_s < changed_s + self.settle_s
         began_s = min((one.began_s for one in seen.samples.values()), default=float("-inf"))
@@ -308,11 +341,10 @@ class Balancer:
         """Raises `LoadManagerError`: no broker restored them; the prior settings stay stored."""
         for left in reversed(range(_RESTORE_TRIES)):
             try:
-                _, url = await discover_at_any(self.admin, self._urls)
-                for line in await self.pulsar_balancer.restore(url):
+                for line in await self.pulsar_balancer.restore(self.reader):
                     self.log.event(line)
             except PulsarAdminError as error:
-                if isinstance(error, RightMissing) or not left:
+                if not left:
                     self.log.event(
                         f"Pulsar's settings are not restored ({error}); "
                         "run loadmanager attach --restore as soon as it answers"

@@ -1,6 +1,8 @@
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from time import monotonic
 from typing import Final, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -9,17 +11,18 @@ from loadmanager.adapters.pulsar_admin import (
     NotPulsar,
     PulsarAdmin,
     PulsarAdminError,
-    RequestFailed,
     RightMissing,
 )
-from loadmanager.adapters.pulsar_admin.lookups import read_isolation
+from loadmanager.adapters.pulsar_admin.lookups import read_isolation, read_own_urls
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import BrokerId, parse_broker
+from loadmanager.core.load import BrokerUrls
 from loadmanager.core.policies import NO_POLICIES, Policies
 
 Answer = TypeVar("Answer")
 
-RUNTIME: Final = "/admin/v2/brokers/configuration/runtime"
+CONFIGURATION: Final = "/admin/v2/brokers/configuration"
+RUNTIME: Final = f"{CONFIGURATION}/runtime"
 _MOST_BROKERS: Final = 10_000
 FAILURE_DOMAINS: Final = "failureDomainsEnabled"
 BALANCER_KEYS: Final = (
@@ -32,9 +35,17 @@ BALANCER_KEYS: Final = (
 BUFFERS: Final = "metricsBufferResponse"
 """Pulsar's setting with which brokers repeat a page of metrics, by default for up to a minute."""
 
+MANAGER: Final = "loadManagerClassName"
+_TOPICS: Final = "exposeTopicLevelMetricsInPrometheus"
 _HOST_INTERVAL_MINUTES: Final = "loadBalancerHostUsageCheckIntervalMinutes"
+MIXED: Final = "mixed"
+_SHOWN: Final = (MANAGER, BUFFERS, *BALANCER_KEYS)
+_SETTINGS_S: Final = 60.0
+"""Time until the settings of all brokers are read again if nothing is seen to change."""
+
 _USUAL_HOST_INTERVAL_S: Final = 60.0
-_FLAGS: Final = {"true": True, "false": False}
+_REPORTS: Final = {"LocalBrokerData": "modular", "LoadReport": "simple"}
+_NO_URLS: Final = BrokerUrls(http_url="")
 _MANAGERS: Final = {
     "ModularLoadManagerImpl": "modular",
     "ModularLoadManagerWrapper": "modular",
@@ -49,9 +60,13 @@ class PulsarCluster:
     """A cluster as the broker that answered describes it.
 
     Attributes:
-        manager: ``modular``, ``extensible``, ``simple``, or the class name of another manager.
+        manager: ``modular``, ``extensible``, ``simple``, or the class name of another manager;
+            ``mixed`` if brokers differ.
+        managers: the kind that runs, by broker that reports its settings.
         settings: of Pulsar's own balancer, by broker that reports them.
+        dynamic: settings that are overridden.
         topic_metrics: whether ``/metrics/`` has a line for each topic; None if unknown.
+        encrypted: whether brokers are asked with TLS.
         silent: the reason, by broker that did not report its settings.
         isolation: isolation policies of namespaces; empty if they were not read.
         host_interval_s: seconds between two measurements of a broker's host.
@@ -61,18 +76,31 @@ class PulsarCluster:
     brokers: tuple[BrokerId, ...]
     version: str = ""
     manager: str = "unknown"
+    managers: Mapping[BrokerId, str] = field(default_factory=dict)
     settings: Mapping[BrokerId, Mapping[str, str]] = field(default_factory=dict)
+    dynamic: Mapping[str, str] = field(default_factory=dict)
     topic_metrics: bool | None = None
+    encrypted: bool = False
     silent: Mapping[BrokerId, str] = field(default_factory=dict)
     isolation: Policies = NO_POLICIES
     host_interval_s: float = _USUAL_HOST_INTERVAL_S
 
     def differing(self, key: str) -> Mapping[str, tuple[BrokerId, ...]]:
-        found: dict[str, tuple[BrokerId, ...]] = {}
-        for broker, settings in self.settings.items():
-            value = settings.get(key, "")
-            found[value] = (*found.get(value, ()), broker)
-        return found
+        return _by_value({broker: one.get(key, "") for broker, one in self.settings.items()})
+
+    @property
+    def migration(self) -> str:
+        """That brokers run different load managers, between which nothing moves, else ""."""
+        kinds = sorted(_by_value(self.managers).items()) if self.manager == MIXED else []
+        some = "; ".join(f"{kind}: {', '.join(names[:3])}" for kind, names in kinds)
+        return f"brokers run different load managers ({some})" if kinds else ""
+
+
+def _by_value(values: Mapping[BrokerId, str]) -> Mapping[str, tuple[BrokerId, ...]]:
+    found: dict[str, tuple[BrokerId, ...]] = {}
+    for broker, value in values.items():
+        found[value] = (*found.get(value, ()), broker)
+    return found
 
 
 def addresses(url: str) -> Callable[[BrokerId], str]:
@@ -82,38 +110,172 @@ def addresses(url: str) -> Callable[[BrokerId], str]:
 
 
 async def discover(admin: PulsarAdmin, url: str) -> PulsarCluster:
-    """Return the cluster of the broker at ``url``; raises as `describe`."""
-    cluster = await describe(admin, url)
-    return replace(cluster, isolation=await read_isolation(admin, url, cluster.name))
+    """Return the cluster of the broker at ``url``; raises as `ClusterReader.read`."""
+    return await ClusterReader(admin, (url,)).read()
 
 
-async def describe(admin: PulsarAdmin, url: str) -> PulsarCluster:
-    """Return the cluster of the broker at ``url``, without its isolation policies.
+@dataclass(slots=True)
+class ClusterReader:
+    """Reads one cluster again and again, at any broker that answers.
 
-    Raises `PulsarAdminError`: it does not answer as a Pulsar broker, or refuses the request; the
-    message names the missing permission.
+    ``urls`` are those to ask, the one that answered last first. The settings of brokers are kept
+    for a minute, unless the list of brokers or a dynamic setting changes.
     """
-    runtime = await read_runtime(admin, url)
-    name = runtime["clusterName"]
-    brokers = await read_brokers(admin, url, name)
-    admin.known = set(brokers)
-    version = await read_version(admin, url)
-    address = addresses(url)
-    answers, silent = await ask_each(brokers, lambda one: read_runtime(admin, address(one)))
-    settings = {
-        broker: {key: one.get(key, "") for key in (*BALANCER_KEYS, BUFFERS)}
-        for broker, one in answers.items()
-    }
-    return PulsarCluster(
-        name=name,
-        brokers=brokers,
-        version=version,
-        manager=manager_of(runtime.get("loadManagerClassName", "")),
-        settings=settings,
-        topic_metrics=_FLAGS.get(runtime.get("exposeTopicLevelMetricsInPrometheus", "")),
-        silent=silent,
-        host_interval_s=_host_interval_s(runtime.get(_HOST_INTERVAL_MINUTES, "")),
-    )
+
+    admin: PulsarAdmin
+    urls: tuple[str, ...]
+    with_isolation: bool = True
+    _cluster: PulsarCluster | None = None
+    _settings: dict[BrokerId, Mapping[str, str]] = field(default_factory=dict)
+    _kinds: dict[BrokerId, str] = field(default_factory=dict)
+    _read_s: float = float("-inf")
+    _given: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._given = self.urls
+
+    @property
+    def url(self) -> str:
+        return self.urls[0]
+
+    def add(self, urls: Iterable[str]) -> None:
+        encrypted = self.url.startswith("https:")
+        self.urls = _distinct(
+            *self.urls, *(one for one in urls if "https:" in one or not encrypted)
+        )
+
+    def forget(self) -> None:
+        """Read the settings of all brokers at the next time."""
+        self._read_s = float("-inf")
+
+    async def at_any(self, ask: Callable[[str], Awaitable[Answer]]) -> Answer:
+        """Return the first answer. Raises `PulsarAdminError`: no broker gave one."""
+        failed: list[PulsarAdminError] = []
+        for url in self.urls:
+            try:
+                answer = await ask(url)
+            except PulsarAdminError as error:
+                failed.append(error)
+            else:
+                self.urls = _distinct(url, *self.urls)
+                return answer
+        raise next((one for one in failed if isinstance(one, RightMissing)), failed[0])
+
+    async def read(self) -> PulsarCluster:
+        """Return the cluster as it is now.
+
+        Raises `PulsarAdminError`: no broker answers as a Pulsar broker, or all refuse the request;
+        the message names the missing permission.
+        """
+        cluster = await self.at_any(self._read)
+        named = map(addresses(self.url), cluster.brokers)
+        self.urls = _distinct(self.url, *self._given, *map(self.admin.reachable, named))
+        return cluster
+
+    async def _read(self, url: str) -> PulsarCluster:
+        admin, former = self.admin, self._cluster
+        if former is None:
+            runtime = await read_runtime(admin, url)
+            _prefer_tls(admin, url, runtime.get("webServicePortTls", ""))
+        name = runtime["clusterName"] if former is None else former.name
+        brokers = await read_brokers(admin, url, name)
+        admin.known = set(brokers)
+        dynamic = await read_dynamic(admin, url)
+        isolation = await read_isolation(admin, url, name) if self.with_isolation else NO_POLICIES
+        version = "" if former is None else former.version
+        fresh = monotonic() < self._read_s + _SETTINGS_S
+        if not fresh or former is None or (former.brokers, former.dynamic) != (brokers, dynamic):
+            self._read_s = monotonic()
+            self._settings = {}
+            self._kinds = {one: kind for one, kind in self._kinds.items() if one in brokers}
+            version = await read_version(admin, url)
+        unread = [one for one in brokers if one not in self._settings]
+        silent = await self._read_settings(url, unread)
+        known = self._settings
+        if not known:
+            raise NotPulsar(next(iter(silent.values())))
+        managers = {one: self._kinds.get(one) or manager_of(known[one][MANAGER]) for one in known}
+        kinds, figures = set(managers.values()), {one[_TOPICS] for one in known.values()}
+        interval = next(iter(known.values()))[_HOST_INTERVAL_MINUTES]
+        self._cluster = PulsarCluster(
+            name=name,
+            brokers=brokers,
+            version=version,
+            manager=MIXED if len(kinds) > 1 else kinds.pop(),
+            managers=managers,
+            settings={one: {key: known[one][key] for key in _SHOWN} for one in known},
+            dynamic=dynamic,
+            topic_metrics=False if "false" in figures else figures == {"true"} or None,
+            encrypted=admin.reachable(url).startswith("https:"),
+            silent=silent,
+            isolation=isolation,
+            host_interval_s=_host_interval_s(interval),
+        )
+        return self._cluster
+
+    async def _read_settings(self, url: str, brokers: list[BrokerId]) -> Mapping[BrokerId, str]:
+        """Read settings and addresses of brokers; return the reason by broker without them."""
+        admin, address = self.admin, addresses(url)
+        confidential = admin.access.secret or admin.reachable(url).startswith("https:")
+        former = {} if self._cluster is None else self._cluster.silent
+        if confidential:
+            lost = [one for one in brokers if one not in admin.reached or one in former]
+            await locate(admin, url, lost)
+        answers, silent = await ask_each(brokers, lambda one: read_runtime(admin, address(one)))
+        if silent and not confidential and await locate(admin, url, silent):
+            more, silent = await ask_each(silent, lambda one: read_runtime(admin, address(one)))
+            answers |= more
+        unknown = [one for one in answers if one not in self._kinds]
+        kinds, _ = await ask_each(unknown, lambda one: read_manager(admin, address(one)))
+        self._kinds |= kinds
+        for broker, runtime in answers.items():
+            kept = (_TOPICS, _HOST_INTERVAL_MINUTES, *_SHOWN)
+            self._settings[broker] = {key: runtime.get(key, "") for key in kept}
+        return silent
+
+
+def _distinct(*urls: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(urls))
+
+
+def _prefer_tls(admin: PulsarAdmin, url: str, port: str) -> None:
+    """Have a broker that offers TLS asked with it where a token is sent."""
+    parts, digits = urlsplit(url), re.search(r"\d+", port)
+    if admin.access.secret and parts.scheme == "http" and digits is not None:
+        host = parts.netloc.rpartition(":")[0] if parts.port else parts.netloc
+        admin.reached[parts.netloc] = f"https://{host}:{digits[0]}"
+
+
+async def locate(admin: PulsarAdmin, url: str, brokers: Iterable[BrokerId]) -> bool:
+    """Look up where brokers are reached, at ``url``; return whether that is known of any.
+
+    Their ids name the plain port also where there is one with TLS, and the host for the inside of
+    the cluster also where listeners are advertised. A token is sent to the plain port only if the
+    lookup names no other, and not at all if ``url`` itself is asked with TLS.
+    """
+    encrypted, names = admin.reachable(url).startswith("https:"), tuple(brokers)
+    found, _ = await ask_each(names, lambda one: read_own_urls(admin, url, one))
+    for broker in names:
+        urls = found.get(broker, _NO_URLS)
+        base, netloc = urls.http_url, _netloc(urls.http_url)
+        if encrypted or (admin.access.secret and urls.http_url_tls):
+            base, netloc = urls.http_url_tls, _netloc(urls.http_url_tls, "https")
+            if not netloc:
+                base, netloc = f"https://{broker}", broker
+        if netloc:
+            admin.reached[broker] = base.rstrip("/")
+            admin.reached[netloc] = admin.access.addresses.get(broker, admin.reached[broker])
+    return bool(found)
+
+
+def _netloc(url: str, *schemes: str) -> str:
+    """Return host and port of a URL that a lookup named, "" if it is none of these schemes."""
+    try:
+        parts = urlsplit(url)
+        sound = parts.scheme in (schemes or ("http", "https")) and parts.port != 0
+    except ValueError:
+        return ""
+    return parts.netloc if sound else ""
 
 
 async def ask_each(
@@ -134,17 +296,6 @@ async def ask_each(
     return answers, failed
 
 
-async def discover_at_any(admin: PulsarAdmin, urls: Iterable[str]) -> tuple[PulsarCluster, str]:
-    """Return the first cluster that answers, and its URL; raises as `discover` at the first one."""
-    first: PulsarAdminError | None = None
-    for url in urls:
-        try:
-            return await discover(admin, url), url
-        except RequestFailed as error:
-            first = first or error
-    raise first or NotPulsar("expected the URL of a broker")
-
-
 async def read_runtime(admin: PulsarAdmin, url: str) -> Mapping[str, str]:
     where = f"{url}{RUNTIME}"
     try:
@@ -155,7 +306,8 @@ async def read_runtime(admin: PulsarAdmin, url: str) -> Mapping[str, str]:
         if error.status:
             raise NotPulsar(f"{error}; expected the admin REST of a Pulsar broker") from None
         raise
-    if not isinstance(found, dict) or not isinstance(found.get("clusterName"), str):
+    name = found.get("clusterName") if isinstance(found, dict) else None
+    if not isinstance(name, str) or not name or not name.isprintable():
         raise NotPulsar(f"{where}: no clusterName; expected the settings of a Pulsar broker")
     return {key: value for key, value in found.items() if isinstance(value, str)}
 
@@ -172,6 +324,27 @@ async def read_brokers(admin: PulsarAdmin, url: str, cluster: str) -> tuple[Brok
         return tuple(sorted(map(parse_broker, names)))
     except InvalidName as error:
         raise NotPulsar(f"{where}: {error}") from None
+
+
+async def read_dynamic(admin: PulsarAdmin, url: str) -> Mapping[str, str]:
+    where = f"{url}{CONFIGURATION}/values"
+    found = await admin.json(where)
+    if not isinstance(found, dict):
+        raise NotPulsar(f"{where}: expected the dynamic settings of a Pulsar cluster")
+    return {key: value for key, value in found.items() if isinstance(value, str)}
+
+
+async def read_manager(admin: PulsarAdmin, url: str) -> str:
+    """Return the kind of manager by the load report that it makes, "" if it makes none.
+
+    A broker that cannot create the manager that is configured runs the simple one.
+    """
+    try:
+        found = await admin.json(f"{url}/admin/v2/broker-stats/load-report")
+    except AnswerRefused:
+        return ""
+    report = found.get("loadReportType") if isinstance(found, dict) else None
+    return _REPORTS.get(report, "") if isinstance(report, str) else ""
 
 
 async def read_version(admin: PulsarAdmin, url: str) -> str:

@@ -7,7 +7,7 @@ from time import monotonic
 from typing import Final
 
 from loadmanager.adapters.clock import SystemClock
-from loadmanager.adapters.pulsar_admin import PulsarAdmin
+from loadmanager.adapters.pulsar_admin import PulsarAdmin, RightMissing
 from loadmanager.adapters.pulsar_admin.move_order import Move
 from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.mandate import Mandate
@@ -106,8 +106,9 @@ class SampledOwners:
 class Dispatcher:
     """Proposes placements, moves and splits of one cluster within the limits, for one term.
 
-    Once ``stopping`` is set, no task begins; it is set here when an order fails for all bundles,
-    such as for a missing permission. ``log`` is called with each task in a new state, and why.
+    Once ``stopping`` is set, no task begins; it is set here at a defect of this program. After an
+    order that lacks a right, no further task of the round begins. ``log`` is called with each task
+    in a new state, and why.
     """
 
     admin: PulsarAdmin
@@ -176,6 +177,7 @@ class Dispatcher:
         splits = [one for one in seen.splits if one.bundle not in self._orders.uncut]
         proposed = (*seen.placements, *(splits or seen.proposals))
         self._why = {one.bundle: one.reason for one in proposed}
+        self._failures.clear()
         self._placing = frozenset(one.bundle for one in seen.placements)
         self._unfinished = None
         self._urgent = bool(seen.lost)
@@ -228,6 +230,8 @@ class Dispatcher:
     def _held(self, proposal: BundleTask) -> str:
         if self.stopping.is_set():
             return "asked to stop"
+        if self._failures:
+            return "another order was refused"
         if proposal.kind is TaskKind.PLACE:
             return ""  # It interrupts no client, so no limit on moves applies to it.
         if self._unfinished is not None:
@@ -258,5 +262,6 @@ class Dispatcher:
             self.log(task, self._why.get(task.bundle, ""))
 
     def _failed(self, error: BaseException) -> None:
-        self.stopping.set()
+        if not isinstance(error, RightMissing):
+            self.stopping.set()
         self._failures.append(error)

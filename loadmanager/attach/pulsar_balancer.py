@@ -7,25 +7,22 @@ restarted. A value that others changed in the meantime is left unchanged.
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Final
 from urllib.parse import quote
 
-from loadmanager.adapters.pulsar_admin import NotPulsar, PulsarAdmin
-from loadmanager.attach.discovery import PulsarCluster, describe
+from loadmanager.adapters.pulsar_admin import PulsarAdmin, PulsarAdminError
+from loadmanager.attach.discovery import (
+    CONFIGURATION,
+    ClusterReader,
+    PulsarCluster,
+    read_dynamic,
+)
 from loadmanager.attach.state import PriorSettings, State
 from loadmanager.core.errors import LoadManagerError
 
-CONFIGURATION: Final = "/admin/v2/brokers/configuration"
 _CHANGED_WITHIN_S: Final = 30.0
-
-
-async def read_dynamic(admin: PulsarAdmin, url: str) -> Mapping[str, str]:
-    where = f"{url}{CONFIGURATION}/values"
-    found = await admin.json(where)
-    if not isinstance(found, dict):
-        raise NotPulsar(f"{where}: expected the dynamic settings of a Pulsar cluster")
-    return {key: value for key, value in found.items() if isinstance(value, str)}
 
 
 async def write_dynamic(admin: PulsarAdmin, url: str, key: str, value: str | None) -> None:
@@ -40,7 +37,7 @@ async def write_dynamic(admin: PulsarAdmin, url: str, key: str, value: str | Non
 SHEDDING: Final = "loadBalancerSheddingEnabled"
 SWITCHES: Final = (SHEDDING, "loadBalancerAutoBundleSplitEnabled")
 _OFF: Final = "false"
-_PAUSE_S: Final = 0.2
+_PAUSE_S: Final = 1.0
 
 
 class BalancerNotOff(LoadManagerError):
@@ -49,15 +46,16 @@ class BalancerNotOff(LoadManagerError):
 
 @dataclass(frozen=True, slots=True)
 class PulsarBalancer:
-    admin: PulsarAdmin
     state: State
     settle_s: float = 10.0
     """Time within which brokers must apply a dynamic setting."""
     otherwise: str = "give --take-over"
     """The remedy, in the message of `BalancerNotOff`, if shedding is off without a controller."""
 
-    async def begin(self, url: str, cluster: PulsarCluster, *, take_over: bool) -> None:
-        """Store the settings, then switch the balancer off on all brokers.
+    async def begin(
+        self, reader: ClusterReader, cluster: PulsarCluster, *, take_over: bool
+    ) -> None:
+        """Store the settings, then switch the balancer off on all brokers, by any of them.
 
         Settings that an earlier controller stored and did not restore are not replaced.
 
@@ -67,7 +65,7 @@ class PulsarBalancer:
             StateUnusable: the settings cannot be stored; nothing was changed.
             PulsarAdminError: a setting cannot be read or changed.
         """
-        dynamic = await read_dynamic(self.admin, url)
+        dynamic = await _dynamic(reader)
         if await self.state.read() is None:
             if dynamic.get(SHEDDING) == _OFF and not take_over:
                 raise BalancerNotOff(
@@ -80,25 +78,26 @@ class PulsarBalancer:
             await self.state.write(PriorSettings(dynamic=prior, effective=effective))
         for key in SWITCHES:
             if dynamic.get(key) != _OFF:
-                await write_dynamic(self.admin, url, key, _OFF)
-        late = await self._until(url, dict.fromkeys(SWITCHES, _OFF))
+                await _write(reader, key, _OFF)
+        late = await self._until(reader, dict.fromkeys(SWITCHES, _OFF))
         if late:
             raise BalancerNotOff(
                 f"{cluster.name}: {'; '.join(late)} {self.settle_s:g} s after the order"
             )
 
-    async def restore(self, url: str) -> tuple[str, ...]:
-        """Restore all settings; return one line for each.
+    async def restore(self, reader: ClusterReader) -> tuple[str, ...]:
+        """Restore all settings, each at any broker that accepts it; return one line for each.
 
         Raises:
             StateUnusable: the stored settings cannot be read or removed.
-            PulsarAdminError: a setting cannot be read or changed; the stored settings stay.
+            PulsarAdminError: no broker accepts a setting; the others are restored, and the stored
+                settings stay.
         """
         prior = await self.state.read()
         if prior is None:
             return (f"nothing to restore: {self.state.where()} does not exist",)
-        dynamic = await read_dynamic(self.admin, url)
-        done: list[str] = []
+        dynamic, done = await _dynamic(reader), list[str]()
+        failed: PulsarAdminError | None = None
         for key, value in prior.dynamic.items():
             now = dynamic.get(key)
             if now == value:
@@ -106,26 +105,35 @@ class PulsarBalancer:
             elif now != _OFF:
                 done.append(f"{key}: {_shown(now)}, as set by others; left unchanged")
             else:
-                await self._put_back(url, key, value, prior.effective.get(key, ""))
-                done.append(f"{key}: {_shown(value)} again")
+                try:
+                    await self._put_back(reader, key, value, prior.effective.get(key, ""))
+                except PulsarAdminError as error:
+                    failed = error
+                else:
+                    done.append(f"{key}: {_shown(value)} again")
+        if failed is not None:
+            raise failed
         await self.state.remove()
         return tuple(done)
 
-    async def _put_back(self, url: str, key: str, value: str | None, effective: str) -> None:
-        await write_dynamic(self.admin, url, key, value)
+    async def _put_back(
+        self, reader: ClusterReader, key: str, value: str | None, effective: str
+    ) -> None:
+        await _write(reader, key, value)
         if value is not None or not effective:
             return
         # Older brokers keep the value of a removed override until they restart.
-        if await self._until(url, {key: effective}):
-            await write_dynamic(self.admin, url, key, effective)
-            await self._until(url, {key: effective})
-            await write_dynamic(self.admin, url, key, None)
+        if await self._until(reader, {key: effective}):
+            await _write(reader, key, effective)
+            await self._until(reader, {key: effective})
+            await _write(reader, key, None)
 
-    async def _until(self, url: str, wanted: Mapping[str, str]) -> tuple[str, ...]:
+    async def _until(self, reader: ClusterReader, wanted: Mapping[str, str]) -> tuple[str, ...]:
         """Wait until all brokers that answer apply settings; return those that do not in time."""
         until_s = monotonic() + self.settle_s
         while True:
-            cluster = await describe(self.admin, url)
+            reader.forget()
+            cluster = await reader.read()
             late = tuple(
                 f"{key} is {value} on {', '.join(brokers)}"
                 for key, right in wanted.items()
@@ -135,6 +143,14 @@ class PulsarBalancer:
             if not late or monotonic() >= until_s:
                 return late
             await asyncio.sleep(_PAUSE_S)
+
+
+async def _dynamic(reader: ClusterReader) -> Mapping[str, str]:
+    return await reader.at_any(partial(read_dynamic, reader.admin))
+
+
+async def _write(reader: ClusterReader, key: str, value: str | None) -> None:
+    await reader.at_any(lambda url: write_dynamic(reader.admin, url, key, value))
 
 
 def switched_on(cluster: PulsarCluster) -> str:

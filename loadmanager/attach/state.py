@@ -1,10 +1,12 @@
 """What must outlive a controller of one cluster, as texts in files or in ZooKeeper.
 
 These are the settings of Pulsar's own balancer from before it was switched off, whether moves are
-paused, the recent moves, the course of the balance, and targets that serve nothing. The prior
-settings are stored before anything is changed, and removed when everything is restored.
+paused, the recent moves, the course of the balance, targets that serve nothing, and the URLs of
+brokers. The prior settings are stored before anything is changed, and removed when everything is
+restored.
 """
 
+import asyncio
 import fcntl
 import json
 import os
@@ -54,6 +56,7 @@ class Part(Enum):
     MOVES = "moves", znodes.ATTACH_MOVES
     COURSE = "course", znodes.ATTACH_COURSE
     TARGETS = "targets", znodes.ATTACH_TARGETS
+    BROKERS = "brokers", znodes.ATTACH_BROKERS
 
 
 class State(ABC):
@@ -94,11 +97,31 @@ class State(ABC):
         text = await self.text(Part.PAUSED)
         return "" if text is None else text.strip() or "paused"
 
+    async def brokers(self) -> tuple[str, ...]:
+        """Return the URLs of brokers that were known last, none if they cannot be read."""
+        try:
+            text = await self.text(Part.BROKERS)
+        except StateUnusable:
+            return ()
+        return _urls(text or "")
+
+    async def know(self, urls: Collection[str]) -> None:
+        await self.keep(Part.BROKERS, json.dumps({"format": 1, "urls": list(urls)}))
+
     async def pause(self, why: str) -> None:
         await self.keep(Part.PAUSED, why)
 
     async def resume(self) -> None:
         await self.remove(Part.PAUSED)
+
+
+def _urls(text: str) -> tuple[str, ...]:
+    try:
+        found = json.loads(text)["urls"]
+    except (ValueError, RecursionError, LookupError, TypeError):
+        return ()
+    urls = found if isinstance(found, list) else []
+    return tuple(one for one in urls if isinstance(one, str) and one.startswith("http"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +164,27 @@ class StateFile(State):
             _sync(path.parent)
 
 
+def state_name(cluster: str) -> str:
+    return f"attach-{quote(cluster, safe='')}.json"
+
+
 def state_file(folder: Path, cluster: str) -> StateFile:
     """Create the folder if it is missing. Raises `StateUnusable`: it cannot be created."""
-    path = folder / f"attach-{quote(cluster, safe='')}.json"
+    path = folder / state_name(cluster)
     with _writable(path):
         folder.mkdir(parents=True, exist_ok=True)
     return StateFile(path)
+
+
+async def stored_brokers(folder: Path, urls: Collection[str]) -> tuple[str, ...]:
+    """Return the stored URLs of each cluster that one of these URLs is of."""
+    found: list[str] = []
+    files = await asyncio.to_thread(lambda: sorted(folder.glob("attach-*.brokers")))
+    for path in files:
+        stored = await StateFile(path.with_suffix(".json")).brokers()
+        if not set(urls).isdisjoint(stored):
+            found += stored
+    return tuple(found)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import click
 
 from loadmanager.cli.options import is_http_url, option
 from loadmanager.cli.pulsar_access import access_options
+from loadmanager.cli.sections import SectionedCommand
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.move_limits import MoveLimits
 from loadmanager.core.move_windows import InvalidWindow, MoveWindow, parse_window
@@ -31,20 +32,36 @@ def _parse_windows(
         raise click.BadParameter(str(error)) from None
 
 
-def _check_url(_context: click.Context, _option: click.Parameter, value: str) -> str:
-    if not is_http_url(value, without_path=True):
+def _parse_urls(_context: click.Context, _option: click.Parameter, value: str) -> tuple[str, ...]:
+    urls = tuple(one.strip().rstrip("/") for one in value.split(","))
+    if not all(is_http_url(one, without_path=True) for one in urls):
         raise click.BadParameter(f"{value!r}; expected http://host:port of any broker")
-    return value.rstrip("/")
+    if len({one.partition(":")[0] for one in urls}) > 1:
+        raise click.BadParameter(f"{value!r}; expected https:// for all of them, or for none")
+    return urls
 
 
-@click.command("attach")
+class _Attach(SectionedCommand):
+    sections = {  # noqa: RUF012 - never changed
+        "doctor": "Actions",
+        "split": "What --balance may do",
+        "config": "State, history, page and metrics",
+        "moves_per_minute": "Limits",
+        "strategy": "How moves are chosen",
+        "token_file": "How brokers are reached",
+    }
+
+
+@click.command("attach", cls=_Attach)
 @option(
     "--pulsar",
-    "url",
+    "urls",
     required=True,
     envvar="LOADMANAGER_PULSAR",
-    callback=_check_url,
-    help="The web service of any broker, such as http://broker-1:8080.",
+    callback=_parse_urls,
+    metavar="URL[,URL...]",
+    help="The web service of any broker, such as http://broker-1:8080, or of several, which are "
+    "tried in turn.",
 )
 @option(
     "--interval",

@@ -1,5 +1,6 @@
 import asyncio
 import os
+import shlex
 import signal
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -12,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
+from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin, RequestFailed
 from loadmanager.attach.admin_commands import commands
 from loadmanager.attach.balancing import Balancer
-from loadmanager.attach.discovery import addresses, discover
+from loadmanager.attach.discovery import ClusterReader, PulsarCluster, addresses
 from loadmanager.attach.hosts import Hosts
 from loadmanager.attach.left_out import HeldTargets
 from loadmanager.attach.mandate import Mandate
@@ -24,7 +25,14 @@ from loadmanager.attach.observing import Observer
 from loadmanager.attach.pulsar_balancer import PulsarBalancer
 from loadmanager.attach.sampled_loads import SampledLoads
 from loadmanager.attach.sampling import LONGEST_REPEATED_S, REPEATED, Sampler
-from loadmanager.attach.state import State, StateUnusable, locked_state, state_file
+from loadmanager.attach.state import (
+    State,
+    StateUnusable,
+    locked_state,
+    state_file,
+    state_name,
+    stored_brokers,
+)
 from loadmanager.attach.strategy import GreedyRate, PlannerStrategy, Strategy
 from loadmanager.cli.attach_log import (
     BalancerLog,
@@ -39,6 +47,7 @@ from loadmanager.config.planning import planner_of
 from loadmanager.config.strategies import go_together, not_together
 from loadmanager.core.bundle_traffic import CHANGE_EVENTS, SNAPSHOTS
 from loadmanager.core.even_rates import GREEDY_RATE
+from loadmanager.core.ids import BrokerId
 from loadmanager.core.move_limits import HeldReason, MoveBudget, MoveLimits
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.shedding import SHEDDERS, UniformLoadShedder
@@ -73,7 +82,7 @@ def strategy_of(options: Mapping[str, Any]) -> Strategy:
         name=name,
         # Attach itself decides when brokers come and go.
         planner=replace(planner, settings=replace(planner.settings, settle_s=0.0)),
-        loads=SampledLoads(addresses(options["url"]), planner.weights),
+        loads=SampledLoads(addresses(options["urls"][0]), planner.weights),
         # This shedder alone uses only traffic.
         hosts=None if isinstance(planner.shedder, UniformLoadShedder) else Hosts(options["cores"]),
         acts=options["balance"],
@@ -107,6 +116,7 @@ def _check_together(shedding: SheddingSettings, placement: PlacementSettings) ->
 
 class AttachActions:
     _admin: PulsarAdmin
+    _reader: ClusterReader
     _log: PrintedLog
     _metrics: AttachMetrics
     _overviews: AttachOverviews
@@ -114,12 +124,12 @@ class AttachActions:
     def __init__(self, access: Access, options: Mapping[str, Any]) -> None:
         self._access = access
         self._options = options
-        self._url: str = options["url"]
 
     async def run(self) -> int:
         """Raises `LoadManagerError`: it cannot be done; the message says why."""
         options = self._options
         self._admin = PulsarAdmin(self._access)
+        self._reader = ClusterReader(self._admin, options["urls"])
         self._log = PrintedLog(self._admin.cost, options["as_json"], options["verbose"])
         try:
             if options["restore"]:
@@ -152,27 +162,28 @@ class AttachActions:
         doctor = self._options["doctor"]
         strategy = strategy_of(self._options)
         hosts = Hosts(self._options["cores"], windows=1) if doctor else strategy.hosts
-        sampler = Sampler(self._admin, addresses(self._url), hosts)
+        sampler = Sampler(self._admin, addresses(self._reader.url), hosts)
         observer = Observer(self._admin, strategy)
-        cluster = await discover(self._admin, self._url)
+        cluster = await self._cluster()
         await sampler.sample(cluster)
         until_s = monotonic() + LONGEST_REPEATED_S
         with recording(self._options, cluster, strategy) as history:
             while True:
                 await asyncio.sleep(self._options["interval_s"])
-                cluster = await discover(self._admin, self._url)
+                cluster = await self._reader.read()
                 samples, missing = await sampler.sample(cluster)
                 repeated = self._options["once"] and REPEATED in missing.values()
                 if repeated and monotonic() < until_s:
                     continue  # There are no rates before the next page.
-                seen = await observer.observe(self._url, cluster, samples, missing, self._rules())
+                url = self._reader.url
+                seen = await observer.observe(url, cluster, samples, missing, self._rules())
                 strategy.record_choice()
                 if doctor:
-                    return int(print_findings(seen))
+                    return int(print_findings(seen, self._restore_command(cluster.name)))
                 show_window(self._metrics, seen)
                 self._overviews.round(seen, "")
                 if self._options["commands"]:
-                    click.echo("\n".join(commands(seen, addresses(self._url))))
+                    click.echo("\n".join(commands(seen, self._address)))
                 else:
                     print_window(
                         seen,
@@ -185,26 +196,47 @@ class AttachActions:
                 if self._options["once"]:
                     return 0
 
+    def _address(self, broker: BrokerId) -> str:
+        return self._admin.reachable(addresses(self._reader.url)(broker))
+
+    async def _cluster(self) -> PulsarCluster:
+        """Return the cluster as any broker describes it, given or known from before."""
+        if self._options["config"] is None:
+            known = await stored_brokers(self._options["state_dir"], self._options["urls"])
+            self._reader.add(known)
+        return await self._reader.read()
+
+    def _restore_command(self, cluster: str) -> str:
+        """Return the command that restores what a controller has stored, "" if nothing is."""
+        folder = self._options["state_dir"]
+        if not (folder / state_name(cluster)).exists():
+            return ""
+        urls, folder = ",".join(self._options["urls"]), shlex.quote(str(folder))
+        return f"loadmanager attach --pulsar {urls} --state-dir {folder} --restore"
+
     async def _restore(self) -> int:
-        cluster = await discover(self._admin, self._url)
-        async with self._idle_state(cluster.name) as state:
+        self._reader.with_isolation = False
+        async with self._idle_state() as state:
             await self._restore_settings(state)
         return 0
 
     async def _restore_settings(self, state: State) -> None:
-        for line in await PulsarBalancer(self._admin, state).restore(self._url):
+        self._reader.add(await state.brokers())
+        await self._reader.read()
+        for line in await PulsarBalancer(state).restore(self._reader):
             self._log.event(line)
 
     @asynccontextmanager
-    async def _idle_state(self, cluster: str) -> AsyncIterator[State]:
-        """Give the state of a cluster on which no controller acts now."""
+    async def _idle_state(self) -> AsyncIterator[State]:
+        """Give the state of the cluster, on which no controller acts now."""
         if self._options["config"] is None:
-            with locked_state(self._options["state_dir"], cluster) as state:
+            cluster = await self._cluster()
+            with locked_state(self._options["state_dir"], cluster.name) as state:
                 yield state
             return
         async with self._candidate() as standing:
             if leader := await standing.leads():
-                raise StateUnusable(f"{leader} balances {cluster}; expected no controller: end it")
+                raise StateUnusable(f"{leader} balances it; expected no controller: end it")
             yield standing.state
 
     def _candidate(self) -> AbstractAsyncContextManager["Candidate"]:
@@ -214,8 +246,9 @@ class AttachActions:
         return candidate(self._options["config"])
 
     async def _steer(self) -> int:
-        cluster = await discover(self._admin, self._url)
         if self._options["config"] is None:
+            self._reader.with_isolation = False
+            cluster = await self._cluster()
             await self._change(state_file(self._options["state_dir"], cluster.name))
         else:
             async with self._candidate() as standing:
@@ -239,17 +272,22 @@ class AttachActions:
         strategy_of(options)  # Faults of the options are reported before anything is changed.
         for number in _ENDS:
             asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-        cluster = await discover(self._admin, self._url)
+        try:
+            cluster = await self._cluster()
+        except RequestFailed:
+            if options["config"] is None:
+                raise
+            cluster = None  # Other brokers may be known in ZooKeeper.
         if stopping.is_set():
             return 0
-        if options["config"] is not None:
-            await self._balance_if_elected(stopping)
+        if cluster is None or options["config"] is not None:
+            await self._balance_if_elected(stopping, reached=cluster is not None)
             return 0
         with locked_state(options["state_dir"], cluster.name) as state:
             await self._led(state, stopping, Mandate())
         return 0
 
-    async def _balance_if_elected(self, stopping: asyncio.Event) -> None:
+    async def _balance_if_elected(self, stopping: asyncio.Event, *, reached: bool) -> None:
         from loadmanager.cli.attach_candidate import standing_until
 
         log, left = self._log, None
@@ -257,6 +295,9 @@ class AttachActions:
             async with standing_until(self._options["config"], stopping) as standing:
                 if standing is None:
                     return
+                if not reached:
+                    self._reader.add(await standing.state.brokers())
+                    await self._reader.read()
                 log.event(f"{standing.identity.broker} stands for election")
                 self._overviews.waits = partial(_waits_for, standing)
 
@@ -294,19 +335,21 @@ class AttachActions:
     async def _led(self, state: State, stopping: asyncio.Event, mandate: Mandate) -> None:
         options, metrics = self._options, self._metrics
         strategy = strategy_of(options)
-        cluster = await discover(self._admin, self._url)
+        # Anew in each term: brokers may run another load manager.
+        reader = ClusterReader(self._admin, self._reader.urls)
+        reader.add(await state.brokers())
+        cluster = await reader.read()
         with (
             recording(options, cluster, strategy, mandate.epoch) as history,
             self._overviews.steering.open(state, self._log.event),
         ):
             balancer = Balancer(
-                admin=self._admin,
-                url=self._url,
+                reader=reader,
                 rules=self._rules(move_partial=False),
                 budget=MoveBudget(self._limits()),
                 interval_s=options["interval_s"],
                 settle_s=options["settle_s"],
-                pulsar_balancer=PulsarBalancer(self._admin, state),
+                pulsar_balancer=PulsarBalancer(state),
                 log=BalancerLog(
                     printed=self._log,
                     metrics=metrics,

@@ -56,7 +56,7 @@ def recording(
         history = AttachHistory(
             sink=sink,
             strategy=strategy,
-            loads=strategy.loads or SampledLoads(addresses(options["url"])),
+            loads=strategy.loads or SampledLoads(addresses(options["urls"][0])),
             interval_s=options["interval_s"],
             most_moves=options["most_moves"],
             balances=options["balance"],
@@ -85,10 +85,11 @@ def _print_screen(seen: Observation, cost: Cost, summary: Iterable[str]) -> None
     click.echo(f"read with {cost.requests} requests and {cost.answer_bytes / 1e6:.1f} MB so far")
 
 
-def print_findings(seen: Observation) -> bool:
-    found = examine(seen)
+def print_findings(seen: Observation, restore: str) -> bool:
+    found = examine(seen, restore)
+    # Not cut to the terminal: remedies are to be copied.
     for line in (screen.title(seen), *screen.findings(found)):
-        click.echo(fitted(line, terminal_width()))
+        click.echo(line)
     return any(one.level == "problem" for one in found)
 
 

@@ -36,6 +36,9 @@ class HeldReason(StrEnum):
     BROKER = "broker"
     """Some brokers or bundles are left out, by name."""
 
+    MIGRATION = "migration"
+    """Brokers run different load managers."""
+
     LEADERSHIP = "leadership"
     """It is uncertain whether this controller leads."""
 

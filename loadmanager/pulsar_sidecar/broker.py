@@ -19,8 +19,10 @@ from loadmanager.adapters.pulsar_admin import (
 from loadmanager.adapters.pulsar_admin.lookups import read_own_urls, read_topics
 from loadmanager.adapters.pulsar_admin.ownership import read_owned
 from loadmanager.attach.discovery import (
+    MANAGER,
     PulsarCluster,
     addresses,
+    locate,
     manager_of,
     read_brokers,
     read_runtime,
@@ -39,7 +41,7 @@ log = structlog.get_logger()
 FIRST_WINDOW_S: Final = 1.0
 """Window of the first sample, without which a broker would look idle."""
 
-_KNOWN_FOR_S: Final = 30.0
+_KNOWN_FOR_S: Final = 60.0
 
 
 @dataclass(slots=True)
@@ -140,6 +142,12 @@ class PulsarBroker:
         rates = self._sample.topics
         return {topic: rates[name] for name, topic, _ in topics_in(bundle, rates)}
 
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The URLs at which the cluster may be asked, that of this broker first."""
+        others = (one for one in sorted(self.admin.known) if one != self.name)
+        return (self.url, *(self.admin.reachable(self.address(BrokerId(one))) for one in others))
+
     def address(self, broker: BrokerId) -> str:
         return self.url if broker == self.name else addresses(self.url)(broker)
 
@@ -155,13 +163,12 @@ class PulsarBroker:
         return samples.get(self.name)
 
     async def _know(self) -> None:
-        """Read the cluster's name once, and the brokers that redirects may name every 30 s."""
+        """Read the settings, and the brokers that redirects may name, once a minute."""
         if monotonic() < self._known_until_s:
             return
-        if not self.cluster:
-            runtime = self._settings = await read_runtime(self.admin, self.url)
-            self.claims = manager_of(runtime.get("loadManagerClassName", "")) != "extensible"
-            self.cluster = runtime["clusterName"]
+        runtime = self._settings = await read_runtime(self.admin, self.url)
+        self.claims = manager_of(runtime.get(MANAGER, "")) != "extensible"
+        self.cluster = runtime["clusterName"]
         self._version = await read_version(self.admin, self.url)
         brokers = await read_brokers(self.admin, self.url, self.cluster)
         if self.name not in brokers:
@@ -170,6 +177,9 @@ class PulsarBroker:
                 f"expected one of {', '.join(brokers[:8])}"
             )
         self.admin.known = set(brokers)
+        if self.admin.access.secret or self.url.startswith("https:"):
+            others = {*brokers} - {self.name} - self.admin.reached.keys()
+            await locate(self.admin, self.url, sorted(others))
         try:
             self._urls = await read_own_urls(self.admin, self.url, self.name)
         except AnswerRefused as error:

@@ -40,7 +40,7 @@ log = structlog.get_logger()
 CHECK_EVERY_S: Final = 5.0
 POLICIES_EVERY_S: Final = 30.0
 GROUPS_EVERY_S: Final = 300.0
-_LEAST_PAUSE_S: Final = 0.5
+_LEAST_PAUSE_S: Final = 1.0
 _PARALLEL: Final = 8
 _LOG_EVERY_S: Final = 60.0
 

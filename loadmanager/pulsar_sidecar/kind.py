@@ -13,13 +13,16 @@ import structlog
 
 from loadmanager.adapters.http.security.tls import ClientTls
 from loadmanager.adapters.pulsar_admin import Access, AnswerRefused, PulsarAdmin, PulsarAdminError
+from loadmanager.adapters.pulsar_admin.client import confidential
 from loadmanager.adapters.pulsar_admin.lookups import (
     read_boundaries,
     read_lookup,
     read_partitions,
 )
+from loadmanager.adapters.pulsar_admin.oauth2 import ClientCredentials
 from loadmanager.agent.agent import Agent
 from loadmanager.agent.load_reports import Publisher
+from loadmanager.attach.discovery import ClusterReader
 from loadmanager.attach.observation import Rules
 from loadmanager.common.context import Context
 from loadmanager.common.runtime_settings import RuntimeSettings
@@ -140,7 +143,8 @@ class BesidePulsar:
     ) -> tuple[Agent, OwnBundles]:
         async def restore() -> None:
             try:
-                log_restored(await balancer_of(context, self.broker).restore(self.broker.url))
+                reader = ClusterReader(self.broker.admin, self.broker.urls, with_isolation=False)
+                log_restored(await balancer_of(context).restore(reader))
             except LoadManagerError as error:
                 log.warning("pulsar.balancer.restore_failed", error=str(error))
 
@@ -172,10 +176,26 @@ def make_pulsar_broker(config: Config) -> PulsarBroker:
         tls = ClientTls(
             _path(settings.ca_file), _path(settings.certificate_file), _path(settings.key_file)
         ).context
-    access = Access(token_file=_path(settings.token_file), tls=tls)
+    oauth2 = None
+    if settings.oauth2_key_file:
+        oauth2 = ClientCredentials(
+            key_file=Path(settings.oauth2_key_file),
+            issuer_url=settings.oauth2_issuer_url,
+            audience=settings.oauth2_audience,
+            scope=settings.oauth2_scope,
+        )
+    url = settings.admin_url or config.broker.http_url
+    itself = urlsplit(url).netloc
+    access = Access(
+        token_file=_path(settings.token_file),
+        oauth2=oauth2,
+        tls=tls,
+        # On this host a token is safe without TLS, whose certificate rarely names 127.0.0.1.
+        addresses={itself: itself} if confidential(url) else {},
+    )
     return PulsarBroker(
         PulsarAdmin(access),
-        settings.admin_url or config.broker.http_url,
+        url,
         config.broker.id,
         _RULES.why_stays,
     )

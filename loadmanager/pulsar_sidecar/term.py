@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from loadmanager.adapters.pulsar_admin import Unanswered
-from loadmanager.attach.discovery import PulsarCluster, describe
+from loadmanager.attach.discovery import ClusterReader, PulsarCluster
 from loadmanager.attach.mandate import Elected
 from loadmanager.attach.observation import topic_loads
 from loadmanager.attach.orders import PulsarOrders, ordered_cut
@@ -155,7 +155,8 @@ class PulsarTerm:
         self._context = context
         self._broker = broker
         self._mandate = Elected(term, context.coordination, context.identity.broker)
-        self._pulsar_balancer = balancer_of(context, broker)
+        self._pulsar_balancer = balancer_of(context)
+        self._reader = ClusterReader(broker.admin, broker.urls, with_isolation=False)
         self._importer = Importer(context, broker, cluster)
         self._held = "it is not known yet whether Pulsar's own balancer is off"
         self.owners = ObservedOwners(context.cluster_state, context.clock)
@@ -207,20 +208,20 @@ class PulsarTerm:
         Raises `LoadManagerError`: it is not certain that the balancer is off; `Deposed`: another
         sidecar leads.
         """
-        url = self._broker.url
         if why := await self._mandate.confirm():
             self._hold(why)
             return off
         if not wanted:
             self._hold("balancing is off")
             if await self._pulsar_balancer.state.read() is not None:
-                log_restored(await self._pulsar_balancer.restore(url))
+                log_restored(await self._pulsar_balancer.restore(self._reader))
             return False
         if not off:
-            cluster = await describe(self._broker.admin, url)
-            await self._pulsar_balancer.begin(url, cluster, take_over=False)
+            cluster = await self._reader.read()
+            await self._pulsar_balancer.begin(self._reader, cluster, take_over=False)
             log.info("pulsar.balancer.disabled", cluster=cluster.name)
-        self._hold(switched_on(await describe(self._broker.admin, url)))
+        cluster = await self._reader.read()
+        self._hold(switched_on(cluster) or cluster.migration)
         return True
 
     def _failed(self, error: Exception) -> None:
@@ -235,9 +236,8 @@ class PulsarTerm:
             (log.warning if why else log.info)("balancing.moves.held", why=why)
 
 
-def balancer_of(context: Context, broker: PulsarBroker) -> PulsarBalancer:
+def balancer_of(context: Context) -> PulsarBalancer:
     return PulsarBalancer(
-        broker.admin,
         SharedState(context.coordination),
         settle_s=SETTLE_S,
         otherwise="delete that override, so that the leader finds what Pulsar is to have later",

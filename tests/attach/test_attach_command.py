@@ -87,6 +87,8 @@ def test_nothing_is_asked_but_by_get_and_nobody_is_told_anything(pulsar: FakePul
         "/admin/v2/clusters/research/namespaceIsolationPolicies",
         "/admin/v2/namespaces/bench/skew/antiAffinity",
         RUNTIME,
+        "/admin/v2/brokers/configuration/values",
+        "/admin/v2/broker-stats/load-report",
         *owned,
     }
 
@@ -176,7 +178,7 @@ def test_a_quiet_cluster_is_not_judged(pulsar: FakePulsar) -> None:
 def test_the_doctor_names_settings_with_commands_that_change_them(pulsar: FakePulsar) -> None:
     found = attach(pulsar, "--doctor")
     assert found.exit_code == 0, found.output
-    assert "--config loadBalancerSheddingEnabled --value false" in found.output
+    assert "Pulsar's own balancer acts until --balance or sidecars switch it off" in found.output
     pulsar.brokers[1].settings["loadBalancerSheddingEnabled"] = "false"
     found = attach(pulsar, "--doctor")
     assert found.exit_code == 1
@@ -184,7 +186,7 @@ def test_the_doctor_names_settings_with_commands_that_change_them(pulsar: FakePu
     pulsar.settings["loadBalancerSheddingEnabled"] = "false"
     found = attach(pulsar, "--doctor")
     assert "without attach --balance or sidecars no load manager balances" in found.output
-    assert "if none runs: pulsar-admin brokers delete-dynamic-config" in found.output
+    assert "in broker.conf, so it stays so after --balance" in found.output
 
 
 def test_the_doctor_finds_metrics_without_topics(pulsar: FakePulsar) -> None:

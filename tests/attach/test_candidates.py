@@ -129,6 +129,24 @@ def test_another_candidate_goes_on_after_the_leaders_kill(pulsar: FakePulsar, co
     assert pulsar.dynamic == {}
 
 
+def test_a_candidate_leads_while_the_one_broker_that_it_was_given_is_down(
+    pulsar: FakePulsar, config: Path
+) -> None:
+    with candidate(pulsar, config) as leader:
+        until(lambda: leader.says("are off"), leader)
+        os.kill(leader.popen.pid, signal.SIGKILL)
+        leader.popen.wait()
+    pulsar.brokers[0].down = True
+    with candidate(pulsar, config) as next_one:
+        until(lambda: next_one.says("are off"), next_one)
+        assert next_one.says("leads term 2")
+        os.kill(next_one.popen.pid, signal.SIGKILL)
+        next_one.popen.wait()
+    assert pulsar.dynamic == OFF
+    until(lambda: once(pulsar, config, "--restore").returncode == 0)
+    assert pulsar.dynamic == {}
+
+
 def test_an_ended_leader_leaves_the_settings_to_the_next(pulsar: FakePulsar, config: Path) -> None:
     with candidate(pulsar, config) as first:
         until(lambda: first.says("leads term 1"), first)

@@ -18,7 +18,7 @@ from fake_pulsar import FakePulsar
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
 from loadmanager.adapters.pulsar_admin.moves import BundleMover
 from loadmanager.attach.balancing import Balancer
-from loadmanager.attach.discovery import discover
+from loadmanager.attach.discovery import ClusterReader
 from loadmanager.attach.left_out import NOT_SERVED_S, Changes, HeldTargets
 from loadmanager.attach.observation import Observation, Rules
 from loadmanager.attach.pulsar_balancer import PulsarBalancer
@@ -107,16 +107,15 @@ async def rounds(
         **more,
     }
     balancer = Balancer(
-        admin=admin,
-        url=pulsar.url,
+        reader=ClusterReader(admin, (pulsar.url,)),
         interval_s=0.05,
-        pulsar_balancer=PulsarBalancer(admin, state),
+        pulsar_balancer=PulsarBalancer(state),
         log=told,
         stopping=asyncio.Event(),
         strategy=strategy,
         **values,
     )
-    await balancer.run(await discover(admin, pulsar.url), count, take_over=False)
+    await balancer.run(await balancer.reader.read(), count, take_over=False)
     await admin.close()
     return told, balancer, strategy
 
@@ -304,7 +303,7 @@ def test_metrics_say_why_nothing_moves(pulsar: FakePulsar, tmp_path: Path) -> No
 
 def unanswered(pulsar: FakePulsar, process: AttachProcess) -> None:
     for broker in pulsar.brokers:
-        broker.refuses("/admin/v2/brokers/configuration/runtime", 503, "shutting down")
+        broker.refuses("/admin/v2/brokers/research", 503, "shutting down")
     process.until("nothing moves in this round", times=2)
 
 

@@ -11,7 +11,7 @@ from waiting import eventually
 
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
 from loadmanager.attach.balancing import Balancer
-from loadmanager.attach.discovery import discover
+from loadmanager.attach.discovery import ClusterReader
 from loadmanager.attach.mandate import Elected, withdrawn
 from loadmanager.attach.observation import Observation, Rules
 from loadmanager.attach.pulsar_balancer import SWITCHES, PulsarBalancer
@@ -54,13 +54,12 @@ async def leader(pulsar: FakePulsar) -> AsyncIterator[tuple[Balancer, MemoryCoor
     admin = PulsarAdmin(Access(), known={one.name for one in pulsar.brokers})
     yield (
         Balancer(
-            admin=admin,
-            url=pulsar.url,
+            reader=ClusterReader(admin, (pulsar.url,)),
             rules=Rules(move_partial=False),
             budget=MoveBudget(MoveLimits()),
             interval_s=0.2,
             settle_s=0.0,
-            pulsar_balancer=PulsarBalancer(admin, SharedState(session)),
+            pulsar_balancer=PulsarBalancer(SharedState(session)),
             log=Told(),
             stopping=asyncio.Event(),
             mandate=Elected(Term(1, session.session.session_id), session, "attach-a:1"),
@@ -77,7 +76,7 @@ def told(balancer: Balancer) -> Told:
 
 
 async def run(balancer: Balancer, rounds: int = 1) -> None:
-    cluster = await discover(balancer.admin, balancer.url)
+    cluster = await balancer.reader.read()
     await balancer.run(cluster, rounds, take_over=False)
 
 
@@ -141,7 +140,7 @@ async def test_no_order_is_sent_while_the_session_may_be_gone(
 ) -> None:
     balancer, session = leader
     log = told(balancer)
-    balancer.pulsar_balancer = PulsarBalancer(balancer.admin, SuspendedBeforeOrders(session))
+    balancer.pulsar_balancer = PulsarBalancer(SuspendedBeforeOrders(session))
     await run(balancer, rounds=2)
     assert log.held == ["", "ZooKeeper does not answer"]
     assert {task.state for task in log.tasks} == {TaskState.FAILED}

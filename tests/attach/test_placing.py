@@ -14,7 +14,7 @@ from fake_pulsar import EXTENSIBLE, FakeBroker, FakePulsar, running
 
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
 from loadmanager.attach.balancing import Balancer, Stopped
-from loadmanager.attach.discovery import discover
+from loadmanager.attach.discovery import ClusterReader
 from loadmanager.attach.observation import Observation, Rules
 from loadmanager.attach.placing import MOST_BUNDLES, holds_policies, name_in
 from loadmanager.attach.pulsar_balancer import PulsarBalancer
@@ -71,13 +71,12 @@ class Told:
 async def balancer(pulsar: FakePulsar, tmp_path: Path) -> AsyncIterator[Balancer]:
     admin = PulsarAdmin(Access(), known={one.name for one in pulsar.brokers})
     yield Balancer(
-        admin=admin,
-        url=pulsar.url,
+        reader=ClusterReader(admin, (pulsar.url,)),
         rules=Rules(exclude=("bench/excluded",), place_new=True),
         budget=MoveBudget(MoveLimits()),
         interval_s=0.2,
         settle_s=0.0,
-        pulsar_balancer=PulsarBalancer(admin, StateFile(tmp_path / "state.json")),
+        pulsar_balancer=PulsarBalancer(StateFile(tmp_path / "state.json")),
         log=Told(),
         stopping=asyncio.Event(),
     )
@@ -89,7 +88,7 @@ async def balanced(balancer: Balancer, after_first: Callable[[], None], rounds: 
     log = balancer.log
     assert isinstance(log, Told)
     log.after_first = after_first
-    await balancer.run(await discover(balancer.admin, balancer.url), rounds, take_over=False)
+    await balancer.run(await balancer.reader.read(), rounds, take_over=False)
     return log
 
 

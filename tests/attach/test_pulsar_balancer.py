@@ -8,7 +8,7 @@ from aiohttp import web
 from fake_pulsar import CONFIGURATION, FakePulsar, refused
 
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin, RightMissing
-from loadmanager.attach.discovery import discover
+from loadmanager.attach.discovery import ClusterReader
 from loadmanager.attach.pulsar_balancer import (
     SHEDDING,
     SWITCHES,
@@ -27,35 +27,45 @@ def state(tmp_path: Path) -> StateFile:
 
 
 @pytest.fixture
-async def balancer(pulsar: FakePulsar, state: StateFile) -> AsyncIterator[PulsarBalancer]:
-    admin = PulsarAdmin(Access(), known={one.name for one in pulsar.brokers})
-    yield PulsarBalancer(admin, state, settle_s=0.5)
+def balancer(state: StateFile) -> PulsarBalancer:
+    return PulsarBalancer(state, settle_s=0.5)
+
+
+@pytest.fixture
+async def reader(pulsar: FakePulsar) -> AsyncIterator[ClusterReader]:
+    admin = PulsarAdmin(Access())
+    yield ClusterReader(admin, (pulsar.url,))
     await admin.close()
 
 
-async def begin(balancer: PulsarBalancer, pulsar: FakePulsar, *, take_over: bool = False) -> None:
-    cluster = await discover(balancer.admin, pulsar.url)
-    await balancer.begin(pulsar.url, cluster, take_over=take_over)
+async def begin(
+    balancer: PulsarBalancer, reader: ClusterReader, *, take_over: bool = False
+) -> None:
+    await balancer.begin(reader, await reader.read(), take_over=take_over)
 
 
 @pytest.mark.parametrize("prior", [{}, {SHEDDING: "true"}, {SPLITS: "false"}, {SPLITS: "true"}])
 @pytest.mark.parametrize("older", [False, True])
 async def test_exactly_what_was_set_before_is_restored(
-    pulsar: FakePulsar, balancer: PulsarBalancer, prior: dict[str, str], older: bool
+    pulsar: FakePulsar,
+    balancer: PulsarBalancer,
+    prior: dict[str, str],
+    older: bool,
+    reader: ClusterReader,
 ) -> None:
     pulsar.dynamic.update(prior)
     pulsar.older = older
     before = [pulsar.runtime(one) for one in pulsar.brokers]
-    await begin(balancer, pulsar)
+    await begin(balancer, reader)
     assert pulsar.dynamic == dict.fromkeys(SWITCHES, "false")
-    await balancer.restore(pulsar.url)
+    await balancer.restore(reader)
     assert pulsar.dynamic == prior
     assert [pulsar.runtime(one) for one in pulsar.brokers] == before
     assert await balancer.state.read() is None
 
 
 async def test_the_prior_values_are_on_disk_before_anything_is_changed(
-    pulsar: FakePulsar, balancer: PulsarBalancer
+    pulsar: FakePulsar, balancer: PulsarBalancer, reader: ClusterReader
 ) -> None:
     kept: list[PriorSettings | None] = []
 
@@ -63,70 +73,74 @@ async def test_the_prior_values_are_on_disk_before_anything_is_changed(
         kept.append(await balancer.state.read())
         return refused(500, "boom")
 
-    pulsar.brokers[0].instead[f"{CONFIGURATION}/{SHEDDING}/false"] = look
+    for broker in pulsar.brokers:
+        broker.instead[f"{CONFIGURATION}/{SHEDDING}/false"] = look
     with pytest.raises(Exception, match="boom"):
-        await begin(balancer, pulsar)
-    (prior,) = kept
+        await begin(balancer, reader)
+    prior = kept[0]
     assert prior is not None
+    assert kept == [prior] * len(pulsar.brokers)
     assert prior.dynamic == dict.fromkeys(SWITCHES)
     assert prior.effective == dict.fromkeys(SWITCHES, "true")
     assert pulsar.dynamic == {}
 
 
-async def test_the_first_prior_values_count(pulsar: FakePulsar, balancer: PulsarBalancer) -> None:
-    await begin(balancer, pulsar)
+async def test_the_first_prior_values_count(
+    pulsar: FakePulsar, balancer: PulsarBalancer, reader: ClusterReader
+) -> None:
+    await begin(balancer, reader)
     # The controller was killed; the next one finds its own settings.
-    await begin(balancer, pulsar)
-    said = await balancer.restore(pulsar.url)
+    await begin(balancer, reader)
+    said = await balancer.restore(reader)
     assert pulsar.dynamic == {}
     assert said == (f"{SHEDDING}: not overridden again", f"{SPLITS}: not overridden again")
-    assert await balancer.restore(pulsar.url) == (
+    assert await balancer.restore(reader) == (
         f"nothing to restore: {balancer.state.where()} does not exist",
     )
 
 
 async def test_a_crash_before_the_first_change_leaves_nothing_to_undo(
-    pulsar: FakePulsar, balancer: PulsarBalancer
+    pulsar: FakePulsar, balancer: PulsarBalancer, reader: ClusterReader
 ) -> None:
     await balancer.state.write(
         PriorSettings(dynamic=dict.fromkeys(SWITCHES), effective=dict.fromkeys(SWITCHES, "true"))
     )
-    assert await balancer.restore(pulsar.url) == tuple(
+    assert await balancer.restore(reader) == tuple(
         f"{key}: not overridden, as before" for key in SWITCHES
     )
     assert pulsar.dynamic == {}
 
 
 async def test_shedding_that_somebody_else_switched_off_is_not_ours(
-    pulsar: FakePulsar, balancer: PulsarBalancer
+    pulsar: FakePulsar, balancer: PulsarBalancer, reader: ClusterReader
 ) -> None:
     pulsar.dynamic[SHEDDING] = "false"
     with pytest.raises(BalancerNotOff, match="end it, or give --take-over"):
-        await begin(balancer, pulsar)
+        await begin(balancer, reader)
     assert pulsar.dynamic == {SHEDDING: "false"}
     assert await balancer.state.read() is None
-    await begin(balancer, pulsar, take_over=True)
+    await begin(balancer, reader, take_over=True)
     assert pulsar.dynamic == dict.fromkeys(SWITCHES, "false")
-    await balancer.restore(pulsar.url)
+    await balancer.restore(reader)
     assert pulsar.dynamic == {SHEDDING: "false"}
 
 
 async def test_what_somebody_changes_meanwhile_is_seen_and_stays(
-    pulsar: FakePulsar, balancer: PulsarBalancer
+    pulsar: FakePulsar, balancer: PulsarBalancer, reader: ClusterReader
 ) -> None:
-    await begin(balancer, pulsar)
-    assert switched_on(await discover(balancer.admin, pulsar.url)) == ""
+    await begin(balancer, reader)
+    assert switched_on(await reader.read()) == ""
     pulsar.dynamic[SHEDDING] = "true"
-    said = switched_on(await discover(balancer.admin, pulsar.url))
+    said = switched_on(await reader.read())
     names = ", ".join(sorted(one.name for one in pulsar.brokers))
     assert said == f"{SHEDDING} was switched on by others (true on {names})"
-    done = await balancer.restore(pulsar.url)
+    done = await balancer.restore(reader)
     assert f"{SHEDDING}: overridden with true, as set by others; left unchanged" in done
     assert pulsar.dynamic == {SHEDDING: "true"}
 
 
 async def test_a_broker_that_does_not_act_on_the_setting_is_named(
-    pulsar: FakePulsar, balancer: PulsarBalancer
+    pulsar: FakePulsar, balancer: PulsarBalancer, reader: ClusterReader
 ) -> None:
     deaf = pulsar.brokers[1]
 
@@ -135,17 +149,21 @@ async def test_a_broker_that_does_not_act_on_the_setting_is_named(
 
     deaf.instead[f"{CONFIGURATION}/runtime"] = tell
     with pytest.raises(BalancerNotOff, match=f"{SHEDDING} is true on {deaf.name}"):
-        await begin(balancer, pulsar)
+        await begin(balancer, reader)
 
 
-async def test_without_the_right_it_keeps_all(pulsar: FakePulsar, balancer: PulsarBalancer) -> None:
-    await begin(balancer, pulsar)
-    pulsar.brokers[0].refuses(f"{CONFIGURATION}/{SHEDDING}", 401, "expired")
+async def test_without_the_right_it_keeps_all(
+    pulsar: FakePulsar, balancer: PulsarBalancer, reader: ClusterReader
+) -> None:
+    await begin(balancer, reader)
+    for broker in pulsar.brokers:
+        broker.refuses(f"{CONFIGURATION}/{SHEDDING}", 401, "expired")
     with pytest.raises(RightMissing, match="the right to change it"):
-        await balancer.restore(pulsar.url)
+        await balancer.restore(reader)
     assert await balancer.state.read() is not None
-    pulsar.brokers[0].instead.clear()
-    await balancer.restore(pulsar.url)
+    assert pulsar.dynamic == {SHEDDING: "false"}
+    pulsar.brokers[2].instead.clear()
+    await balancer.restore(reader)
     assert pulsar.dynamic == {}
 
 

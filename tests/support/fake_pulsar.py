@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 import re
+import ssl
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -32,6 +33,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class FakeBroker:
     """One broker: what it owns and has counted, and answers that a test puts in place of its own.
 
+    ``plain`` are the paths asked without TLS along with credentials; ``told_urls`` are what lookups
+    say of it in place of its own addresses.
+
     ``topics`` are messages in and out, bytes in and out, as counted so far; each look adds
     ``grows`` to them, so that a window has rates. ``load_report`` is its load manager's, if it
     has one. ``closing`` are the bundles whose topics it is closing, and ``opens`` is whether it
@@ -51,6 +55,10 @@ class FakeBroker:
     instead: dict[str, Handler] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     authorizations: set[str] = field(default_factory=set)
+    tls_name: str = ""
+    plain: list[str] = field(default_factory=list)
+    told_urls: dict[str, str] = field(default_factory=dict)
+    down: bool = False
 
     def refuses(self, path: str, status: int, reason: str = "") -> None:
         async def refuse(_: web.Request) -> web.Response:
@@ -111,6 +119,7 @@ class FakePulsar:
             "loadBalancerSheddingEnabled": "true",
             "loadBalancerAutoBundleSplitEnabled": "true",
             "exposeTopicLevelMetricsInPrometheus": "true",
+            "webServicePortTls": f"Optional[{broker.tls_name.rpartition(':')[2]}]",
             **self.settings,
             **broker.settings,
             **self.kept,
@@ -148,8 +157,12 @@ def lies_in(topic: str, bundle: str) -> bool:
 
 
 async def answer(cluster: FakePulsar, broker: FakeBroker, request: web.Request) -> web.Response:
+    if broker.down and request.transport is not None:
+        request.transport.abort()
     broker.asked.append(request.path)
     broker.authorizations.add(request.headers.get("Authorization", ""))
+    if "Authorization" in request.headers and not request.secure:
+        broker.plain.append(request.path)
     if request.path in broker.instead:
         return await broker.instead[request.path](request)  # type: ignore[return-value]  # any answer will do
     if request.method == "PUT" and (found := _SPLIT.fullmatch(request.path)):
@@ -289,8 +302,9 @@ def lookup(cluster: FakePulsar, broker: FakeBroker, topic: str) -> web.Response:
 
     The broker then looks up the policies of the namespace, and the first one leads.
     """
-    if topic == f"persistent://pulsar/{broker.name}/healthcheck":
-        return found_at(broker)
+    for one in cluster.brokers:
+        if topic == f"persistent://pulsar/{one.name}/healthcheck":
+            return found_at(one)
     policies = f"{topic.rpartition('/')[0]}/__change_events"
     for name, server in ((topic, broker), (policies, cluster.brokers[0])):
         for bundle in [one for one in cluster.unloaded if lies_in(name, one)]:
@@ -304,8 +318,10 @@ def lookup(cluster: FakePulsar, broker: FakeBroker, topic: str) -> web.Response:
 
 
 def found_at(broker: FakeBroker) -> web.Response:
-    binary = f"pulsar://binary-{broker.name}"
-    return web.json_response({"httpUrl": f"http://{broker.name}", "brokerUrl": binary})
+    urls = {"httpUrl": f"http://{broker.name}", "brokerUrl": f"pulsar://binary-{broker.name}"}
+    if broker.tls_name:
+        urls["httpUrlTls"] = f"https://{broker.tls_name}"
+    return web.json_response({**urls, **broker.told_urls})
 
 
 def refused(status: int, reason: str) -> web.Response:
@@ -346,8 +362,8 @@ def metrics(broker: FakeBroker) -> web.Response:
 
 
 @contextmanager
-def running(cluster: FakePulsar) -> Iterator[FakePulsar]:
-    """Run all brokers on loopback, in a thread of their own."""
+def running(cluster: FakePulsar, tls: ssl.SSLContext | None = None) -> Iterator[FakePulsar]:
+    """Run all brokers on loopback, in a thread of their own; with ``tls`` at a second port, too."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -365,6 +381,9 @@ def running(cluster: FakePulsar) -> Iterator[FakePulsar]:
             await runner.setup()
             await web.TCPSite(runner, broker.host, 0).start()
             broker.name = f"{broker.host}:{runner.addresses[0][1]}"
+            if tls is not None:
+                await web.TCPSite(runner, broker.host, 0, ssl_context=tls).start()
+                broker.tls_name = f"{broker.host}:{runner.addresses[1][1]}"
             runners.append(runner)
 
     async def stop() -> None:

@@ -10,7 +10,7 @@ from largest_reports import largest_report
 
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.attach.left_out import HeldTargets
-from loadmanager.attach.state import Course, PriorSettings, SharedState, StoredBudget
+from loadmanager.attach.state import Course, Part, PriorSettings, SharedState, StoredBudget
 from loadmanager.common.cluster_conditions import FORMAT, Conditions, agree
 from loadmanager.core import znodes
 from loadmanager.core.averages import BundleAverages, Running
@@ -136,8 +136,9 @@ async def _written() -> dict[str, bytes]:
     targets = HeldTargets(shared)
     targets.add(BROKER, "why")
     await targets.refresh()
+    await shared.know(["http://broker:1"])
     found = {}
-    stored = (znodes.ATTACH_PRIOR, znodes.ATTACH_MOVES, znodes.ATTACH_COURSE, znodes.ATTACH_TARGETS)
+    stored = [one.value[1] for one in Part if one is not Part.PAUSED]
     for path in (znodes.CLUSTER, *stored):
         node = await session.get(path)
         assert node is not None

@@ -1,0 +1,445 @@
+"""How `loadmanager attach` reaches brokers: any of them, with TLS where there is TLS, and again."""
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from click.testing import CliRunner, Result
+from fake_pulsar import CONFIGURATION, EXTENSIBLE, FakeBroker, FakePulsar, running
+from tls_files import Files
+from waiting import eventually
+
+from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
+from loadmanager.attach.balancing import Balancer, Stopped
+from loadmanager.attach.discovery import ClusterReader
+from loadmanager.attach.observation import Observation, Rules
+from loadmanager.attach.pulsar_balancer import SWITCHES, PulsarBalancer
+from loadmanager.attach.state import StateFile, state_file
+from loadmanager.cli import main
+from loadmanager.core.bundle_task import BundleTask
+from loadmanager.core.move_limits import MoveBudget, MoveLimits
+
+RUNTIME = f"{CONFIGURATION}/runtime"
+OFF = dict.fromkeys(SWITCHES, "false")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def attach(url: str, *options: str) -> Result:
+    asked = ["attach", "--pulsar", url, "--interval", "0.2", "--json", "--state-dir", "state"]
+    return CliRunner().invoke(main, [*asked, *options])
+
+
+# --- any broker will do ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", ["the first", "both", "another"])
+def test_with_the_first_broker_down_a_controller_starts_and_restores(
+    pulsar: FakePulsar, given: str
+) -> None:
+    first, second, _ = pulsar.brokers
+    urls = {"first": pulsar.url, "both": f"{pulsar.url},http://{second.name}/"}
+    if given == "the first":
+        assert attach(pulsar.url, "--balance", "--once").exit_code == 0
+    # It was killed later, and its first broker has gone as well.
+    pulsar.dynamic.update(OFF)
+    prior = {SWITCHES[0]: None, SWITCHES[1]: "true"}
+    state = json.dumps({"format": 1, "dynamic": prior, "effective": {}})
+    Path("state").mkdir(exist_ok=True)
+    Path("state/attach-research.json").write_text(state)
+    first.down = True
+    url = {"the first": pulsar.url, "another": f"http://{second.name}"}.get(given, urls["both"])
+    started = attach(url, "--balance", "--once")
+    assert started.exit_code == 0, started.output
+    assert f"{SWITCHES[0]}: not overridden again" in started.stdout
+    assert pulsar.dynamic == {SWITCHES[1]: "true"}
+    pulsar.dynamic.update(OFF)
+    Path("state/attach-research.json").write_text(state)
+    for option in ("--pause", "--resume", "--restore"):
+        found = attach(url, option)
+        assert found.exit_code == 0, found.output
+    assert pulsar.dynamic == {SWITCHES[1]: "true"}
+
+
+def test_a_restore_tries_every_broker_for_every_setting(pulsar: FakePulsar) -> None:
+    pulsar.dynamic.update(OFF)
+    Path("state").mkdir()
+    state = json.dumps({"format": 1, "dynamic": dict.fromkeys(SWITCHES), "effective": {}})
+    Path("state/attach-research.json").write_text(state)
+    for broker in pulsar.brokers:
+        broker.refuses(f"{CONFIGURATION}/{SWITCHES[0]}", 500, "metadata")
+    found = attach(pulsar.url, "--restore")
+    assert found.exit_code == 1
+    assert "metadata" in found.stderr
+    assert pulsar.dynamic == {SWITCHES[0]: "false"}
+    del pulsar.brokers[2].instead[f"{CONFIGURATION}/{SWITCHES[0]}"]
+    assert attach(pulsar.url, "--restore").exit_code == 0
+    assert pulsar.dynamic == {}
+    assert not Path("state/attach-research.json").exists()
+
+
+@pytest.mark.parametrize("text", ["", "[", "[]", '{"urls": 1}', '{"urls": [1, "x"]}'])
+async def test_a_damaged_list_of_brokers_stops_nothing(tmp_path: Path, text: str) -> None:
+    state = state_file(tmp_path, "research")
+    assert await state.brokers() == ()
+    (tmp_path / "attach-research.brokers").write_text(text)
+    assert await state.brokers() == ()
+
+
+@pytest.mark.parametrize("urls", ["http://a:1,", "http://a:1,https://b:2", "http://a:1,b:2"])
+def test_urls_that_do_not_go_together_are_refused(urls: str) -> None:
+    found = attach(urls)
+    assert found.exit_code == 2
+    assert "expected http" in found.output
+
+
+# --- TLS ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    (tmp_path / "token").write_text("secret")
+    return Files(tmp_path)
+
+
+@pytest.fixture
+def encrypted(pulsar: FakePulsar, files: Files) -> Iterator[FakePulsar]:
+    """Run brokers as the official chart makes them: ids name the plain port, and there is TLS."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(files.certificate, files.key)
+    first = pulsar.brokers[0]
+    brokers = [FakeBroker(owned=first.owned, topics=first.topics, grows=first.grows)]
+    with running(FakePulsar([*brokers, FakeBroker(), FakeBroker()]), context) as cluster:
+        yield cluster
+
+
+SECRET = ("--token-file", "token", "--ca-file", "authorities.pem")
+
+
+@pytest.mark.parametrize("scheme", ["https", "http"])
+@pytest.mark.parametrize("redirects", [False, True])
+def test_a_token_goes_to_addresses_with_tls_alone(
+    encrypted: FakePulsar, scheme: str, redirects: bool
+) -> None:
+    first, second, _ = encrypted.brokers
+    if redirects:
+
+        async def lead(_: web.Request) -> web.Response:
+            raise web.HTTPTemporaryRedirect(f"https://{first.tls_name}{CONFIGURATION}/values")
+
+        second.instead[RUNTIME] = lead
+    name = first.tls_name if scheme == "https" else first.name
+    found = attach(f"{scheme}://{name}", "--balance", "--once", *SECRET)
+    assert found.exit_code == 0, found.output
+    assert encrypted.unloads
+    assert encrypted.dynamic == {}
+    # Of the address that is given without TLS it is not known before that there is one with it.
+    assert first.plain == ([] if scheme == "https" else [RUNTIME])
+    assert [one.plain for one in encrypted.brokers[1:]] == [[], []]
+    assert {"Bearer secret"} == {a for one in encrypted.brokers for a in one.authorizations}
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"httpUrlTls": "http://127.0.0.1:{port}"},
+        {"httpUrlTls": "", "httpUrl": "http://127.0.0.1:{port}"},
+        {"httpUrlTls": "https://[::1"},
+    ],
+)
+@pytest.mark.parametrize("scheme", ["https", "http"])
+def test_a_broker_whose_lookup_names_no_tls_gets_no_token(
+    encrypted: FakePulsar, told: dict[str, str], scheme: str
+) -> None:
+    first, second, _ = encrypted.brokers
+    port = second.name.rpartition(":")[2]
+    second.told_urls = {key: value.format(port=port) for key, value in told.items()}
+    name = first.tls_name if scheme == "https" else first.name
+    found = attach(f"{scheme}://{name}", "--once", *SECRET)
+    assert found.exit_code == 0, found.output
+    seen = json.loads(found.stdout)
+    assert list(seen["missing"]) == [second.name]
+    assert second.plain == []
+
+
+def test_without_tls_the_token_goes_in_plain_and_the_doctor_warns_once(pulsar: FakePulsar) -> None:
+    Path("token").write_text("secret")
+    found = attach(pulsar.url, "--doctor", "--token-file", "token")
+    assert found.exit_code == 0, found.output
+    assert found.output.count("plain HTTP") == 1
+    assert all(one.plain for one in pulsar.brokers)
+
+
+def test_the_doctor_has_nothing_to_say_of_tls(encrypted: FakePulsar) -> None:
+    found = attach(f"https://{encrypted.brokers[0].tls_name}", "--doctor", *SECRET)
+    assert found.exit_code == 0, found.output
+    assert "plain HTTP" not in found.output
+
+
+# --- names for the inside of a cluster ------------------------------------------------------
+
+
+@pytest.mark.parametrize("by", ["option", "lookup"])
+def test_brokers_named_for_the_inside_are_reached(pulsar: FakePulsar, by: str) -> None:
+    url, options = pulsar.url, list[str]()
+    for number, broker in enumerate(pulsar.brokers):
+        reachable, broker.name = broker.name, f"broker-{number}.inside.invalid:8080"
+        if by == "option":
+            options += ["--address", f"{broker.name}={reachable}"]
+        else:
+            broker.told_urls = {"httpUrl": f"http://{reachable}"}
+    found = attach(url, "--balance", "--once", *options)
+    assert found.exit_code == 0, found.output
+    assert sorted(sum("bench" in b for b in one.owned) for one in pulsar.brokers) == [2, 3, 3]
+
+
+def test_without_an_address_the_option_is_named(pulsar: FakePulsar) -> None:
+    url, lost = pulsar.url, pulsar.brokers[2]
+    lost.name = "broker-2.inside.invalid:8080"
+    seen = json.loads(attach(url, "--once").stdout)
+    assert "or --address for brokers that are named for the inside" in seen["missing"][lost.name]
+
+
+@pytest.mark.parametrize("text", ["a:1", "a=b:1", "a:1=b", "a:1=http://b:1", "=", "a:1=https://"])
+def test_addresses_that_are_none_are_refused(text: str) -> None:
+    found = attach("http://b:1", "--address", text)
+    assert found.exit_code == 2
+    assert "expected host:port" in found.output
+
+
+# --- rounds ---------------------------------------------------------------------------------
+
+
+@dataclass
+class Told:
+    held: list[str] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
+
+    def round(self, _seen: Observation, held: str) -> None:
+        self.held.append(held)
+
+    def task(self, _task: BundleTask, _why: str) -> None: ...
+
+    def event(self, what: str) -> None:
+        self.events.append(what)
+
+
+@pytest.fixture
+async def balancer(pulsar: FakePulsar, tmp_path: Path) -> AsyncIterator[Balancer]:
+    admin = PulsarAdmin(Access(token_file=tmp_path / "token"))
+    (tmp_path / "token").write_text("good")
+    yield Balancer(
+        reader=ClusterReader(admin, (pulsar.url,)),
+        rules=Rules(move_partial=False),
+        budget=MoveBudget(MoveLimits()),
+        interval_s=0.1,
+        settle_s=0.0,
+        pulsar_balancer=PulsarBalancer(StateFile(tmp_path / "attach-research.json")),
+        log=Told(),
+        stopping=asyncio.Event(),
+    )
+    await admin.close()
+
+
+async def run(balancer: Balancer, rounds: int | None = None) -> Told:
+    assert isinstance(balancer.log, Told)
+    await balancer.run(await balancer.reader.read(), rounds, take_over=False)
+    return balancer.log
+
+
+async def test_a_right_that_is_missing_for_a_while_holds_rounds(
+    pulsar: FakePulsar, balancer: Balancer, tmp_path: Path
+) -> None:
+    """A token expires, its file is gone while it is rotated, and then there is another."""
+    refused = 0
+
+    async def rotate(request: web.Request) -> web.Response:
+        nonlocal refused
+        refused += 1
+        if refused == 2 * len(pulsar.brokers):
+            (tmp_path / "token").unlink()
+            asyncio.get_running_loop().call_later(0.3, (tmp_path / "token").write_text, "new")
+        right = request.headers.get("Authorization") == "Bearer new"
+        names = [one.name for one in pulsar.brokers]
+        return web.json_response(names, status=200 if right else 401)
+
+    task = asyncio.create_task(run(balancer))
+    log = balancer.log
+    assert isinstance(log, Told)
+    await eventually(lambda: log.held)
+    for broker in pulsar.brokers:
+        broker.instead["/admin/v2/brokers/research"] = rotate
+    await eventually(lambda: log.events and "No such file" in log.events[-1])
+    count = len(log.held)
+    await eventually(lambda: len(log.held) > count)
+    balancer.stopping.set()
+    await task
+    held = [one for one in log.events if "nothing moves in this round" in one]
+    assert any("answered 401" in one for one in held)
+    assert any("No such file" in one for one in held)
+    assert pulsar.dynamic == {}
+
+
+@pytest.mark.parametrize("restores", [True, False])
+async def test_a_right_that_stays_missing_ends_it_after_what_can_be_restored(
+    pulsar: FakePulsar, balancer: Balancer, monkeypatch: pytest.MonkeyPatch, restores: bool
+) -> None:
+    monkeypatch.setattr("loadmanager.attach.balancing._RESTORE_PAUSE_S", 0.01)
+    balancer.refused_s = 0.3
+    cluster = await balancer.reader.read()
+    log = balancer.log
+    assert isinstance(log, Told)
+    task = asyncio.create_task(balancer.run(cluster, None, take_over=False))
+    await eventually(lambda: pulsar.dynamic == OFF and len(log.held) > 0)
+    for broker in pulsar.brokers:
+        broker.refuses("/admin/v2/brokers/research", 401, "token expired")
+        if not restores:
+            broker.refuses(f"{CONFIGURATION}/values", 401, "token expired")
+    with pytest.raises(Exception, match="token expired") as ended:
+        await task
+    assert isinstance(ended.value, Stopped) is restores
+    assert pulsar.dynamic == ({} if restores else OFF)
+    assert any("loadmanager attach --restore" in one for one in log.events) != restores
+
+
+async def test_settings_are_read_once_a_minute_or_after_a_change(
+    pulsar: FakePulsar, balancer: Balancer
+) -> None:
+    def asked() -> list[int]:
+        return [one.asked.count(RUNTIME) for one in pulsar.brokers]
+
+    await balancer.reader.read()
+    first = asked()
+    for _ in range(5):
+        await balancer.reader.read()
+    assert asked() == first == [2, 1, 1]
+    pulsar.dynamic["loadBalancerSheddingEnabled"] = "true"
+    await balancer.reader.read()
+    assert asked() == [3, 2, 2]
+    left = pulsar.brokers.pop()
+    await balancer.reader.read()
+    pulsar.brokers.append(left)
+    assert asked() == [4, 3, 2]
+    assert {one.asked.count("/admin/v2/broker-stats/load-report") for one in pulsar.brokers} == {1}
+
+
+async def test_nothing_moves_between_different_load_managers_and_then_by_the_new_one(
+    pulsar: FakePulsar, balancer: Balancer
+) -> None:
+    pulsar.brokers[1].settings["loadManagerClassName"] = EXTENSIBLE
+    log = await run(balancer, 1)
+    assert "extensible: 127.0.0.1" in log.held[0]
+    assert pulsar.unloads == []
+    for broker in pulsar.brokers:
+        broker.settings["loadManagerClassName"] = EXTENSIBLE
+    balancer.reader.forget()
+    await run(balancer, 1)
+    assert pulsar.unloads != []
+    assert not any("authoritative" in path for one in pulsar.brokers for path in one.asked)
+
+
+async def test_the_manager_that_runs_counts_and_not_the_one_that_is_configured(
+    pulsar: FakePulsar, balancer: Balancer
+) -> None:
+    for broker in pulsar.brokers:
+        broker.load_report = {"loadReportType": "LoadReport"}
+    assert (await balancer.reader.read()).manager == "simple"
+
+
+@pytest.mark.parametrize("name", ["\ud800", "\x1b[31m", ""])
+async def test_a_cluster_whose_name_is_no_text_is_refused(
+    pulsar: FakePulsar, balancer: Balancer, name: str
+) -> None:
+    pulsar.brokers[0].tells(RUNTIME, json.dumps({"clusterName": name}))
+    with pytest.raises(Exception, match="no clusterName"):
+        await balancer.reader.read()
+
+
+# --- advice ---------------------------------------------------------------------------------
+
+
+def follow(pulsar: FakePulsar, remedy: str) -> None:
+    """Do what a remedy says, as an operator would."""
+    match remedy.split():
+        case [
+            "pulsar-admin",
+            "brokers",
+            "update-dynamic-config",
+            "--config",
+            key,
+            "--value",
+            value,
+        ]:
+            pulsar.dynamic[key] = value
+        case ["pulsar-admin", "brokers", "delete-dynamic-config", "--config", key]:
+            del pulsar.dynamic[key]
+        case ["loadmanager", *arguments]:
+            assert CliRunner().invoke(main, arguments).exit_code == 0
+        case ["set", "webServicePortTls", *_]:
+            assert remedy.endswith("and give https:// in --pulsar")
+        case ["set", key, "to", value, *rest]:
+            assert " ".join(rest) == "in broker.conf and restart the brokers one by one"
+            for broker in pulsar.brokers:
+                broker.settings[key] = value
+        case _:
+            raise AssertionError(remedy)
+
+
+def killed(pulsar: FakePulsar) -> None:
+    pulsar.dynamic.update(OFF)
+    Path("state").mkdir()
+    prior = {"format": 1, "dynamic": dict.fromkeys(SWITCHES), "effective": {}}
+    Path("state/attach-research.json").write_text(json.dumps(prior))
+
+
+def differing(key: str, value: str) -> Callable[[FakePulsar], None]:
+    return lambda pulsar: pulsar.brokers[1].settings.update({key: value})
+
+
+@pytest.mark.parametrize(
+    ("set_up", "remedies"),
+    [
+        (lambda _: None, 0),
+        (lambda pulsar: pulsar.settings.update(OFF), 0),
+        (lambda pulsar: pulsar.dynamic.update(OFF), 1),
+        (killed, 1),
+        (differing("loadBalancerSheddingEnabled", "false"), 1),
+        (differing("loadBalancerAutoBundleSplitEnabled", "false"), 1),
+        (differing("loadBalancerEnabled", "false"), 1),
+        (differing("loadBalancerLoadSheddingStrategy", "org.example.Other"), 1),
+        (lambda p: p.settings.update({"exposeTopicLevelMetricsInPrometheus": "false"}), 1),
+    ],
+)
+def test_each_remedy_of_the_doctor_works_and_then_balance_starts(
+    pulsar: FakePulsar, set_up: Callable[[FakePulsar], None], remedies: int
+) -> None:
+    pulsar.settings["loadBalancerLoadSheddingStrategy"] = "org.example.Usual"
+    set_up(pulsar)
+    found = attach(pulsar.url, "--doctor")
+    told = [line.partition("-> ")[2] for line in found.output.splitlines() if "-> " in line]
+    assert len(told) == remedies + 1  # That TLS is missing is said each time.
+    for remedy in told:
+        follow(pulsar, remedy)
+    before = dict(pulsar.dynamic)
+    assert attach(pulsar.url, "--doctor").exit_code == 0
+    found = attach(pulsar.url, "--balance", "--once")
+    assert found.exit_code == 0, found.output
+    assert pulsar.unloads
+    assert pulsar.dynamic == before
+
+
+def test_the_doctor_names_a_manager_that_is_not_the_configured_one(pulsar: FakePulsar) -> None:
+    pulsar.brokers[1].load_report = {"loadReportType": "LoadReport"}
+    found = attach(pulsar.url, "--doctor")
+    assert found.exit_code == 1
+    name = pulsar.brokers[1].name
+    assert f"{name} is configured to run the modular one and runs the simple one" in found.output
+    assert "nothing moves until all run the same one" in found.output
