@@ -355,9 +355,20 @@ def test_it_tells_people_in_sentences(pulsar: FakePulsar) -> None:
     assert ": held: 1 moves an hour" in found.output
     assert "  ordered  " not in found.output
     assert "  1. bench/skew/" not in found.output
-    assert max(map(len, lines)) <= 120
+    assert max(len(line) for line in lines if " -> " in line) <= 120
     found = CliRunner().invoke(main, [*arguments, "--verbose"])
     for text in ("  1. bench/skew/", "  ordered  bench/skew/", "  serving  bench/skew/"):
         assert text in found.output
     found = CliRunner().invoke(main, [*arguments, "--window", closed_now()])
     assert f"nothing moves in this round: outside {closed_now()}" in found.output
+
+
+def test_each_window_ends_with_what_moved_in_the_last_hour(pulsar: FakePulsar) -> None:
+    arguments = [one for one in options(pulsar, "--balance", "--interval", "1") if one != "--json"]
+    with attached(*arguments[1:]) as process:
+        process.until("last hour: ")
+        process.terminate()
+        assert process.wait() == 0
+    line = next(line for line in process.lines if line.startswith("last hour: "))
+    said = r"last hour: \d moves \(\d serving\), [\d,]+ msg/s and [\d.]+ MB/s moved"
+    assert re.fullmatch(said, line.strip())
