@@ -16,7 +16,7 @@ from time import monotonic
 from typing import Any, Final
 
 import pytest
-from cluster_processes import ProcessCluster, process_cluster
+from cluster_processes import ProcessCluster, SharingCluster, process_cluster
 from figures import emit, percentile, summary_ms
 from kazoo.client import KazooClient
 from ordering_leader import OrderingLeader
@@ -93,7 +93,8 @@ class HandOver:
 
 async def test_a_bundle_is_handed_over_in_a_few_times_what_zookeeper_needs(tmp_path: Path) -> None:
     async with process_cluster(tmp_path, brokers=2, bundles=BUNDLES) as processes:
-        async with OrderingLeader.campaigning(processes.zookeeper) as leader:
+        assert isinstance(processes.cluster, SharingCluster)
+        async with OrderingLeader.campaigning(processes.cluster) as leader:
             await processes.start()
             hand_overs, floor_s = await _measure(processes, leader)
         twice_served = overlaps(processes.intervals())
@@ -125,7 +126,7 @@ async def _measure(
     )
     await eventually(lambda: len(processes.served_now(processes.cluster.members)) == BUNDLES)
     bundle, ordered_s, floor_s = bundles[0], [], []
-    with Floor.between_two_clients(processes.zookeeper) as floor:
+    with Floor.between_two_clients(processes.cluster.zookeeper) as floor:
         for number in range(1, HAND_OVERS + 1):
             ordered_s.append(monotonic())
             await book.write(OrderChanges({bundle: brokers[number % 2]}))

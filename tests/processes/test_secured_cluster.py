@@ -10,13 +10,14 @@ import aiohttp
 import jwt
 import pytest
 import pytest_asyncio
+from cluster_processes import SharingCluster
 from tls_files import Files
 
 from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_java
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace
 from loadmanager.demo.children import Children
-from loadmanager.demo.cluster import HASH, NAMESPACE, Cluster, Member, Table
+from loadmanager.demo.cluster import HASH, NAMESPACE, Member, Table
 from loadmanager.demo.settings import DemoSettings
 from loadmanager.demo.traffic import topic_names
 from loadmanager.reference_broker.changes import read_record
@@ -34,7 +35,7 @@ def token(name: str) -> str:
     return jwt.encode({"sub": name}, SECRET, "HS256")
 
 
-class SecuredCluster(Cluster):
+class SecuredCluster(SharingCluster):
     """The demo's cluster, its sidecars with TLS and tokens."""
 
     def __init__(

@@ -1,22 +1,56 @@
 """A cluster of real processes for benchmarks: the demo's, without its traffic and its end."""
 
 import asyncio
+import atexit
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import cache
+from itertools import count
 from pathlib import Path
 
 import aiohttp
 import pytest
 
+from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeper
 from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_java
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId, Namespace
-from loadmanager.demo.children import Children
-from loadmanager.demo.cluster import HASH, NAMESPACE, Cluster, Member
+from loadmanager.demo.children import Child, Children
+from loadmanager.demo.cluster import HASH, NAMESPACE, TICK_MS, Cluster, Member, Table
 from loadmanager.demo.settings import DemoSettings
 from loadmanager.demo.traffic import topic_names
 from loadmanager.reference_broker.changes import ServingInterval, read_record
+
+
+@cache
+def shared_zookeeper() -> EmbeddedZooKeeper:
+    """Return a server with the demo's tick, which ends with this process."""
+    server = EmbeddedZooKeeper(tick_ms=TICK_MS)
+    server.start()
+    atexit.register(server.stop)
+    return server
+
+
+class SharingCluster(Cluster):
+    """The demo's cluster on a ZooKeeper that it shares, below a path of its own."""
+
+    _numbers = count(1)
+
+    def __init__(
+        self, settings: DemoSettings, children: Children, http: aiohttp.ClientSession
+    ) -> None:
+        super().__init__(settings, children, http)
+        self.zookeeper = shared_zookeeper().address
+        self._zookeeper_port = int(self.zookeeper.rpartition(":")[2])
+        self.chroot = f"/loadmanager/cluster-{next(self._numbers)}"
+
+    async def _start_zookeeper(self) -> Child:
+        return None  # type: ignore[return-value]  # it runs
+
+    def _sidecar_settings(self, member: Member) -> Table:
+        told = super()._sidecar_settings(member)
+        return {**told, "zookeeper": {**told["zookeeper"], "chroot": self.chroot}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +59,6 @@ class ProcessCluster:
     children: Children
     http: aiohttp.ClientSession
     boundaries: Boundaries
-
-    @property
-    def zookeeper(self) -> str:
-        return f"127.0.0.1:{self.cluster._zookeeper_port}"
 
     @property
     def session_timeout_s(self) -> float:
@@ -76,6 +106,7 @@ async def process_cluster(
     boundaries = Boundaries.even(Namespace(NAMESPACE), bundles)
     try:
         async with aiohttp.ClientSession() as http:
-            yield ProcessCluster(Cluster(settings, children, http), children, http, boundaries)
+            cluster = SharingCluster(settings, children, http)
+            yield ProcessCluster(cluster, children, http, boundaries)
     finally:
         await children.stop()

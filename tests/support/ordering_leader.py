@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from cluster_processes import SharingCluster
 from prometheus_client import CollectorRegistry
 from waiting import eventually
 
@@ -35,10 +36,10 @@ class OrderingLeader:
 
     @classmethod
     @asynccontextmanager
-    async def campaigning(cls, zookeeper: str) -> "AsyncIterator[OrderingLeader]":
+    async def campaigning(cls, cluster: SharingCluster) -> "AsyncIterator[OrderingLeader]":
         """Yield a leader that is elected as soon as ZooKeeper answers and nobody leads."""
         broker = HttpBrokerControl(f"http://{NOBODY}", 1.0)
-        context = _context(zookeeper, broker)
+        context = _context(cluster.zookeeper, cluster.chroot, broker)
         leader = cls(context)
         await context.coordination.start()
         context.cluster_state.open()
@@ -76,12 +77,12 @@ class OrderingLeader:
             await asyncio.Event().wait()
 
 
-def _context(zookeeper: str, broker: BrokerControl) -> Context:
+def _context(zookeeper: str, chroot: str, broker: BrokerControl) -> Context:
     clock, metrics = SystemClock(), Metrics(CollectorRegistry())
     coordination = ZooKeeperCoordination(
         ZooKeeperOptions(
             hosts=zookeeper,
-            chroot="/loadmanager/demo",
+            chroot=chroot,
             session_timeout_s=10.0,
             reconnect_delay_max_s=0.1,
         )

@@ -10,14 +10,14 @@ from typing import Any, Final
 
 import aiohttp
 import pytest
-from cluster_processes import ProcessCluster
+from cluster_processes import ProcessCluster, SharingCluster
 
 from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_java
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import DEFAULT_HASH, HashName
 from loadmanager.core.ids import Namespace, TopicName
 from loadmanager.demo.children import Child, Children, free_ports
-from loadmanager.demo.cluster import HOST, NAMESPACE, Cluster, Member
+from loadmanager.demo.cluster import HOST, NAMESPACE, Member
 from loadmanager.demo.settings import DemoSettings
 
 SUBSCRIPTION: Final = "all"
@@ -25,7 +25,7 @@ RECEIVE_MS: Final = 200
 ADMIN_TIMEOUT: Final = aiohttp.ClientTimeout(total=60)
 
 
-class PulsarCluster(Cluster):
+class PulsarCluster(SharingCluster):
     def __init__(
         self,
         settings: DemoSettings,
