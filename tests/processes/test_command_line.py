@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from cluster_processes import ProcessCluster, process_cluster
+
+from loadmanager.cli import main
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
@@ -32,16 +35,27 @@ class Shell:
     processes: ProcessCluster
     home: Path
 
-    async def type(self, *arguments: str) -> Said:
+    @property
+    def environment(self) -> dict[str, str]:
         url = self.processes.cluster.members[0].sidecar_url
+        return {"LOADMANAGER_URL": url, "XDG_CONFIG_HOME": str(self.home), "PATH": ""}
+
+    async def start(self, *arguments: str) -> Said:
+        """Run a command in a process of its own."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "loadmanager", *arguments),
-            env={"LOADMANAGER_URL": url, "XDG_CONFIG_HOME": str(self.home), "PATH": ""},
+            env=self.environment,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
         out, err = await process.communicate()
         return Said(process.returncode or 0, out.decode(), err.decode())
+
+    async def type(self, *arguments: str) -> Said:
+        """Run a command in this process, which asks the cluster by HTTP all the same."""
+        runner = CliRunner(env=self.environment)
+        done = await asyncio.to_thread(runner.invoke, main, arguments)
+        return Said(done.exit_code, done.stdout, done.stderr)
 
     async def well(self, *arguments: str) -> Said:
         """Run a command that must go well."""
@@ -82,7 +96,8 @@ async def _look_around(shell: Shell) -> None:
     leader = (await shell.well("leader", "--json")).json["brokerId"]
     assert all(row["broker"] in table for row in brokers)
     assert leader in (await shell.well("leader")).out
-    cluster_state = (await shell.well("top", "--times", "1")).out
+    assert leader in (await shell.start("leader")).out
+    cluster_state = (await shell.start("top", "--times", "1")).out
     assert f"leader {leader}" in cluster_state
     assert "6 bundles owned" in cluster_state
 
