@@ -22,7 +22,10 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fau
         yield running
 
 
-@pytest.mark.parametrize("fault", ["lose a follower", "lose ZooKeeper's leader"])
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param("lose a follower", marks=pytest.mark.thorough), "lose ZooKeeper's leader"],
+)
 async def test_the_loss_of_one_server_of_three_costs_no_session(
     cluster: FaultCluster, fault: str
 ) -> None:
