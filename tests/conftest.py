@@ -37,8 +37,8 @@ SUITES_BY_COST = (
 _NOTHING_MAY_BE_SKIPPED = os.environ.get("LOADMANAGER_REQUIRE_ALL") == "1"
 
 
-OF_ONE_WORKER = ("docker", "faults", "helm", "real_pulsar", "spark")
-"""Folders whose tests share a server; of the others, each file is one worker's."""
+OF_ONE_WORKER = ("docker", "faults", "first_start", "helm", "real_pulsar", "spark")
+"""Folders whose tests share what takes long to start; of the others, each file is one worker's."""
 
 TOOLS = frozenset(("pandas", "playwright", "plotly", "pyarrow", "schemathesis", "scipy", "sphinx"))
 """Packages that only `make test-tools` installs."""

@@ -212,8 +212,7 @@ def _lay_switch(switch: NetworkHost, others: Sequence[NetworkHost]) -> None:
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
-PROJECT = Path(__file__).parents[2]
-PAGE = PROJECT / "docs" / "index.md"
+PAGE = Path(__file__).parents[2] / "docs" / "index.md"
 ZOOKEEPER, CLIENT = "zk-1.example.org", "client.example.org"
 STEP_S = 90.0
 """No step of the page may take longer; the slowest is the first readiness."""
@@ -223,22 +222,6 @@ SERVED_S = 30.0
 
 def broker(number: int) -> str:
     return f"broker-{number}.example.org"
-
-
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the program folder of a fresh environment, filled by the page's own command.
-
-    The hosts have no way to a package index, and they share this machine's files.
-    """
-    folder = tmp_path_factory.mktemp("installed")
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    environment = {**os.environ, "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
-    for fence in fences(PAGE):
-        if fence.options.get("on") == "clone":
-            subprocess.run(["sh", "-euc", fence.text], cwd=PROJECT, env=environment, check=True)
-    assert (folder / "bin" / "loadmanager").exists()
-    return folder / "bin"
 
 
 @pytest.fixture(

