@@ -9,7 +9,7 @@ from live_scenario import live_scenario
 
 from loadmanager.simulator.scenario_files import load_scenario
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, pytest.mark.thorough, pytest.mark.timeout(300)]
 
 SCENARIO = Path(__file__).parent / "three_brokers.toml"
 
