@@ -53,9 +53,9 @@ class Observer:
     ) -> Observation:
         """Return an observation of a window, in which policies hold.
 
-        Bundles of a namespace whose group cannot be read stay. Raises `PulsarAdminError`: a
-        permission is missing, or failure domains cannot be read; `LoadManagerError`: the cluster
-        does not report what the strategy needs.
+        Bundles of a namespace whose group, or its failure domains, cannot be read stay. Raises
+        `RightMissing`: a permission is missing; `LoadManagerError`: the cluster does not report
+        what the strategy needs.
         """
         samples, missing = self.strategy.take(cluster, samples, missing)
         self._unread = {}
@@ -63,7 +63,13 @@ class Observer:
         await self._read_groups(url, self._oldest(samples))
         while True:
             groups = {name: group for name, (group, _) in self._known.items() if group}
-            domains = await self._failure_domains(url, cluster) if groups else {}
+            try:
+                domains = await self._failure_domains(url, cluster) if groups else {}
+            except PulsarAdminError as error:
+                if isinstance(error, RightMissing):
+                    raise
+                domains = {}
+                self._unread |= dict.fromkeys(groups, f"failure domains are not known: {error}")
             policies = replace(cluster.isolation, anti_affinity=groups, domains=domains)
             seen = observe(
                 replace(cluster, isolation=policies),

@@ -137,6 +137,10 @@ def test_failure_domains_are_used_where_pulsar_uses_them(hosts: FakePulsar) -> N
     hosts.settings["failureDomainsEnabled"] = "true"
     (move,) = once(hosts)["proposals"]
     assert (move["bundle"], move["target"]) == (other, third.name)
+    first.tells("/admin/v2/clusters/research/failureDomains", '{"east": {"brokers": ["x"]}}')
+    told = once(hosts)
+    assert told["proposals"] == []
+    assert all("failure domains are not known" in why for why in told["staying"].values())
 
 
 def test_a_namespace_whose_group_is_not_known_stays_and_others_move(pulsar: FakePulsar) -> None:
