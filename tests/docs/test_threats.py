@@ -1,14 +1,18 @@
-"""The page of threats names tests that are there."""
+"""The pages of threats and of field reports name tests that are there."""
 
 import re
 from pathlib import Path
 
+import pytest
+
 PROJECT = Path(__file__).parents[2]
 PAGE = PROJECT / "docs" / "threats.md"
+REPORTS = PROJECT / "docs" / "field-reports.md"
 
 
-def test_every_test_that_is_named_is_there() -> None:
-    named = set(re.findall(r"`(tests/[^`]+)`", PAGE.read_text(encoding="utf-8")))
+@pytest.mark.parametrize("page", [PAGE, REPORTS], ids=lambda page: page.stem)
+def test_every_test_that_is_named_is_there(page: Path) -> None:
+    named = set(re.findall(r"`(tests/[^`]+)`", page.read_text(encoding="utf-8")))
     assert named
     assert [path for path in sorted(named) if not (PROJECT / path).is_file()] == []
 
@@ -22,6 +26,15 @@ def test_every_promise_names_a_test() -> None:
     rows = [row for table in promises for row in table.splitlines()]
     assert rows
     assert [row for row in rows if "`tests/" not in row] == []
+
+
+def test_every_field_report_is_handled_by_a_test_or_has_a_reason() -> None:
+    rows = re.findall(r"^\| (?!report|---)(.+) \|$", REPORTS.read_text("utf-8"), re.MULTILINE)
+    answers = [row.split(" | ")[2:] for row in rows]
+    assert len(answers) > 30
+    for here, *shown in answers:
+        assert here.startswith(("Handled", "Narrower: ", "Not ")), here
+        assert any(shown) or here.startswith("Not "), here
 
 
 def test_every_actor_has_promises_and_what_is_not_promised() -> None:
