@@ -195,14 +195,13 @@ class Observation:
         lasting = total([one.total for one in samples])
         passing = total([one.passing for one in samples])
         away = total([rates for one in samples for rates in (one.homeless, one.homeless.passing)])
-        uncounted = sum(one.uncounted_bytes_per_s for one in samples)
-        by_bytes = lasting.bytes_per_s + passing.bytes_per_s + away.bytes_per_s + uncounted > 0
+        by_bytes = total((lasting, passing, away)).bytes_per_s > 0
 
         def size(rates: Rates) -> float:
             return rates.bytes_per_s if by_bytes else rates.msgs_per_s
 
         counted = size(lasting) + size(passing)
-        whole = counted + size(away) + (uncounted if by_bytes else 0.0)
+        whole = counted + size(away)
         if whole <= 0:
             return {}
         held = {kind: size(rates) for kind, rates in self.staying_rates.items()}
@@ -245,7 +244,8 @@ class Observation:
         held = [f"{name} {one} %" for name, one in shares.items() if one and name not in _SHARES]
         why = f" (held: {', '.join(held)})" if held else ""
         counted, may_move = (shares.get(name, 0) for name in _SHARES)
-        text = f"{counted} % of the traffic is counted, {may_move} % may move{why}"
+        of = " of the other brokers" if self.missing else ""
+        text = f"{counted} % of the traffic{of} is counted, {may_move} % may move{why}"
         if repeated := [one for one in self.samples.values() if one.repeated_s]:
             longest_s = max(one.window_s + one.repeated_s for one in repeated)
             text += f"; {len(repeated)} brokers repeat pages: their rates are of {longest_s:.0f} s"
@@ -531,7 +531,6 @@ def _broker(name: BrokerId, sample: BrokerSample) -> dict[str, Any]:
         "cpuCores": sample.cpu_cores,
         "usagePercent": dict(sample.usages),
         "passing": _fields(sample.passing, *_RATES),
-        "uncountedBytesPerS": sample.uncounted_bytes_per_s,
         "homelessTopics": sample.homeless.topics,
         "repeatedS": sample.repeated_s,
     }

@@ -28,9 +28,9 @@ class BrokerSample:
 
     ``bundles`` are those that it served at the end. ``usages`` are in percent, as its load manager
     last measured them; ``cpu_cores`` is of its process, None if unknown, as after a restart.
-    ``homeless`` is the traffic of topics in none of its bundles, and ``uncounted_bytes_per_s`` is
-    in its own totals only. ``began_s`` is on the monotonic clock of this process. ``repeated_s`` is
-    how long its page of metrics has been repeated. ``host`` is None if the strategy needs none.
+    ``homeless`` is the traffic of topics in none of its bundles, and of its totals what no topic
+    has. ``began_s`` is on the monotonic clock of this process. ``repeated_s`` is how long its page
+    of metrics has been repeated. ``host`` is None if the strategy needs none.
     """
 
     window_s: float
@@ -39,7 +39,6 @@ class BrokerSample:
     usages: Mapping[str, float] = field(default_factory=dict)
     cpu_cores: float | None = None
     homeless: BundleTraffic = NO_TRAFFIC
-    uncounted_bytes_per_s: float = 0.0
     began_s: float = 0.0
     restarted: bool = False
     repeated_s: float = 0.0
@@ -107,10 +106,14 @@ class Sampler:
 
         async def bounded(broker: BrokerId) -> BrokerSample | str:
             async with parallel:
-                return await self._sample(cluster, broker)
+                try:
+                    return await self._sample(cluster, broker)
+                except NotPulsar:
+                    self._former.pop(broker, None)
+                    raise
 
         answers, missing = await ask_each(cluster.brokers, bounded)
-        for gone in self._former.keys() - answers.keys():
+        for gone in self._former.keys() - set(cluster.brokers):
             del self._former[gone]
         samples = {name: one for name, one in answers.items() if isinstance(one, BrokerSample)}
         waiting = {name: one for name, one in answers.items() if isinstance(one, str)}
@@ -187,6 +190,7 @@ def _sampled(
     took_s = max(seen.moment.since(before.moment), _LEAST_S)
     if restarted:
         before = Exposition(totals=(0.0, 0.0))
+        window_s = min(window_s, seen.clock_s or window_s)
     grew = None
     if before.totals is not None and seen.totals is not None:
         grew = seen.totals[0] - before.totals[0], seen.totals[1] - before.totals[1]
@@ -207,8 +211,9 @@ def _sampled(
         topics=window.rates,
         usages=seen.usages,
         cpu_cores=cpu_cores,
-        homeless=homeless,
-        uncounted_bytes_per_s=window.uncounted_bytes_per_s,
+        homeless=replace(
+            homeless, bytes_out_per_s=homeless.bytes_out_per_s + window.uncounted_bytes_per_s
+        ),
         began_s=min(seen.at_s, reading.ahead_s + (seen.clock_s or 0.0)) - window_s,
         restarted=restarted,
     )

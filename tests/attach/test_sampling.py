@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
+from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin, Unanswered
 from loadmanager.attach.discovery import BUFFERS, PulsarCluster
 from loadmanager.attach.sampling import Sampler
 from loadmanager.core.ids import BrokerId, BundleId
@@ -16,6 +16,7 @@ BROKER = BrokerId("b:1")
 BUNDLE = BundleId("t/n/0x00000000_0xffffffff")
 HALVES = (BundleId("t/n/0x00000000_0x80000000"), BundleId("t/n/0x80000000_0xffffffff"))
 TOPIC, OTHER = "persistent://t/n/one", "persistent://t/n/two"
+NO_ANSWER = "no answer within 60 s"
 FIRST, REPEATS = "its second reading is not there yet", "it repeats its page of metrics"
 
 
@@ -49,11 +50,14 @@ class Page:
 class Answers(PulsarAdmin):
     """One broker that answers with one page after the other, on a clock of its own."""
 
-    page = Page({})
+    page: Page | None = None
     now_s = 1000.0
 
     async def lines(self, url: str) -> AsyncIterator[bytes]:
         assert url == "http://b:1/metrics/"
+        if self.page is None:
+            self.now_s += 10.0
+            raise Unanswered(f"{url}: {NO_ANSWER}")
         self.now_s += self.page.after_s
         yield self.page.text().encode()
         self.now_s += self.page.takes_s
@@ -61,6 +65,7 @@ class Answers(PulsarAdmin):
 
     async def json(self, url: str, *, absent: Collection[int] = (), instead: Any = None) -> Any:
         assert url.endswith("/ownedNamespaces"), (absent, instead)
+        assert self.page is not None
         owned = self.page.owned
         return json.loads(owned) if isinstance(owned, str) else {name: {} for name in owned}
 
@@ -70,7 +75,13 @@ def one(count: float, **more: Any) -> Page:
 
 
 # Each reading: the page, and the rate of the bundle with what is said of it, or why there is none.
-STORIES: dict[str, list[tuple[Page, str]]] = {
+STORIES: dict[str, list[tuple[Page | None, str]]] = {
+    "a broker that does not answer once": [
+        (one(100), FIRST),
+        (one(200), "10"),
+        (None, NO_ANSWER),
+        (one(600), "20"),
+    ],
     "steady": [(one(100), FIRST), (one(200), "10"), (one(400), "20")],
     "slow pages, which count when they begin to arrive": [
         (one(0, after_s=1, takes_s=50), FIRST),
@@ -128,6 +139,12 @@ STORIES: dict[str, list[tuple[Page, str]]] = {
         (one(500, cpu_s=9, started_s=2), "50 partial restarted"),
         (one(600, cpu_s=10, started_s=2), "10 partial"),
         (one(700, cpu_s=11, started_s=2), "10"),
+    ],
+    "a process that began anew seconds ago, after a while without answers": [
+        (one(100, started_s=1, clock_s=90), FIRST),
+        (None, NO_ANSWER),
+        (None, NO_ANSWER),
+        (one(80, started_s=2, clock_s=4), "20 partial restarted"),
     ],
     "a process that began anew, and does not say when": [
         (one(100, cpu_s=5), FIRST),

@@ -322,8 +322,7 @@ def test_the_verdict_names_what_is_counted_what_may_move_and_what_holds_the_rest
     there[BROKERS[1]] = held
     there[BROKERS[2]] = replace(
         passing(there[BROKERS[2]], 200),
-        homeless=BundleTraffic(100.0, 0.0, 10_000.0, 0.0, topics=7),
-        uncounted_bytes_per_s=10_000.0,
+        homeless=BundleTraffic(100.0, 0.0, 10_000.0, 10_000.0, topics=7),
     )
     seen = look(GREEDY, there)
     # 300 + 300 held + 200 that pass are counted, of 1,000.
