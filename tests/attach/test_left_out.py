@@ -230,6 +230,31 @@ async def test_a_target_that_serves_nothing_is_left_out_until_it_is_cleared(
     assert not again.seen[-1].missing
 
 
+async def test_a_broker_that_restarts_again_is_left_out_while_others_move(
+    pulsar: FakePulsar, state: State
+) -> None:
+    third, told, counter = (
+        pulsar.brokers[2],
+        Told(),
+        'process_cpu_seconds_total{cluster="research"}',
+    )
+    cpu_seconds = iter([3.0, 50.0, 2.0, 60.0, 70.0])
+
+    def restart() -> None:
+        third.more_metrics = f"{counter} {next(cpu_seconds)}"
+
+    third.more_metrics = f"{counter} 100.0"
+    told.after_round = restart
+    await rounds(pulsar, state, 4, told=told, settle_s=600.0, rules=Rules(most_moves=1))
+    reasons = [next(iter(seen.holds), None) for seen in told.seen]
+    assert reasons == [None, HeldReason.SETTLING, HeldReason.SETTLING, HeldReason.BROKER]
+    assert "restarted 2 times within an hour" in told.seen[-1].missing[BrokerId(third.name)]
+    assert f"; held: left out: {third.name} (it joined" in told.seen[-1].verdict
+    (move,) = told.seen[-1].proposals
+    assert third.name not in {move.source, move.target}
+    assert pulsar.unloads[-1] == (move.bundle, move.target)
+
+
 async def test_a_bundle_whose_unload_is_stuck_and_its_target_are_left_out(
     pulsar: FakePulsar, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
