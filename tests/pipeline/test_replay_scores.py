@@ -283,6 +283,7 @@ def test_a_short_history_gives_no_advice() -> None:
     assert "4.0 h of history and 20 decisions to move a bundle; has 14 min and 0" in got.text
 
 
+@pytest.mark.thorough
 def test_advice_on_a_planted_case_is_what_its_simulations_come_to() -> None:
     """One case of the table in docs/pipeline.md: its bench has all."""
     busy = planted_advice.cases(6)["busy: 8 brokers of two sizes, 96 bundles"]

@@ -26,8 +26,11 @@ from loadmanager.simulator.strategies import Strategy, every_pair, matches
 LONG = {"diurnal-trend", "recorded-services", "thousand"}
 """One run of these takes so long that only what is expected of someone by name is run."""
 
-SLOW = {"cold-start", "day-pattern", "flapping", "rolling-restart", "slow-balancing"}
-"""All strategies in these five take about as long as in all others."""
+SLOW = {
+    *("all-on-one", "cold-start", "crash-at-peak", "day-pattern", "flapping", "flash-crowd"),
+    *("hidden-speeds", "noisy-neighbour", "rolling-restart", "slow-balancing"),
+}
+"""All strategies in one of these take more than 12 s of CPU."""
 
 CORES = min(2, len(os.sched_getaffinity(0)))
 
