@@ -256,7 +256,7 @@ async def unload(cluster: FakePulsar, bundle: str, destination: str | None) -> w
     if source is None:
         return refused(412, f"Invalid upper boundary for bundle {bundle}.")
     if bundle in source.closing:
-        return refused(500, f"Namespace is not active. ns:{bundle}; state:0")
+        return refused(500, f"Namespace bundle {bundle} is being unloaded")
     if cluster.unload_s:
         source.closing.add(bundle)
         closed = asyncio.create_task(close(cluster, bundle, target))
