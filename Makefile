@@ -21,7 +21,7 @@ demo: $(DEMO) ## Watch a cluster of brokers being balanced, for a minute and a h
 	@$(BIN)/loadmanager demo --duration 90
 
 # Suites to leave out: make test WITHOUT="docker pulsar". What needs the processor goes first, by two workers. Then
-# what waits for other processes, by three, and alone at last the faults, whose promises have bounds in seconds.
+# what waits for other processes, by three, and alone at last those faults whose promises have bounds in seconds.
 WITHOUT ?=
 WORKERS ?= 2
 WAITING_WORKERS ?= 3
@@ -34,8 +34,8 @@ none = || [ $$? = 5 ] || failed=1
 test: $(TEST) ## Run the tests; what needs an absent tool is skipped, and says how to get it
 	@failed=0; \
 	$(PYTEST) -n $(WORKERS) -m "not ($(WAITING) or faults or $(LONG))$(EXCEPT)" $(none); \
-	$(PYTEST) -n $(WAITING_WORKERS) -m "($(WAITING)) and not (faults or $(LONG))$(EXCEPT)" $(none); \
-	$(PYTEST) -m "faults and not ($(LONG))$(EXCEPT)" tests/faults $(none); \
+	$(PYTEST) -n $(WAITING_WORKERS) -m "($(WAITING)) and not ($(LONG))$(EXCEPT)" $(none); \
+	$(PYTEST) -m "faults and not ($(WAITING) or $(LONG))$(EXCEPT)" tests/faults $(none); \
 	exit $$failed
 
 test-tools: $(TOOLS) ## Install what the tests of Spark, reports, browsers and documents need besides

@@ -12,7 +12,7 @@ from faults import inject
 from loadmanager.reference_broker.changes import Overlap, overlaps
 from tests.testbed.checker.acknowledgements import Why
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.faults, pytest.mark.processes, pytest.mark.timeout(120)]
 
 # The new owner may happen to be slower than the old one's end; twelve bundles at a time are not.
 MOST_HAND_OVERS_OF_ALL = 5

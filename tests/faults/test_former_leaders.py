@@ -80,7 +80,7 @@ async def epoch_witness(hosts: str) -> AsyncIterator[EpochWitness]:
         await asyncio.to_thread(client.close)
 
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.faults, pytest.mark.processes, pytest.mark.timeout(240)]
 
 STOPPED_BOUND_S = 40.0
 LATE_WITHIN_S = 2.0
