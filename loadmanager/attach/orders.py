@@ -96,7 +96,8 @@ class PulsarOrders:
 
     ``claims`` is whether moves need the claim, as with the modular load manager; ``topic_of``
     returns a topic of a bundle for it, and ``name_in`` the name of one to claim a bundle that no
-    broker serves (None leaves such bundles to Pulsar). ``failed`` is called with errors that do not
+    broker serves (None leaves such bundles to Pulsar). A ``disputed`` bundle, which has a reason,
+    is left alone. ``failed`` is called with errors that do not
     concern one bundle alone: a missing permission, or a defect of this program. ``active_topics``
     are those by which it is seen whether the target serves a bundle, and ``sent`` is called with
     each unload and split. Pulsar did not split the bundles in ``uncut`` when ordered to.
@@ -113,6 +114,7 @@ class PulsarOrders:
     failed: Callable[[Exception], None]
     cut_of: CutOf = ordered_cut
     name_in: Callable[[BundleId], TopicName | None] = lambda _: None
+    disputed: Callable[[BundleId], str] = lambda _: ""
     active_topics: Callable[[BundleId], tuple[TopicName, ...]] = lambda _: ()
     sent: Callable[[BundleId], None] = lambda _: None
     uncut: set[BundleId] = field(default_factory=set)
@@ -221,6 +223,8 @@ class PulsarOrders:
             self.owners.found({bundle: outcome.owner})
 
     async def _outcome(self, bundle: BundleId, order: _Order) -> Outcome:
+        if why := self.disputed(bundle):
+            return Outcome(state="superseded", reason=why)
         source = self.owners.listed_owner(bundle)
         if order.split is None and source == order.target:
             return Outcome(state="serving", owner=source)

@@ -102,6 +102,11 @@ class ClusterOwners:
         """The broker that lists each bundle as owned, by the lists as read last."""
         return self._owners
 
+    def listing(self, bundle: BundleId) -> tuple[BrokerId, ...]:
+        """Return all brokers that list a bundle, by the lists as read last."""
+        lists = self._lists.values.items()
+        return tuple(BrokerId(name) for name, one in lists if bundle in one.tokens)
+
     @property
     def all_read(self) -> bool:
         """Whether no new or changed list is left unread, as far as reported."""

@@ -70,6 +70,11 @@ class ObservedOwners:
         holding = self.owners.get(bundle)
         return holding.broker if holding else None
 
+    def disputed(self, bundle: BundleId) -> str:
+        """Return why a bundle is left alone: more than one broker lists it. Else ""."""
+        listing = self._cluster_state.lists.listing(bundle)
+        return f"listed by {' and '.join(listing)}" if len(listing) > 1 else ""
+
     def found(self, owners: Mapping[BundleId, BrokerId | None]) -> None:
         until_s = self._clock.monotonic_s() + FOUND_FOR_S
         for bundle, broker in owners.items():
@@ -167,6 +172,7 @@ class PulsarTerm:
             claims=broker.claims,
             owners=self.owners,
             topic_of=broker.topic_of,
+            disputed=self.owners.disputed,
             mandate=self._mandate,
             failed=self._failed,
             cut_of=partial(find_cut, broker),

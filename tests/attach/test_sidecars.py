@@ -287,6 +287,22 @@ async def test_traffic_on_one_broker_spreads(pulsar: FakePulsar, sidecars: Pulsa
     )
 
 
+async def test_a_bundle_that_two_brokers_list_is_not_moved(
+    pulsar: FakePulsar, sidecars: PulsarSidecars
+) -> None:
+    twice = BundleId(pulsar.brokers[0].owned[0])
+    first, second, third = (parse_broker(one.name) for one in pulsar.brokers)
+    pulsar.brokers[1].owned.append(twice)
+    rarely = {"tick_interval_s": 0.3, "round_interval_s": 600, "settle_s": 0.5}
+    await start_all(sidecars, leader=rarely)
+    leader, leader_term = term(sidecars)
+    lists = leader.context.cluster_state.lists
+    await eventually(lambda: set(lists.listing(twice)) == {first, second})
+    assert await leader_term.order_unload({twice: first}, third) == {}
+    await eventually(lambda: any("listed by" in one.note for one in leader_term.tasks.ended))
+    assert twice not in {bundle for bundle, _ in pulsar.unloads}
+
+
 async def test_a_leader_that_only_observes_moves_nothing_and_leaves_pulsars_balancer_on(
     pulsar: FakePulsar, sidecars: PulsarSidecars
 ) -> None:
