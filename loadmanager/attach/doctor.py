@@ -1,7 +1,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal
+from typing import Final, Literal
 
 from loadmanager.attach.discovery import (
     BALANCER_KEYS,
@@ -15,6 +15,8 @@ from loadmanager.attach.pulsar_balancer import SHEDDING, SWITCHES
 from loadmanager.core.ids import BrokerId, namespace_of
 
 Level = Literal["ok", "note", "problem"]
+
+_MOST_TRAFFIC: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,8 @@ def _metrics(seen: Observation) -> Iterator[Finding]:
     if homeless:
         yield Finding("note", "metrics", f"{homeless:,} topics lie in no listed bundle (moving?)")
     if seen.shares:
-        yield Finding("ok", "traffic", seen.coverage)
+        level: Level = "ok" if seen.shares["counted"] >= _MOST_TRAFFIC else "note"
+        yield Finding(level, "traffic", seen.coverage)
     for bundle, brokers in seen.twice.items():
         yield Finding(
             "problem",

@@ -123,7 +123,8 @@ class Sampler:
         """Return the sample of a window that ends now, or why there is none."""
         url, former = self.address(broker), self._former.get(broker)
         seen = await read_exposition(self.admin.lines(f"{url}/metrics/"))
-        before = () if former is None else former.owned
+        # A broker whose last bundle left counts none of its topics either.
+        before = former.owned if former and seen.topics else ()
         owned = await read_owned(self.admin, url, cluster.name, broker, before)
         if former and former.seen.topics and not seen.topics and former.served.intersection(owned):
             count = len(former.seen.topics)

@@ -182,6 +182,11 @@ STORIES: dict[str, list[tuple[Page | None, str]]] = {
         (one(300, owned=()), FIRST),
         (one(400, owned=()), "none"),
     ],
+    "the last bundle that left, with its topics": [
+        (one(100), FIRST),
+        (one(200), "10"),
+        (Page({}, owned=()), "none"),
+    ],
     "topics that are gone all at once": [
         (one(100), FIRST),
         (one(200), "10"),
