@@ -16,7 +16,6 @@ from loadmanager.adapters.pulsar_admin import (
 from loadmanager.adapters.pulsar_admin.lookups import read_isolation, read_own_urls
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import BrokerId, parse_broker
-from loadmanager.core.load import BrokerUrls
 from loadmanager.core.policies import NO_POLICIES, Policies
 
 Answer = TypeVar("Answer")
@@ -45,7 +44,6 @@ _SETTINGS_S: Final = 60.0
 
 _USUAL_HOST_INTERVAL_S: Final = 60.0
 _REPORTS: Final = {"LocalBrokerData": "modular", "LoadReport": "simple"}
-_NO_URLS: Final = BrokerUrls(http_url="")
 _MANAGERS: Final = {
     "ModularLoadManagerImpl": "modular",
     "ModularLoadManagerWrapper": "modular",
@@ -176,7 +174,7 @@ class ClusterReader:
         admin, former = self.admin, self._cluster
         if former is None:
             runtime = await read_runtime(admin, url)
-            _prefer_tls(admin, url, runtime.get("webServicePortTls", ""))
+            prefer_tls(admin, url, runtime)
         name = runtime["clusterName"] if former is None else former.name
         brokers = await read_brokers(admin, url, name)
         admin.known = set(brokers)
@@ -206,7 +204,7 @@ class ClusterReader:
             settings={one: {key: known[one][key] for key in _SHOWN} for one in known},
             dynamic=dynamic,
             topic_metrics=False if "false" in figures else figures == {"true"} or None,
-            encrypted=admin.reachable(url).startswith("https:"),
+            encrypted=admin.encrypts,
             silent=silent,
             isolation=isolation,
             host_interval_s=_host_interval_s(interval),
@@ -216,7 +214,7 @@ class ClusterReader:
     async def _read_settings(self, url: str, brokers: list[BrokerId]) -> Mapping[BrokerId, str]:
         """Read settings and addresses of brokers; return the reason by broker without them."""
         admin, address = self.admin, addresses(url)
-        confidential = admin.access.secret or admin.reachable(url).startswith("https:")
+        confidential = admin.access.secret or admin.encrypts
         former = {} if self._cluster is None else self._cluster.silent
         if confidential:
             lost = [one for one in brokers if one not in admin.reached or one in former]
@@ -238,41 +236,38 @@ def _distinct(*urls: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(urls))
 
 
-def _prefer_tls(admin: PulsarAdmin, url: str, port: str) -> None:
-    """Have a broker that offers TLS asked with it where a token is sent."""
-    parts, digits = urlsplit(url), re.search(r"\d+", port)
-    if admin.access.secret and parts.scheme == "http" and digits is not None:
+def prefer_tls(admin: PulsarAdmin, url: str, runtime: Mapping[str, str]) -> None:
+    """Have brokers asked with TLS if ``url`` is, or if it offers TLS and a token is sent."""
+    parts, port = urlsplit(url), re.search(r"\d+", runtime.get("webServicePortTls", ""))
+    if parts.scheme == "https":
+        admin.encrypts = True
+    elif admin.access.secret and port is not None:
+        admin.encrypts = True
         host = parts.netloc.rpartition(":")[0] if parts.port else parts.netloc
-        admin.reached[parts.netloc] = f"https://{host}:{digits[0]}"
+        admin.reached[parts.netloc] = f"https://{host}:{port[0]}"
 
 
 async def locate(admin: PulsarAdmin, url: str, brokers: Iterable[BrokerId]) -> bool:
     """Look up where brokers are reached, at ``url``; return whether that is known of any.
 
     Their ids name the plain port also where there is one with TLS, and the host for the inside of
-    the cluster also where listeners are advertised. A token is sent to the plain port only if the
-    lookup names no other, and not at all if ``url`` itself is asked with TLS.
+    the cluster also where listeners are advertised.
     """
-    encrypted, names = admin.reachable(url).startswith("https:"), tuple(brokers)
-    found, _ = await ask_each(names, lambda one: read_own_urls(admin, url, one))
-    for broker in names:
-        urls = found.get(broker, _NO_URLS)
-        base, netloc = urls.http_url, _netloc(urls.http_url)
-        if encrypted or (admin.access.secret and urls.http_url_tls):
-            base, netloc = urls.http_url_tls, _netloc(urls.http_url_tls, "https")
-            if not netloc:
-                base, netloc = f"https://{broker}", broker
-        if netloc:
+    found, _ = await ask_each(tuple(brokers), lambda one: read_own_urls(admin, url, one))
+    for broker, urls in found.items():
+        tls = admin.encrypts or (admin.access.secret and bool(urls.http_url_tls))
+        base = urls.http_url_tls if tls else urls.http_url
+        if netloc := _netloc(base, ("https",) if tls else ("http", "https")):
             admin.reached[broker] = base.rstrip("/")
             admin.reached[netloc] = admin.access.addresses.get(broker, admin.reached[broker])
     return bool(found)
 
 
-def _netloc(url: str, *schemes: str) -> str:
+def _netloc(url: str, schemes: tuple[str, ...]) -> str:
     """Return host and port of a URL that a lookup named, "" if it is none of these schemes."""
     try:
         parts = urlsplit(url)
-        sound = parts.scheme in (schemes or ("http", "https")) and parts.port != 0
+        sound = parts.scheme in schemes and parts.port != 0
     except ValueError:
         return ""
     return parts.netloc if sound else ""

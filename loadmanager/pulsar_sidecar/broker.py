@@ -24,6 +24,7 @@ from loadmanager.attach.discovery import (
     addresses,
     locate,
     manager_of,
+    prefer_tls,
     read_brokers,
     read_runtime,
     read_version,
@@ -177,7 +178,8 @@ class PulsarBroker:
                 f"expected one of {', '.join(brokers[:8])}"
             )
         self.admin.known = set(brokers)
-        if self.admin.access.secret or self.url.startswith("https:"):
+        prefer_tls(self.admin, self.url, runtime)
+        if self.admin.access.secret or self.admin.encrypts:
             others = {*brokers} - {self.name} - self.admin.reached.keys()
             await locate(self.admin, self.url, sorted(others))
         try:

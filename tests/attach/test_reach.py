@@ -15,6 +15,7 @@ from tls_files import Files
 from waiting import eventually
 
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
+from loadmanager.adapters.pulsar_admin.ownership import BrokerQueries
 from loadmanager.attach.balancing import Balancer, Stopped
 from loadmanager.attach.discovery import ClusterReader
 from loadmanager.attach.observation import Observation, Rules
@@ -22,7 +23,9 @@ from loadmanager.attach.pulsar_balancer import SWITCHES, PulsarBalancer
 from loadmanager.attach.state import StateFile, state_file
 from loadmanager.cli import main
 from loadmanager.core.bundle_task import BundleTask
+from loadmanager.core.ids import parse_broker
 from loadmanager.core.move_limits import MoveBudget, MoveLimits
+from loadmanager.pulsar_sidecar.broker import PulsarBroker
 
 RUNTIME = f"{CONFIGURATION}/runtime"
 OFF = dict.fromkeys(SWITCHES, "false")
@@ -168,6 +171,25 @@ def test_a_broker_whose_lookup_names_no_tls_gets_no_token(
     seen = json.loads(found.stdout)
     assert list(seen["missing"]) == [second.name]
     assert second.plain == []
+
+
+async def test_a_sidecar_asks_its_own_broker_on_this_host_and_others_with_tls(
+    encrypted: FakePulsar, files: Files, tmp_path: Path
+) -> None:
+    first, second, third = (parse_broker(one.name) for one in encrypted.brokers)
+    encrypted.brokers[2].told_urls = {"httpUrlTls": ""}
+    tls = ssl.create_default_context(cafile=str(files.authorities))
+    # As `make_pulsar_broker` names an address of this host.
+    own = {str(first): str(first)}
+    admin = PulsarAdmin(Access(token_file=tmp_path / "token", tls=tls, addresses=own))
+    broker = PulsarBroker(admin, encrypted.url, first, Rules().why_stays)
+    assert await broker.owned()
+    queries = BrokerQueries(admin, broker.address, "research", lambda: (first, second, third))
+    assert await queries.why_not_ready(second) == ""
+    assert "no port with TLS is known" in await queries.why_not_ready(third)
+    assert await queries.why_not_ready(first) == ""
+    await broker.close()
+    assert [bool(one.plain) for one in encrypted.brokers] == [True, False, False]
 
 
 def test_without_tls_the_token_goes_in_plain_and_the_doctor_warns_once(pulsar: FakePulsar) -> None:

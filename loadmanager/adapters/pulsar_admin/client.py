@@ -107,13 +107,15 @@ class PulsarAdmin:
     """Sends requests to brokers; one object for a whole run, to be closed at its end.
 
     ``known`` are the ``host:port`` of brokers that redirects may lead to. ``reached`` are the URLs
-    of brokers as lookups name them, by the ``host:port`` in URLs of requests and redirects.
+    of brokers as lookups name them, by the ``host:port`` in URLs of requests and redirects. Where
+    the cluster ``encrypts``, a token is sent without TLS only to what an operator has named for it.
     ``missing_until_s`` are URLs without content, with the time until which they are not read again.
     """
 
     access: Access
     known: Collection[str] = ()
     reached: dict[str, str] = field(default_factory=dict)
+    encrypts: bool = False
     missing_until_s: dict[str, float] = field(default_factory=dict)
     cost: Cost = field(default_factory=Cost)
     _session: aiohttp.ClientSession | None = None
@@ -191,6 +193,9 @@ class PulsarAdmin:
         url, renewed = self.reachable(url), False
         for _ in range(_MOST_REDIRECTS + 1):
             token = await self._token()
+            plain = self.encrypts and url.startswith("http:")
+            if token and plain and urlsplit(url).netloc not in self.access.addresses:
+                raise RequestFailed(f"{url}: no port with TLS is known, as this cluster has them")
             try:
                 async with asyncio.timeout(timeout_s):
                     async with self._connected().request(
