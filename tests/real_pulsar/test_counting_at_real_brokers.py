@@ -1,6 +1,5 @@
 """What readers, compaction and buffered pages of real brokers make of a topic's counters."""
 
-import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -10,9 +9,8 @@ from typing import Any
 
 import pytest
 from attaching import command, observing, told_until
-from pulsar_processes import NoPulsar
 from pulsar_traffic import sending
-from real_pulsar import CLUSTER, RealPulsar, real_pulsar
+from real_pulsar import CHOSEN, RealPulsar, trial_cluster
 
 pulsar = pytest.importorskip("pulsar", reason="needs pulsar-client: pip install pulsar-client")
 
@@ -110,21 +108,14 @@ def windows_around(told: list[dict[str, Any]], disturb: Callable[[], None]) -> l
     return [line for line in told[since:] if "verdict" in line]
 
 
-@pytest.fixture(scope="module")
-def buffered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealPulsar]:
+@pytest.fixture(scope="module", params=CHOSEN)
+def buffered(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RealPulsar]:
     """Two brokers that serve a page of metrics for a minute."""
-    version = os.environ.get("LOADMANAGER_PULSAR_VERSION", "4.0.7")
-    manager = os.environ.get("LOADMANAGER_PULSAR_MANAGER") or "modular"
     folder, settings = tmp_path_factory.mktemp("buffered"), {"metricsBufferResponse": "true"}
-    try:
-        with real_pulsar(
-            folder, version=version, manager=manager, brokers=2, settings=settings
-        ) as made:
-            body = f'{{"allowedClusters": ["{CLUSTER}"], "adminRoles": []}}'
-            assert made.put("/admin/v2/tenants/trial", body) == 204
-            yield made
-    except NoPulsar as error:
-        pytest.skip(str(error))
+    with trial_cluster(folder, request.param, brokers=2, settings=settings) as made:
+        yield made
 
 
 def test_pages_that_stand_still_are_no_windows_without_traffic(

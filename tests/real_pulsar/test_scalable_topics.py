@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from attaching import balancing, ended_tasks, even, told_until
-from pulsar_processes import NoPulsar, jars_of, java
-from real_pulsar import CLUSTER, RealPulsar, lies_in, real_pulsar
+from pulsar_processes import jars_of, java
+from real_pulsar import RealPulsar, lies_in, trial_cluster
 
 pytestmark = [
     pytest.mark.pulsar,
@@ -26,13 +26,9 @@ SENDER = Path(__file__).parent / "SegmentSender.java"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealPulsar]:
-    try:
-        with real_pulsar(tmp_path_factory.mktemp("five"), version=VERSION, brokers=2) as made:
-            body = f'{{"allowedClusters": ["{CLUSTER}"], "adminRoles": []}}'
-            assert made.put("/admin/v2/tenants/trial", body) == 204
-            yield made
-    except NoPulsar as error:
-        pytest.skip(str(error))
+    folder = tmp_path_factory.mktemp("five")
+    with trial_cluster(folder, "modular", version=VERSION, brokers=2) as made:
+        yield made
 
 
 def segments(topic: str) -> list[str]:

@@ -9,9 +9,8 @@ from time import monotonic, sleep
 
 import pytest
 from attaching import PATIENCE_S
-from pulsar_processes import NoPulsar
 from pulsar_traffic import sending
-from real_pulsar import CLUSTER, RealPulsar, real_pulsar
+from real_pulsar import CHOSEN, CLUSTER, RealPulsar, trial_cluster
 
 from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
 from loadmanager.adapters.pulsar_admin.move_order import Move, Outcome
@@ -31,22 +30,15 @@ pytestmark = [
 MANY = 5_000
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealPulsar]:
+@pytest.fixture(scope="module", params=CHOSEN)
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RealPulsar]:
     """Two brokers that split no bundle by themselves."""
-    version = os.environ.get("LOADMANAGER_PULSAR_VERSION", "4.0.7")
-    manager = os.environ.get("LOADMANAGER_PULSAR_MANAGER") or "modular"
     settings = {"loadBalancerAutoBundleSplitEnabled": "false"}
     folder = tmp_path_factory.mktemp("slow")
-    try:
-        with real_pulsar(
-            folder, version=version, manager=manager, brokers=2, settings=settings
-        ) as made:
-            body = f'{{"allowedClusters": ["{CLUSTER}"], "adminRoles": []}}'
-            assert made.put("/admin/v2/tenants/trial", body) == 204
-            yield made
-    except NoPulsar as error:
-        pytest.skip(str(error))
+    with trial_cluster(folder, request.param, brokers=2, settings=settings) as made:
+        yield made
 
 
 @contextmanager

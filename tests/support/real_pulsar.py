@@ -14,6 +14,7 @@ from urllib.error import URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
+import pytest
 from pulsar_processes import NoPulsar, Processes, jars_of
 from secured_pulsar import Secured
 
@@ -75,6 +76,10 @@ MANAGERS: Final = {
     "modular": "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl",
     "extensible": "org.apache.pulsar.broker.loadbalance.extensions.ExtensibleLoadManagerImpl",
 }
+VERSION: Final = os.environ.get("LOADMANAGER_PULSAR_VERSION", "4.0.7")
+_CHOSEN: Final = os.environ.get("LOADMANAGER_PULSAR_MANAGER") or "modular"
+CHOSEN: Final = sorted(MANAGERS) if _CHOSEN == "both" else [_CHOSEN]
+"""The managers that are to be tested."""
 _SMALL_BROKER: Final[Mapping[str, object]] = {
     "managedLedgerDefaultEnsembleSize": 1,
     "managedLedgerDefaultWriteQuorum": 1,
@@ -97,9 +102,10 @@ _SMALL_BROKER: Final[Mapping[str, object]] = {
 
 @dataclass(slots=True)
 class RealPulsar:
-    """A running cluster; ``brokers`` are ``host:port`` of their web services.
+    """A running cluster; ``brokers`` are their ids, ``host:port`` of their web services.
 
-    Each broker has a loopback address of its own, because isolation policies name brokers by it.
+    Secured ones are asked at ``tls``. Each broker has a loopback address of its own, because
+    isolation policies name brokers by it.
     """
 
     version: str
@@ -109,6 +115,7 @@ class RealPulsar:
     processes: Processes
     secured: Secured | None = None
     brokers: list[str] = field(default_factory=list)
+    tls: list[str] = field(default_factory=list)
     binary_ports: list[int] = field(default_factory=list)
 
     @property
@@ -124,7 +131,7 @@ class RealPulsar:
         return f"{_host(broker)}:{self.binary_ports[broker]}"
 
     def url_of(self, broker: int) -> str:
-        return f"{'https' if self.secured else 'http'}://{self.brokers[broker]}"
+        return f"https://{self.tls[broker]}" if self.secured else f"http://{self.brokers[broker]}"
 
     def put(self, path: str, body: str = "", method: str = "PUT", broker: int = 0) -> int:
         return _ask(f"{self.url_of(broker)}{path}", method, body)
@@ -229,7 +236,7 @@ def real_pulsar(
 
     With ``cores`` each broker has a cgroup of its own with so much CPU, where that is allowed;
     its place there is that of the broker.
-    With ``secured`` brokers have ports for TLS alone and want tokens.
+    With ``secured`` brokers have ports for TLS and want tokens.
 
     Raises:
         NoPulsar: this machine cannot run it.
@@ -255,13 +262,15 @@ def real_pulsar(
             *("--web-service-url", "http://127.0.0.1:8080"),
             *("--broker-service-url", "pulsar://127.0.0.1:6650"),
         )
-        bookie_port, *ports = free_ports(1 + 2 * brokers)
+        bookie_port, *ports = free_ports(1 + 4 * brokers)
         processes.start(
             "bookie", "org.apache.bookkeeper.server.Main", _bookie(made, folder, bookie_port)
         )
         for number in range(brokers):
-            web, binary = ports[2 * number : 2 * number + 2]
-            made.brokers.append(f"{_host(number)}:{web}")
+            web, binary, web_tls, binary_tls = ports[4 * number : 4 * number + 4]
+            named = web_tls if secured and not secured.beside_plain else web
+            made.brokers.append(f"{_host(number)}:{named}")
+            made.tls.append(f"{_host(number)}:{web_tls}")
             made.binary_ports.append(binary)
             values = {
                 **_SMALL_BROKER,
@@ -273,12 +282,33 @@ def real_pulsar(
                 "webServicePort": web,
                 "brokerServicePort": binary,
                 "loadManagerClassName": MANAGERS[manager],
-                **(secured.settings(web, binary) if secured else {}),
+                **(secured.settings(web_tls, binary_tls) if secured else {}),
                 **(settings or {}),
             }
             processes.start(f"broker-{number}", "org.apache.pulsar.PulsarBrokerStarter", values)
         made.until_ready()
         yield made
+
+
+@contextmanager
+def trial_cluster(
+    folder: Path,
+    manager: str,
+    *,
+    version: str = VERSION,
+    brokers: int = 3,
+    settings: Mapping[str, object] | None = None,
+) -> Iterator[RealPulsar]:
+    """Run a cluster with the tenant of the tests; they are skipped where it cannot run."""
+    try:
+        with real_pulsar(
+            folder, version=version, manager=manager, brokers=brokers, settings=settings
+        ) as made:
+            body = f'{{"allowedClusters": ["{CLUSTER}"], "adminRoles": []}}'
+            assert made.put("/admin/v2/tenants/trial", body) == 204
+            yield made
+    except NoPulsar as error:
+        pytest.skip(str(error))
 
 
 def _host(broker: int) -> str:
@@ -304,8 +334,8 @@ def _bookie(made: RealPulsar, folder: Path, port: int) -> dict[str, object]:
         "ledgerDirectories": folder / "ledgers",
         "indexDirectories": folder / "index",
         "journalSyncData": "false",
-        "diskUsageThreshold": "0.99",
-        "diskUsageWarnThreshold": "0.98",
+        "diskUsageThreshold": "0.999",
+        "diskUsageWarnThreshold": "0.998",
         "httpServerEnabled": "false",
         "autoRecoveryDaemonEnabled": "false",
     }

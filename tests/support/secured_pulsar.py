@@ -23,7 +23,10 @@ SUPERUSER = "operator"
 
 @dataclass(slots=True)
 class Secured:
+    """``beside_plain``: brokers have plain ports too, by which the official chart names them."""
+
     folder: Path
+    beside_plain: bool = False
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(32))
     files: Files = field(init=False)
 
@@ -54,9 +57,8 @@ class Secured:
         certificates = self.files.authorities
         secret = base64.b64encode(self.secret).decode()
         return {
-            "webServicePort": "",
+            **({} if self.beside_plain else {"webServicePort": "", "brokerServicePort": ""}),
             "webServicePortTls": web,
-            "brokerServicePort": "",
             "brokerServicePortTls": binary,
             "tlsCertificateFilePath": self.files.certificate,
             "tlsKeyFilePath": self.files.key,

@@ -16,7 +16,7 @@ class Files:
         self.issue()
 
     def issue(self) -> None:
-        issued = self.authority.issue_cert("localhost", "127.0.0.1")
+        issued = self.authority.issue_cert("localhost", "127.0.0.1", "127.0.0.2")
         self.certificate.write_bytes(b"".join(one.bytes() for one in issued.cert_chain_pems))
         issued.private_key_pem.write_to_path(str(self.key))
 
