@@ -1,6 +1,7 @@
 """`loadmanager attach --balance` while real brokers, Pulsar's own leader too, end and come back."""
 
 import os
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,9 +12,20 @@ from time import monotonic
 from typing import Any, Final
 
 import pytest
-from attaching import PATIENCE_S, balancing, ended_tasks, even, first, told_until
+from attaching import (
+    PATIENCE_S,
+    balancing,
+    command,
+    ended_tasks,
+    even,
+    first,
+    overridden,
+    told_until,
+)
 from pulsar_traffic import Sends, sending, zipf_rates
 from real_pulsar import CLUSTER, RealPulsar, lies_in
+
+from loadmanager.attach.pulsar_balancer import SWITCHES
 
 SILENT_S: Final = 5.0
 _LOG_LINES: Final = 20
@@ -115,6 +127,36 @@ def test_the_others_are_balanced_and_so_are_all_when_it_is_back(
         nothing_moves_on_doubt(told)
         assert traffic.failed == []
         all_are_served(traffic)
+
+
+def test_settings_are_restored_and_a_term_begins_while_the_named_broker_is_down(
+    cluster: RealPulsar, tmp_path: Path
+) -> None:
+    off = "Pulsar's own shedding and automatic splits are off"
+    with balancing(cluster, tmp_path, "--interval", "2") as (process, told):
+        first(told, "event", off)
+        # Only now are the other brokers known here.
+        told_until(told, lambda line: len(shown(line)) == 3)
+        process.kill()
+        process.wait()
+        cluster.end(0, SIGKILL)
+        try:
+            restored = subprocess.run(
+                command(cluster, tmp_path, "--restore"),
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=120,
+            )
+            assert restored.returncode == 0, restored.stderr
+            assert all(f"{key}: " in restored.stdout for key in SWITCHES)
+            with balancing(cluster, tmp_path, "--interval", "2") as (again, said):
+                told_until(said, lambda line: shown(line) == set(cluster.brokers[1:]))
+                again.terminate()
+                assert again.wait(60) == 0
+        finally:
+            cluster.start(0)
+    assert overridden(cluster) == {}
 
 
 def shown(line: dict[str, Any]) -> set[str]:
