@@ -42,10 +42,10 @@ def suite(project: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def outcome(folder: Path, *, require_all: str) -> tuple[int, str]:
+def said_by_pytest(folder: Path, *arguments: str, require_all: str = "") -> tuple[int, str]:
     environment = {key: text for key, text in os.environ.items() if "XDIST" not in key}
     finished = subprocess.run(
-        [sys.executable, "-m", "pytest", "-v", "-ra", "-m", "not bench", folder],
+        [sys.executable, "-m", "pytest", "-v", "-ra", *arguments],
         cwd=folder,
         env={**environment, "LOADMANAGER_REQUIRE_ALL": require_all},
         capture_output=True,
@@ -53,6 +53,18 @@ def outcome(folder: Path, *, require_all: str) -> tuple[int, str]:
         check=False,
     )
     return finished.returncode, finished.stdout
+
+
+def outcome(folder: Path, *, require_all: str) -> tuple[int, str]:
+    return said_by_pytest(folder, "-m", "not bench", str(folder), require_all=require_all)
+
+
+def test_two_workers_run_what_pytest_alone_does_and_none_what_is_named(suite: Path) -> None:
+    (suite / "tests").mkdir()
+    (suite / "test_sample.py").rename(suite / "tests" / "test_sample.py")
+    for arguments, workers in (((), True), (("tests",), False), (("-s",), False)):
+        code, said = said_by_pytest(suite, *arguments)
+        assert (code, "2 workers" in said) == (0, workers), said
 
 
 def test_cheap_tests_run_before_dear_ones(suite: Path) -> None:
