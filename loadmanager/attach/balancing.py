@@ -334,7 +334,7 @@ class Balancer:
         now = self.now()
         if why := self.budget.limits.closed(now.weekday(), now.hour * 60 + now.minute):
             return {HeldReason.WINDOW: why}
-        why = self.budget.used_up(now_s, urgent=bool(seen.lost))
+        why = self.budget.used_up(now_s, urgent=seen.urgent)
         return {HeldReason.BUDGET: why} if why and (seen.proposals or seen.splits) else {}
 
     async def _restore(self) -> None:

@@ -24,7 +24,6 @@ from loadmanager.core.bundle_traffic import BundleTraffic, topics_in
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import BrokerId, BundleId, TopicName, namespace_of, parse_full_topic
 from loadmanager.core.move_limits import HeldReason, MoveBudget
-from loadmanager.core.plan import Cause
 from loadmanager.leader.task_controller import TaskController
 
 ACTIVE_WINDOWS: Final = 3
@@ -180,7 +179,7 @@ class Dispatcher:
         self._failures.clear()
         self._placing = frozenset(one.bundle for one in seen.placements)
         self._unfinished = None
-        self._urgent = bool(seen.lost)
+        self._urgent = seen.urgent
         self._used_up = seen.holds.get(HeldReason.BUDGET, "")
         ending = asyncio.create_task(self._end_in_time())
         try:
@@ -238,8 +237,7 @@ class Dispatcher:
             return f"the split of {self._unfinished} is not finished"
         if self._used_up:
             return self._used_up
-        urgent = self._urgent or proposal.cause is Cause.DRAINING
-        return self.budget.exhausted(proposal.bundle, monotonic(), urgent=urgent)
+        return self.budget.exhausted(proposal.bundle, monotonic(), urgent=self._urgent)
 
     def _unload_sent(self, bundle: BundleId) -> None:
         self._sent[bundle] = self._sent.get(bundle, 0) + 1

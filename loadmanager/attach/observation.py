@@ -211,6 +211,11 @@ class Observation:
         return {name: one / whole for name, one in found.items()}
 
     @property
+    def urgent(self) -> bool:
+        """Whether moves may use the part of the budget that is kept for such times."""
+        return bool(self.lost) or any(one.cause is Cause.DRAINING for one in self.proposals)
+
+    @property
     def whole(self) -> bool:
         bundles = (one for sample in self.samples.values() for one in sample.bundles.values())
         return not self.missing and not any(one.partial for one in bundles)
