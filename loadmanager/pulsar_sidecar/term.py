@@ -1,6 +1,7 @@
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from time import monotonic
 from typing import Final, NamedTuple
 
 import structlog
@@ -11,7 +12,7 @@ from loadmanager.attach.mandate import Elected
 from loadmanager.attach.observation import topic_loads
 from loadmanager.attach.orders import PulsarOrders, ordered_cut
 from loadmanager.attach.pulsar_balancer import PulsarBalancer, switched_on
-from loadmanager.attach.sampling import BrokerSample, Sampler
+from loadmanager.attach.sampling import LONGEST_REPEATED_S, REPEATED, BrokerSample, Sampler
 from loadmanager.attach.state import SharedState
 from loadmanager.common.cluster_owners import Holding
 from loadmanager.common.cluster_state import ClusterState
@@ -137,11 +138,14 @@ async def _read(broker: PulsarBroker, owner: BrokerId) -> BrokerSample:
     alone = PulsarCluster(name=broker.cluster, brokers=(owner,))
     sampler = Sampler(broker.admin, broker.address)
     await sampler.sample(alone)
-    await asyncio.sleep(WINDOW_S)
-    samples, missing = await sampler.sample(alone)
-    if owner not in samples:
-        raise Unanswered(missing.get(owner, f"{owner} does not say what its topics carry"))
-    return samples[owner]
+    until_s = monotonic() + LONGEST_REPEATED_S
+    while True:
+        await asyncio.sleep(WINDOW_S)
+        samples, missing = await sampler.sample(alone)
+        if owner in samples:
+            return samples[owner]
+        if missing.get(owner) != REPEATED or monotonic() > until_s:
+            raise Unanswered(missing.get(owner, f"{owner} does not say what its topics carry"))
 
 
 log = structlog.get_logger()

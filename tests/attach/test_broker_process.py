@@ -1,17 +1,21 @@
 """The Pulsar broker beside a sidecar: its process, and the traffic of its bundles."""
 
+import itertools
 import os
 from collections.abc import AsyncIterator
 
 import pytest
-from fake_pulsar import FakePulsar
+from aiohttp import web
+from fake_pulsar import FakePulsar, lies_in
 
 from loadmanager.adapters.host.neighbours import Listener
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
 from loadmanager.attach.observation import Rules
-from loadmanager.core.ids import BrokerId
+from loadmanager.core.ids import BrokerId, parse_bundle
+from loadmanager.core.orders import SplitOrder
 from loadmanager.ports.broker import BrokerRefused
 from loadmanager.pulsar_sidecar.broker import PulsarBroker
+from loadmanager.pulsar_sidecar.term import find_cut
 
 
 @pytest.fixture
@@ -70,6 +74,30 @@ async def test_what_a_reader_ever_received_is_no_traffic_of_the_window_in_which_
         # Each page counts 50 messages in and 100 out.
         for one in stats.bundles.values():
             assert one.msgs_per_s * stats.window_s == pytest.approx(150.0)
+
+
+async def test_a_cut_waits_for_the_page_after_one_that_is_repeated(
+    broker: PulsarBroker, pulsar: FakePulsar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadmanager.pulsar_sidecar.term.WINDOW_S", 0.01)
+    first, looks = pulsar.brokers[0], itertools.count()
+    bundle = first.owned[0]
+    topic = next(one for one in first.topics if lies_in(one, bundle))
+
+    async def page(_: web.Request) -> web.Response:
+        clock_s, counted = (5, 1_000) if next(looks) < 3 else (65, 7_000)
+        labels = f'namespace="bench/skew",topic="{topic}"'
+        lines = (
+            f"jetty_stats_seconds{{}} {clock_s}\npulsar_in_messages_total{{{labels}}} {counted}\n"
+        )
+        return web.Response(text=lines)
+
+    first.instead["/metrics/"] = page
+    order = SplitOrder(algorithm="flow_or_qps_equally_divide")
+    assert parse_bundle(bundle) in await broker.owned()
+    # A single topic cannot be cut, and it was counted.
+    assert await find_cut(broker, parse_bundle(bundle), order, broker.name) is None
+    assert next(looks) == 4
 
 
 async def test_a_broker_that_lists_nothing_all_at_once_is_unknown_and_then_empty(
