@@ -25,7 +25,11 @@ _PULSARS_READERS: Final = ("__compaction", "__system_reader", "pulsar.dedup", "p
 """How the names of subscriptions begin by which Pulsar itself reads topics."""
 
 FAR_ABOVE: Final = 2.0
-"""A subscription that receives more than this times what is published reads a backlog."""
+"""A subscription that receives more than this times what is published reads a backlog.
+
+No subscription receives more than is published for long; redeliveries, and messages that are
+published in one window and received in the next, stay below twice that.
+"""
 
 
 @dataclass(slots=True)
