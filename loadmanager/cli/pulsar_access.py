@@ -61,11 +61,10 @@ _OPTIONS: Final = (
         "or https://host:port). May be given again.",
     ),
 )
-_OAUTH2: Final = ("oauth2_issuer_url", "oauth2_audience", "oauth2_scope")
+_OAUTH2: Final = ("issuer_url", "audience", "scope")
 _NAMES: Final = (
-    *("token_file", "ca_file", "certificate_file", "key_file", "oauth2_key_file"),
-    *_OAUTH2,
-    "addresses",
+    *("token_file", "ca_file", "certificate_file", "key_file", "addresses", "oauth2_key_file"),
+    *(f"oauth2_{name}" for name in _OAUTH2),
 )
 
 
@@ -107,21 +106,16 @@ class AccessFiles:
     def _oauth2(self) -> "ClientCredentials | None":
         from loadmanager.adapters.pulsar_admin.oauth2 import ClientCredentials
 
+        settings = {name: getattr(self, f"oauth2_{name}") or "" for name in _OAUTH2}
         if self.oauth2_key_file is None:
-            for name in _OAUTH2:
-                if getattr(self, name) is not None:
-                    option = f"--{name.replace('_', '-')}"
-                    raise click.UsageError(f"{option} is given with --oauth2-key-file")
+            for name in filter(settings.get, _OAUTH2):
+                option = f"--oauth2-{name.replace('_', '-')}"
+                raise click.UsageError(f"{option} is given with --oauth2-key-file")
             return None
         if self.token_file is not None:
             why = "--token-file and --oauth2-key-file are not given together"
             raise click.UsageError(why)
-        return ClientCredentials(
-            key_file=self.oauth2_key_file,
-            issuer_url=self.oauth2_issuer_url or "",
-            audience=self.oauth2_audience or "",
-            scope=self.oauth2_scope or "",
-        )
+        return ClientCredentials(key_file=self.oauth2_key_file, **settings)
 
 
 def access_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -95,6 +95,25 @@ async def test_one_token_of_the_issuer_serves_all_requests_until_it_expires(
     assert len(issuer.forms) == 3
 
 
+async def test_a_token_serves_until_it_expires_while_the_issuer_does_not_answer(
+    pulsar: FakePulsar, issuer: Issuer, admin: PulsarAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [1000.0]
+    monkeypatch.setattr("loadmanager.adapters.pulsar_admin.oauth2.monotonic", lambda: now_s[0])
+    await admin.text(f"{pulsar.url}{VERSION}")
+    issuer.status = 503
+    now_s[0] += 3600 - 30
+    for _ in range(3):
+        await admin.text(f"{pulsar.url}{VERSION}")
+    assert len(issuer.forms) == 2  # It is not asked again for each request.
+    now_s[0] += 31
+    with pytest.raises(RequestFailed, match="answered 503"):
+        await admin.text(f"{pulsar.url}{VERSION}")
+    issuer.status = 200
+    await admin.text(f"{pulsar.url}{VERSION}")
+    assert pulsar.brokers[0].authorizations == {"Bearer token-1", "Bearer token-4"}
+
+
 @pytest.mark.parametrize(("accepted", "tokens"), [("Bearer token-2", 2), ("none", 2)])
 async def test_a_token_that_is_refused_is_renewed_once(
     pulsar: FakePulsar, issuer: Issuer, admin: PulsarAdmin, accepted: str, tokens: int

@@ -15,6 +15,7 @@ from loadmanager.adapters.pulsar_admin.client import (
     RequestFailed,
     RightMissing,
     confidential,
+    printable,
     why_failed,
 )
 
@@ -23,6 +24,7 @@ _MOST_BYTES: Final = 256 * 1024
 _UNSTATED_S: Final = 300.0
 _EARLY_S: Final = 60.0
 _EARLY_SHARE: Final = 0.1
+_AGAIN_S: Final = 5.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,16 +32,18 @@ class ClientCredentials:
     """Requests tokens by the file that Pulsar's clients call ``privateKey``, and keeps the last.
 
     The file is read for each new token. Without ``issuer_url`` its own is used. A token is renewed
-    a minute before it expires, or a tenth of its life if that is less. No message has a secret.
+    a minute before it expires, or a tenth of its life if that is less, and serves until then while
+    the issuer does not answer. No message has a secret.
     """
 
     key_file: Path
     issuer_url: str = ""
     audience: str = ""
     scope: str = ""
-    _token: str = field(default="", repr=False)
-    _until_s: float = float("-inf")
-    _renewing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _token: str = field(default="", init=False, repr=False)
+    _renew_s: float = field(default=float("-inf"), init=False)
+    _expires_s: float = field(default=float("-inf"), init=False)
+    _renewing: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     def refused(self, token: str) -> None:
         """Forget a token that a broker has refused."""
@@ -51,13 +55,15 @@ class ClientCredentials:
     ) -> str:
         """Raises `RightMissing`: the issuer refuses; `RequestFailed`: it does not answer."""
         async with self._renewing:
-            if not self._token or monotonic() >= self._until_s:
+            if not self._token or monotonic() >= self._renew_s:
                 try:
                     async with asyncio.timeout(timeout_s):
                         await self._renew(session, tls)
-                except TimeoutError:
-                    why = f"no token within {timeout_s:g} s"
-                    raise RequestFailed(f"OAuth2 issuer of {self.key_file}: {why}") from None
+                except (TimeoutError, RequestFailed) as error:
+                    if not self._token or monotonic() >= self._expires_s:
+                        why = str(error) or f"no token within {timeout_s:g} s"
+                        raise RequestFailed(f"OAuth2 by {self.key_file}: {why}") from None
+                    self._renew_s = monotonic() + _AGAIN_S
             return self._token
 
     async def _renew(self, session: aiohttp.ClientSession, tls: ssl.SSLContext | None) -> None:
@@ -82,7 +88,8 @@ class ClientCredentials:
         if not isinstance(life_s, int | float) or not 0 < life_s < float("inf"):
             life_s = _UNSTATED_S
         self._token = token
-        self._until_s = began_s + life_s - min(_EARLY_S, _EARLY_SHARE * life_s)
+        self._expires_s = began_s + life_s
+        self._renew_s = self._expires_s - min(_EARLY_S, _EARLY_SHARE * life_s)
 
     def _key(self) -> dict[str, Any]:
         try:
@@ -107,7 +114,8 @@ async def _asked(
     form: dict[str, str],
 ) -> dict[str, Any]:
     if not confidential(url):
-        raise RightMissing(f"{url or 'no URL'}: expected https:// for an OAuth2 issuer")
+        where = printable(url) or "no URL"
+        raise RightMissing(f"{where}: expected https:// for an OAuth2 issuer")
     try:
         async with session.request(
             method, url, data=form or None, allow_redirects=False, ssl=tls or True
@@ -118,7 +126,7 @@ async def _asked(
                 if len(text) > _MOST_BYTES:
                     raise RequestFailed(f"{url}: the answer has over {_MOST_BYTES:,} bytes")
     except (aiohttp.ClientError, UnicodeError) as error:
-        raise RequestFailed(f"{url}: {why_failed(error)}") from None
+        raise RequestFailed(f"{printable(url)}: {why_failed(error)}") from None
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
