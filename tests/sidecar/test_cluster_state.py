@@ -1,14 +1,13 @@
 import asyncio
 
 import pytest
-from stories import story
+from stories import in_virtual_time, story
 
 from loadmanager.common.subscriptions import Subscriptions
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle
 from loadmanager.core.orders import encode_owned
 from tests.testbed.faults.cluster import Cluster
-from tests.testbed.faults.virtual_time import run
 
 WHOLE = parse_bundle("acme/orders/0x00000000_0xffffffff")
 FIRST, SECOND = parse_broker("one:8080"), parse_broker("two:8080")
@@ -81,55 +80,48 @@ async def test_a_closed_picture_is_told_of_nothing(cluster: Cluster) -> None:
     assert dict(cluster_state.brokers) == before
 
 
-def test_a_change_wakes_waiters_and_calls_subscribers() -> None:
-    async def program() -> None:
-        changes, called = Subscriptions(), [0]
+@in_virtual_time
+async def test_a_change_wakes_waiters_and_calls_subscribers() -> None:
+    changes, called = Subscriptions(), [0]
 
-        def count() -> None:
-            called[0] += 1
+    def count() -> None:
+        called[0] += 1
 
-        changes.subscribe(count)
-        first = asyncio.ensure_future(changes.wait(10.0))
-        given_up = asyncio.ensure_future(changes.wait(10.0))
-        await asyncio.sleep(1.0)
-        given_up.cancel()
-        changes.notify()
-        assert await first
-        assert not await changes.wait(1.0)
-        changes.unsubscribe(count)
-        changes.notify()
-        assert called == [1]
-
-    run(program())
+    changes.subscribe(count)
+    first = asyncio.ensure_future(changes.wait(10.0))
+    given_up = asyncio.ensure_future(changes.wait(10.0))
+    await asyncio.sleep(1.0)
+    given_up.cancel()
+    changes.notify()
+    assert await first
+    assert not await changes.wait(1.0)
+    changes.unsubscribe(count)
+    changes.notify()
+    assert called == [1]
 
 
-def test_a_subscriber_that_fails_keeps_the_change_from_no_other() -> None:
-    async def program() -> None:
-        changes, called, failed = Subscriptions(), [0], []
+async def test_a_subscriber_that_fails_keeps_the_change_from_no_other() -> None:
+    changes, called, failed = Subscriptions(), [0], []
 
-        def fail() -> None:
-            raise ValueError("a defect")
+    def fail() -> None:
+        raise ValueError("a defect")
 
-        def count() -> None:
-            called[0] += 1
+    def count() -> None:
+        called[0] += 1
 
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: failed.append(context))
-        for callback in (fail, count):
-            changes.subscribe(callback)
-        changes.notify()
-        assert (called, [str(one["exception"]) for one in failed]) == ([1], ["a defect"])
-
-    asyncio.run(program())
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failed.append(context))
+    for callback in (fail, count):
+        changes.subscribe(callback)
+    changes.notify()
+    assert (called, [str(one["exception"]) for one in failed]) == ([1], ["a defect"])
 
 
-def test_who_is_cancelled_together_with_a_change_is_cancelled() -> None:
-    async def program() -> None:
-        changes = Subscriptions()
-        waiting = asyncio.ensure_future(changes.wait(10.0))
-        await asyncio.sleep(1.0)
-        changes.notify()
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-
-    run(program())
+@in_virtual_time
+async def test_who_is_cancelled_together_with_a_change_is_cancelled() -> None:
+    changes = Subscriptions()
+    waiting = asyncio.ensure_future(changes.wait(10.0))
+    await asyncio.sleep(1.0)
+    changes.notify()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting

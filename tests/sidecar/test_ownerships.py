@@ -2,11 +2,12 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 import pytest
 from prometheus_client import CollectorRegistry
+from stories import Story, in_virtual_time, told
 
 from loadmanager.agent.ownership_worker import OwnershipWorker
 from loadmanager.agent.range_changes import RangeChange
@@ -51,122 +52,110 @@ class Bench:
         assert self.broker.serving == {A: token}
 
 
-def _with(tell: Callable[[Bench], Awaitable[None]]) -> None:
-    async def program() -> None:
-        async with asyncio.TaskGroup() as tasks:
-            bench = Bench(tasks)
-            await bench.join()
-            await tell(bench)
-            bench.broker.heal()
-
-    run(program())
+async def _tell(story: Story) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        bench = Bench(tasks)
+        await bench.join()
+        await story(bench)
+        bench.broker.heal()
 
 
-def test_an_answer_from_before_a_command_is_not_taken_for_its_outcome() -> None:
-    async def tell(bench: Bench) -> None:
-        asked_at = bench.owned.commands_done
-        await bench.own()  # After the question, before the answer that knows nothing of it.
-        commands = len(bench.broker.commands)
-        bench.owned.broker_serves({}, asked_at)
-        await asyncio.sleep(0.01)
-        assert len(bench.broker.commands) == commands
-
-        bench.owned.broker_serves({}, bench.owned.commands_done)
-        await asyncio.sleep(0.01)
-        assert bench.broker.commands[commands:] == ["load"]
-
-    _with(tell)
+_at_a_bench = told(lambda story: run(_tell(story)), given=1)
 
 
-def test_an_answer_during_a_command_is_not_taken_for_its_outcome() -> None:
-    async def tell(bench: Bench) -> None:
-        await bench.own()
-        bench.broker.inject(Fault.HANG, "unload")
-        bench.owned.obey(Orders(1))
-        await asyncio.sleep(0.01)
-        commands = len(bench.broker.commands)
-        bench.owned.broker_serves({A: 7}, bench.owned.commands_done)
-        bench.owned.broker_serves({}, bench.owned.commands_done)
-        await asyncio.sleep(0.01)
-        assert bench.owned.phases == {A: Phase.RELEASING}
-        assert len(bench.broker.commands) == commands
+@_at_a_bench
+async def test_an_answer_from_before_a_command_is_not_taken_for_its_outcome(bench: Bench) -> None:
+    asked_at = bench.owned.commands_done
+    await bench.own()  # After the question, before the answer that knows nothing of it.
+    commands = len(bench.broker.commands)
+    bench.owned.broker_serves({}, asked_at)
+    await asyncio.sleep(0.01)
+    assert len(bench.broker.commands) == commands
 
-    _with(tell)
+    bench.owned.broker_serves({}, bench.owned.commands_done)
+    await asyncio.sleep(0.01)
+    assert bench.broker.commands[commands:] == ["load"]
 
 
-def test_a_bundle_served_under_an_older_lock_is_loaded_under_the_present_one() -> None:
-    async def tell(bench: Bench) -> None:
-        await bench.own(token=7)
-        bench.owned.session_lost()
-        await bench.join(epoch=2)
-        await asyncio.sleep(0.01)
-        assert bench.owned.phases == {A: Phase.ACQUIRING}
-        await bench.broker.load(A, agent_epoch=2, fencing_token=8)
-        bench.broker.inject(Fault.REFUSED, "load", times=1)
-        bench.owned.locks_taken({A: 9})
-        await asyncio.sleep(0.01)
-        assert bench.broker.serving == {A: 8}
-        bench.owned.broker_serves(bench.broker.serving, bench.owned.commands_done)
-        await asyncio.sleep(0.01)
-        assert bench.broker.serving == {A: 9}
-
-    _with(tell)
+@_at_a_bench
+async def test_an_answer_during_a_command_is_not_taken_for_its_outcome(bench: Bench) -> None:
+    await bench.own()
+    bench.broker.inject(Fault.HANG, "unload")
+    bench.owned.obey(Orders(1))
+    await asyncio.sleep(0.01)
+    commands = len(bench.broker.commands)
+    bench.owned.broker_serves({A: 7}, bench.owned.commands_done)
+    bench.owned.broker_serves({}, bench.owned.commands_done)
+    await asyncio.sleep(0.01)
+    assert bench.owned.phases == {A: Phase.RELEASING}
+    assert len(bench.broker.commands) == commands
 
 
-def test_a_bundle_that_another_claims_is_not_asked_for_until_it_is_free() -> None:
-    async def tell(bench: Bench) -> None:
-        bench.elsewhere = {A}
-        bench.owned.obey(Orders(1, frozenset({A, B})))
-        assert list(bench.owned.takes) == [B]
-        bench.elsewhere = set()
-        bench.owned.retry_refused()
-        assert set(bench.owned.takes) == {A, B}
+@_at_a_bench
+async def test_a_bundle_served_under_an_older_lock_is_loaded_under_the_present_one(
+    bench: Bench,
+) -> None:
+    await bench.own(token=7)
+    bench.owned.session_lost()
+    await bench.join(epoch=2)
+    await asyncio.sleep(0.01)
+    assert bench.owned.phases == {A: Phase.ACQUIRING}
+    await bench.broker.load(A, agent_epoch=2, fencing_token=8)
+    bench.broker.inject(Fault.REFUSED, "load", times=1)
+    bench.owned.locks_taken({A: 9})
+    await asyncio.sleep(0.01)
+    assert bench.broker.serving == {A: 8}
+    bench.owned.broker_serves(bench.broker.serving, bench.owned.commands_done)
+    await asyncio.sleep(0.01)
+    assert bench.broker.serving == {A: 9}
 
-    _with(tell)
+
+@_at_a_bench
+async def test_a_bundle_that_another_claims_is_not_asked_for_until_it_is_free(bench: Bench) -> None:
+    bench.elsewhere = {A}
+    bench.owned.obey(Orders(1, frozenset({A, B})))
+    assert list(bench.owned.takes) == [B]
+    bench.elsewhere = set()
+    bench.owned.retry_refused()
+    assert set(bench.owned.takes) == {A, B}
 
 
-def test_a_refused_lock_is_not_asked_for_again_before_something_changed() -> None:
-    async def tell(bench: Bench) -> None:
-        bench.owned.obey(Orders(1, frozenset({A})))
-        bench.owned.lock_refused(A)
-        assert bench.owned.phases == {}
-        bench.owned.compare()
+@_at_a_bench
+async def test_a_refused_lock_is_not_asked_for_again_before_something_changed(bench: Bench) -> None:
+    bench.owned.obey(Orders(1, frozenset({A})))
+    bench.owned.lock_refused(A)
+    assert bench.owned.phases == {}
+    bench.owned.compare()
+    assert bench.owned.takes == {}
+    bench.owned.retry_refused()
+    assert list(bench.owned.takes) == [A]
+
+
+@_at_a_bench
+async def test_what_is_recalled_while_its_lock_is_on_the_way_is_given_back(bench: Bench) -> None:
+    bench.owned.obey(Orders(1, frozenset({A})))
+    bench.owned.obey(Orders(1))
+    assert bench.owned.phases == {A: Phase.ABANDONING}
+    bench.owned.locks_taken({A: 5})
+    assert bench.owned.phases == {A: Phase.RELEASING}
+    await asyncio.sleep(0.01)
+    assert list(bench.owned.drops) == [A]
+    bench.owned.locks_dropped([A])
+    assert bench.owned.phases == {}
+    assert bench.owned.records.tokens == {}
+    assert "load" not in bench.broker.commands
+
+
+@in_virtual_time
+async def test_before_it_joined_an_agent_takes_nothing() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        bench = Bench(tasks)
+        assert bench.owned.handovers == {}
+        bench.owned.obey(Orders(1, frozenset({A}), {B: BROKER}))
         assert bench.owned.takes == {}
-        bench.owned.retry_refused()
+        assert bench.owned.handovers == {B: BROKER}
+        await bench.join()
         assert list(bench.owned.takes) == [A]
-
-    _with(tell)
-
-
-def test_what_is_recalled_while_its_lock_is_on_the_way_is_given_back() -> None:
-    async def tell(bench: Bench) -> None:
-        bench.owned.obey(Orders(1, frozenset({A})))
-        bench.owned.obey(Orders(1))
-        assert bench.owned.phases == {A: Phase.ABANDONING}
-        bench.owned.locks_taken({A: 5})
-        assert bench.owned.phases == {A: Phase.RELEASING}
-        await asyncio.sleep(0.01)
-        assert list(bench.owned.drops) == [A]
-        bench.owned.locks_dropped([A])
-        assert bench.owned.phases == {}
-        assert bench.owned.records.tokens == {}
-        assert "load" not in bench.broker.commands
-
-    _with(tell)
-
-
-def test_before_it_joined_an_agent_takes_nothing() -> None:
-    async def program() -> None:
-        async with asyncio.TaskGroup() as tasks:
-            bench = Bench(tasks)
-            assert bench.owned.handovers == {}
-            bench.owned.obey(Orders(1, frozenset({A}), {B: BROKER}))
-            assert bench.owned.takes == {}
-            assert bench.owned.handovers == {B: BROKER}
-            await bench.join()
-            assert list(bench.owned.takes) == [A]
-
-    run(program())
 
 
 BUNDLES = [bundle_id(Namespace("t/n"), 16 * n, 16 * n + 16) for n in range(8)]
@@ -272,37 +261,33 @@ def check(owned: OwnershipWorker) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_what_is_derived_is_what_a_look_at_all_bundles_gives(seed: int) -> None:
-    async def program() -> None:
-        async with asyncio.TaskGroup() as tasks:
-            agent = RandomAgent(tasks, seed)
-            await agent.begin()
-            for _ in range(LOOKS):
-                await agent.act()
-                agent.owned.compare()
-                check(agent.owned)
-            agent.broker.heal()
-
-    run(program())
+@in_virtual_time
+async def test_what_is_derived_is_what_a_look_at_all_bundles_gives(seed: int) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        agent = RandomAgent(tasks, seed)
+        await agent.begin()
+        for _ in range(LOOKS):
+            await agent.act()
+            agent.owned.compare()
+            check(agent.owned)
+        agent.broker.heal()
 
 
-def test_at_rest_no_bundle_is_looked_at_and_what_is_gone_leaves_no_record() -> None:
-    async def program() -> None:
-        async with asyncio.TaskGroup() as tasks:
-            agent = RandomAgent(tasks, 0)
-            await agent.begin()
-            agent.elsewhere = set()
-            agent.owned.obey(Orders(1, frozenset(BUNDLES)))
-            agent.owned.locks_taken(dict.fromkeys(BUNDLES, 7))
-            await asyncio.sleep(0.1)
-            assert agent.owned.records.unsettled == {}
-            agent.owned.obey(Orders(1, frozenset(BUNDLES[:2])))
-            await asyncio.sleep(0.1)
-            agent.owned.locks_dropped(BUNDLES[2:])
-            agent.owned.broker_serves(dict(agent.broker.serving), agent.owned.commands_done)
-            assert {record.bundle for record in agent.owned.records} == set(BUNDLES[:2])
-
-    run(program())
+@in_virtual_time
+async def test_at_rest_no_bundle_is_looked_at_and_what_is_gone_leaves_no_record() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        agent = RandomAgent(tasks, 0)
+        await agent.begin()
+        agent.elsewhere = set()
+        agent.owned.obey(Orders(1, frozenset(BUNDLES)))
+        agent.owned.locks_taken(dict.fromkeys(BUNDLES, 7))
+        await asyncio.sleep(0.1)
+        assert agent.owned.records.unsettled == {}
+        agent.owned.obey(Orders(1, frozenset(BUNDLES[:2])))
+        await asyncio.sleep(0.1)
+        agent.owned.locks_dropped(BUNDLES[2:])
+        agent.owned.broker_serves(dict(agent.broker.serving), agent.owned.commands_done)
+        assert {record.bundle for record in agent.owned.records} == set(BUNDLES[:2])
 
 
 WHOLE = parse_bundle("t/n/0x00000000_0xffffffff")

@@ -4,7 +4,7 @@ import asyncio
 import functools
 import inspect
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -18,12 +18,33 @@ from loadmanager.core.wire.policies import decode_boundaries
 from tests.testbed.faults.agent import Agent
 from tests.testbed.faults.cluster import NAMESPACE, Cluster, make_config, play, topic_in
 from tests.testbed.faults.host import Host
+from tests.testbed.faults.virtual_time import run
 from tests.testbed.faults.wires import LossPlace
 
 BY_HAND: dict[str, Any] = {"split": {"enabled": False}}
 """The configuration of a cluster in which bundles are split only when a test says so."""
 
-Story = Callable[..., Awaitable[None]]
+Story = Callable[..., Coroutine[Any, Any, None]]
+
+
+def told(
+    run_story: Callable[[Story], object], *, given: int
+) -> Callable[[Story], Callable[..., None]]:
+    """Make tests of coroutines whose first ``given`` arguments come from ``run_story``."""
+
+    def decorate(tell: Story) -> Callable[..., None]:
+        @functools.wraps(tell)
+        def test(**arguments: Any) -> None:
+            run_story(functools.partial(tell, **arguments))
+
+        parameters = list(inspect.signature(tell).parameters.values())
+        test.__signature__ = inspect.Signature(parameters[given:])  # type: ignore[attr-defined] # pytest reads it
+        return test
+
+    return decorate
+
+
+in_virtual_time = told(lambda tell: run(tell()), given=0)
 
 
 def story(
@@ -34,23 +55,12 @@ def story(
     ``sections`` change the configuration. ``checked`` False is for stories that break
     by hand what the check at the end is about.
     """
-
-    def decorate(tell: Story) -> Callable[..., None]:
-        @functools.wraps(tell)
-        def test(**arguments: Any) -> None:
-            play(
-                lambda cluster: tell(cluster, **arguments),
-                sidecars,
-                seed=seed,
-                checked=checked,
-                config=make_config(**sections),
-            )
-
-        parameters = list(inspect.signature(tell).parameters.values())
-        test.__signature__ = inspect.Signature(parameters[1:])  # type: ignore[attr-defined] # pytest reads it
-        return test
-
-    return decorate
+    return told(
+        lambda tell: play(
+            tell, sidecars, seed=seed, checked=checked, config=make_config(**sections)
+        ),
+        given=1,
+    )
 
 
 def each_loss(writes: int) -> list[object]:
