@@ -1,4 +1,4 @@
-"""The Kubernetes manifest is valid, fits together and configures a sidecar that starts."""
+"""The Kubernetes manifest and the patch for Pulsar's chart are valid, and configure sidecars."""
 
 import re
 import tomllib
@@ -14,6 +14,7 @@ from loadmanager.config.model import health_port
 from loadmanager.core.ids import parse_broker
 
 Resource = dict[str, Any]
+
 OLDEST, NEWEST = "1.33", kubernetes_validate.latest_version()
 
 
@@ -158,3 +159,107 @@ def test_no_container_has_rights_it_does_not_need(pods: Resource) -> None:
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         }
+
+
+LABELS = {"app": "pulsar", "release": "pulsar", "component": "broker"}
+
+
+@pytest.fixture(scope="module")
+def patch(project: Path) -> Resource:
+    file = project / "deploy" / "kubernetes" / "pulsar-sidecar.yaml"
+    found: Resource = yaml.safe_load(file.read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.fixture(scope="module")
+def sidecar(patch: Resource) -> Resource:
+    (one,) = patch["spec"]["template"]["spec"]["containers"]
+    return dict(one)
+
+
+@pytest.fixture(scope="module")
+def patched(patch: Resource) -> Resource:
+    broker = {
+        "name": "pulsar-broker",
+        "image": "apachepulsar/pulsar-all:4.0.7",
+        "ports": [
+            {"name": "http", "containerPort": 8080},
+            {"name": "pulsar", "containerPort": 6650},
+        ],
+        "resources": {"requests": {"cpu": 0.2, "memory": "512Mi"}},
+    }
+    pod = dict(patch["spec"]["template"]["spec"])
+    # Containers are merged by their names.
+    pod["containers"] = [broker, *pod["containers"]]
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": "pulsar-broker", "namespace": "pulsar"},
+        "spec": {
+            "serviceName": "pulsar-broker",
+            "replicas": 3,
+            "selector": {"matchLabels": LABELS},
+            "template": {"metadata": {"labels": LABELS}, "spec": pod},
+        },
+    }
+
+
+@pytest.mark.parametrize("version", [OLDEST, NEWEST])
+def test_the_patched_brokers_are_valid_with_no_unknown_field(
+    patch: Resource, patched: Resource, version: str
+) -> None:
+    assert set(patch) == {"spec"}
+    kubernetes_validate.validate(patched, version, strict=True)
+
+
+@pytest.fixture
+def patch_config(sidecar: Resource) -> Config:
+    given = {"metadata.name": "pulsar-broker-0", "limits.cpu": "4", "limits.memory": "8192"}
+    environment: dict[str, str] = {}
+    for one in sidecar["env"]:
+        source = one.get("valueFrom", {})
+        field, limit = source.get("fieldRef", {}), source.get("resourceFieldRef", {})
+        text = one.get("value") or given[field.get("fieldPath") or limit["resource"]]
+        environment[one["name"]] = text.replace("$(POD_NAME)", environment.get("POD_NAME", ""))
+    return load_config(None, environment)
+
+
+def test_the_sidecar_starts_with_a_sound_configuration(
+    patch_config: Config, sidecar: Resource
+) -> None:
+    assert sidecar["args"] == ["agent"]
+    assert patch_config.broker.kind == "pulsar"
+    assert patch_config.broker.id == "pulsar-broker-0.pulsar-broker.pulsar.svc.cluster.local:8080"
+    assert patch_config.shedding.observe
+    assert (
+        patch_config.host.scope,
+        patch_config.host.cores,
+        patch_config.host.memory_limit_mib,
+    ) == (
+        "process",
+        4.0,
+        8192.0,
+    )
+    ports = {one["name"]: one["containerPort"] for one in sidecar["ports"]}
+    assert ports == {
+        "sidecar": patch_config.sidecar.listen_port,
+        "sidecar-health": health_port(patch_config.sidecar),
+    }
+
+
+def test_limits_are_those_of_the_charts_container(sidecar: Resource, patched: Resource) -> None:
+    names = {one["name"] for one in patched["spec"]["template"]["spec"]["containers"]}
+    limits = [
+        one["valueFrom"]["resourceFieldRef"]["containerName"]
+        for one in sidecar["env"]
+        if "resourceFieldRef" in one.get("valueFrom", {})
+    ]
+    assert limits == ["pulsar-broker"] * 2
+    assert names == {"pulsar-broker", "loadmanager"}
+
+
+def test_a_sidecar_takes_no_broker_out_of_service_and_has_few_rights(sidecar: Resource) -> None:
+    assert "readinessProbe" not in sidecar
+    rights: Resource = {"runAsNonRoot": True, "readOnlyRootFilesystem": True}
+    rights |= {"capabilities": {"drop": ["ALL"]}, "allowPrivilegeEscalation": False}
+    assert rights.items() <= sidecar["securityContext"].items()

@@ -1,21 +1,21 @@
-"""When a session of the simulated ensemble ends: its leader counts from a follower's reports."""
+"""When a session of the simulated ensemble ends, and the bound that is made of that."""
 
 import asyncio
 from collections.abc import Sequence
 from random import Random
 
 import pytest
-from stories import story
+from stories import place_all, story
 
 from loadmanager.ports.coordination import Node
+from tests.testbed.faults.agent import SESSION_S
 from tests.testbed.faults.answers_watch import LAGS_IN_A_CHAIN
-from tests.testbed.faults.cluster import Cluster
+from tests.testbed.faults.availability_watch import served_again_within_s
+from tests.testbed.faults.cluster import Cluster, make_config, play
 from tests.testbed.faults.service import TimedService
 from tests.testbed.faults.session import ClientSession
 from tests.testbed.faults.virtual_time import run
 from tests.testbed.faults.wires import Gate, Losses
-
-SESSION_S = 10.0
 
 HALF_TICK_S = 1.0
 
@@ -127,3 +127,34 @@ async def test_a_sidecar_whose_messages_are_lost_cannot_connect_to_another_serve
     agent.coordination.reconnect()
     await cluster.until(lambda: agent.coordination.is_on(server))
     assert agent.coordination.session.session_id != former
+
+
+@pytest.mark.parametrize("return_wait_s", [10.0, 20.0])
+def test_brokers_that_vanish_together_are_replaced_within_the_bound(return_wait_s: float) -> None:
+    config = make_config(leader={"return_wait_s": return_wait_s})
+    bound_s = served_again_within_s(config)
+    took_s: list[float] = []
+
+    async def tell(cluster: Cluster) -> None:
+        boundaries = await cluster.make_namespace(8)
+        await place_all(cluster, boundaries)
+        last = cluster.leader
+        began_s = asyncio.get_running_loop().time()
+        for agent in [one for one in cluster.living if one is not last]:
+            agent.host.kill_broker()
+            await agent.kill()
+        await cluster.until(lambda: len(last.host.serving) == 8, within_s=bound_s)
+        took_s.append(asyncio.get_running_loop().time() - began_s)
+
+    play(tell, config=config)
+    # Their sessions were heard of last a heartbeat before they vanished.
+    assert took_s[0] > return_wait_s + SESSION_S / 2
+
+
+def test_the_bound_grows_with_the_wait_where_that_takes_longest() -> None:
+    bounds_s = [
+        served_again_within_s(make_config(leader={"return_wait_s": wait_s}))
+        for wait_s in (0.0, 5.0, 10.0, 20.0)
+    ]
+    # Less than a lease and a renewal: those take longer, whatever the wait.
+    assert bounds_s[0] == bounds_s[1] < bounds_s[2] == bounds_s[3] - 10.0
