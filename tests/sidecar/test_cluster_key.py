@@ -8,6 +8,7 @@ from itertools import count
 import pytest
 from stories import in_virtual_time
 from structlog.testing import capture_logs
+from waiting import eventually
 
 from loadmanager.common.cluster_key import KEY_BYTES, ClusterKey, key_of_cluster, new_key
 from loadmanager.core import znodes
@@ -26,7 +27,7 @@ def drawn() -> Callable[[], bytes]:
 async def connected(service: MemoryService) -> AsyncIterator[MemoryCoordination]:
     session = MemoryCoordination(service)
     await session.start()
-    await until(lambda: session.session.connection is Connection.CONNECTED)
+    await eventually(lambda: session.session.connection is Connection.CONNECTED)
     try:
         yield session
     finally:
@@ -46,12 +47,6 @@ async def watched(
         await asyncio.wait({running})
 
 
-async def until(condition: Callable[[], bool], within_s: float = 60.0) -> None:
-    async with asyncio.timeout(within_s):
-        while not condition():  # noqa: ASYNC110 - what is waited for sets no event
-            await asyncio.sleep(0.01)
-
-
 @in_virtual_time
 async def test_the_first_sidecar_makes_the_key_and_all_have_the_same() -> None:
     service, make = MemoryService(), drawn()
@@ -62,10 +57,10 @@ async def test_the_first_sidecar_makes_the_key_and_all_have_the_same() -> None:
         watched(two, make) as second,
     ):
         assert first.value is None
-        await until(lambda: first.value is not None and second.value is not None)
+        await eventually(lambda: first.value is not None and second.value is not None)
         assert first.value == second.value == service.dump()[znodes.KEY].data
         async with connected(service) as late, watched(late, make) as third:
-            await until(lambda: third.value is not None)
+            await eventually(lambda: third.value is not None)
             assert third.value == first.value
 
 
@@ -78,12 +73,12 @@ async def test_a_replaced_key_counts_and_a_deleted_one_is_made_again() -> None:
         watched(one, make) as first,
         watched(two, make) as second,
     ):
-        await until(lambda: first.value is not None)
+        await eventually(lambda: first.value is not None)
         await one.set(znodes.KEY, b"k" * 48)
-        await until(lambda: first.value == second.value == b"k" * 48)
+        await eventually(lambda: first.value == second.value == b"k" * 48)
         await one.delete(znodes.KEY)
-        await until(lambda: first.value not in {None, b"k" * 48}, within_s=5.0)
-        await until(lambda: second.value == first.value, within_s=5.0)
+        await eventually(lambda: first.value not in {None, b"k" * 48}, within_s=5.0)
+        await eventually(lambda: second.value == first.value, within_s=5.0)
 
 
 @in_virtual_time
@@ -96,7 +91,7 @@ async def test_a_key_deleted_before_anybody_saw_it_is_made_again() -> None:
                 if znodes.KEY in service.dump():
                     await operator.delete(znodes.KEY)
                 await asyncio.sleep(0)
-            await until(lambda: key.value is not None, within_s=40.0)
+            await eventually(lambda: key.value is not None, within_s=40.0)
             assert service.dump()[znodes.KEY].data == key.value
 
 
@@ -114,7 +109,7 @@ async def test_what_is_no_key_is_told_and_left_until_it_is_replaced(content: byt
                 assert key.value is None
                 assert service.dump()[znodes.KEY].data == content
                 await one.set(znodes.KEY, b"k" * 32)
-                await until(lambda: key.value == b"k" * 32, within_s=5.0)
+                await eventually(lambda: key.value == b"k" * 32, within_s=5.0)
         told = [each for each in logs if each["event"] == "znode.content.refused"]
         assert [each["path"] for each in told] == [znodes.KEY]
 
@@ -127,14 +122,14 @@ async def test_an_outage_leaves_the_key_that_was_known() -> None:
         connected(service) as two,
         watched(one, drawn()) as key,
     ):
-        await until(lambda: key.value is not None)
+        await eventually(lambda: key.value is not None)
         before = key.value
         one.suspend()
         await two.set(znodes.KEY, b"k" * 32)
         await asyncio.sleep(5.0)
         assert key.value == before
         one.reconnect()
-        await until(lambda: key.value == b"k" * 32)
+        await eventually(lambda: key.value == b"k" * 32)
 
 
 def test_keys_are_random() -> None:

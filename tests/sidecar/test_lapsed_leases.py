@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from stories import follower, served, story
+from stories import follower, reasons, served, story
 
 from loadmanager.core import znodes
 from loadmanager.core.lease import Heartbeats
@@ -19,10 +19,6 @@ WITH_GAPS_S = 0.19 * SESSION_S
 LATE_S = 0.12 * SESSION_S
 
 
-def _reasons(agent: Agent) -> str:
-    return "; ".join(agent.app.answering.readiness().reasons)
-
-
 @story()
 async def test_a_broker_leaves_while_others_could_serve_and_returns_when_it_can_hold_a_lease(
     cluster: Cluster,
@@ -36,7 +32,7 @@ async def test_a_broker_leaves_while_others_could_serve_and_returns_when_it_can_
         within_s=4 * SESSION_S,
     )
     assert session_id not in cluster.lock_sessions().values()
-    assert "no lease could be held for 10 s" in _reasons(agent)
+    assert "no lease could be held for 10 s" in reasons(agent)
     # It is not listed again while it could only fail again.
     for _ in range(600):
         await asyncio.sleep(0.1)

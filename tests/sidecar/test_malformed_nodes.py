@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from stories import follower, place_all, served, story
+from stories import follower, place_all, reasons, served, story
 
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
@@ -221,10 +221,6 @@ async def _serving(cluster: Cluster) -> tuple[Agent, list[BundleId]]:
     return agent, list(boundaries.bundles)
 
 
-def _reasons(agent: Agent) -> str:
-    return "; ".join(agent.app.answering.readiness().reasons)
-
-
 def _of_an_epoch(epoch: int) -> Callable[[Orders], bytes]:
     return lambda _: encode_orders(Orders(epoch))
 
@@ -254,14 +250,14 @@ async def test_orders_of_an_epoch_to_come_are_refused_told_and_written_again(
     before = dict(agent.host.serving)
     content = spoilt(cluster.orders(agent.host))
     await cluster.write(znodes.orders(agent.host.name), content)
-    await cluster.until(lambda: "orders" in _reasons(agent), within_s=1.0)
+    await cluster.until(lambda: "orders" in reasons(agent), within_s=1.0)
     assert agent.metric("loadmanager_orders_refused") == 1
     assert agent.host.serving == before
     if epoch is not None:
-        assert str(epoch) in _reasons(agent)
+        assert str(epoch) in reasons(agent)
         (refused, *_) = cluster.warnings("orders.epoch.refused")
         assert (refused["epoch"], refused["newest"]) == (epoch, 1)
-    await cluster.until(lambda: not _reasons(agent), within_s=21.0)
+    await cluster.until(lambda: not reasons(agent), within_s=21.0)
     assert agent.metric("loadmanager_orders_refused") == 0
     assert agent.host.serving == before
     assert cluster.orders(agent.host).epoch == 1
@@ -291,7 +287,7 @@ async def test_orders_with_the_epoch_of_the_present_leader_are_obeyed_by_a_late_
     await cluster.ready()
     await cluster.move(boundaries.bundles[0], host)
     await cluster.until(lambda: cluster.servers(boundaries.bundles[0]) == [host])
-    assert not _reasons(agent)
+    assert not reasons(agent)
     assert not cluster.warnings("orders.epoch.refused")
 
 
@@ -317,7 +313,7 @@ async def test_an_epoch_node_made_anew_is_told_and_its_leaders_are_obeyed(
     await cluster.until(lambda: cluster.servers(bundles[0]) == [other])
     assert cluster.warnings("zookeeper.data.replaced")
     await cluster.settled(bundles)
-    assert not _reasons(agent)
+    assert not reasons(agent)
 
 
 def _absurd(leader: Agent) -> bytes:
@@ -354,7 +350,7 @@ async def test_no_lock_is_taken_while_orders_are_refused(cluster: Cluster) -> No
     agent, bundles = await _serving(cluster)
     before = dict(agent.host.serving)
     await cluster.write(znodes.orders(agent.host.name), encode_orders(Orders(2**62)))
-    await cluster.until(lambda: _reasons(agent), within_s=1.0)
+    await cluster.until(lambda: reasons(agent), within_s=1.0)
     # What it owned it keeps; after a session it takes nothing by orders that stand no more.
     assert agent.host.serving == before
     agent.coordination.expire()
@@ -362,5 +358,5 @@ async def test_no_lock_is_taken_while_orders_are_refused(cluster: Cluster) -> No
     locks = cluster.lock_sessions()
     session_id = agent.coordination.session.session_id
     assert session_id not in locks.values()
-    await cluster.until(lambda: not _reasons(agent), within_s=61.0)
+    await cluster.until(lambda: not reasons(agent), within_s=61.0)
     await cluster.settled(bundles)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from stories import follower, place_all, served, story
+from stories import follower, place_all, reasons, served, story
 
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
@@ -37,12 +37,6 @@ async def _refused(cluster: Cluster, boundaries: Boundaries) -> Agent:
     return agent
 
 
-def _reasons(agent: Agent) -> str:
-    readiness = agent.app.answering.readiness()
-    assert readiness.ready is not bool(readiness.reasons)
-    return "; ".join(readiness.reasons)
-
-
 @story()
 async def test_its_bundles_are_served_by_others_once_its_lease_is_over(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(12)
@@ -66,9 +60,9 @@ async def test_its_sidecar_is_not_ready_says_why_and_backs_off(cluster: Cluster)
     boundaries = await cluster.make_namespace(6)
     agent = await _refused(cluster, boundaries)
     assert agent.metric("loadmanager_broker_leased") == 1
-    await cluster.until(lambda: _reasons(agent), within_s=SESSION_S)
-    assert "holds no lease" in _reasons(agent)
-    assert str(HIGHEST_EPOCH) in _reasons(agent)
+    await cluster.until(lambda: reasons(agent), within_s=SESSION_S)
+    assert "holds no lease" in reasons(agent)
+    assert str(HIGHEST_EPOCH) in reasons(agent)
     assert agent.metric("loadmanager_broker_leased") == 0
     await asyncio.sleep(10.0)
     before, told = agent.host.broker.commands.count("renew_lease"), len(cluster.log_entries)
@@ -88,7 +82,7 @@ async def test_a_restart_of_the_broker_heals_it(cluster: Cluster) -> None:
     await asyncio.sleep(60.0)
     agent.host.restart_broker()
     await cluster.until(lambda: agent.app.member.registered, within_s=10.0)
-    assert not _reasons(agent)
+    assert not reasons(agent)
     assert agent.metric("loadmanager_broker_leased") == 1
     await cluster.move(boundaries.bundles[0], agent.host)
     await cluster.until(lambda: cluster.servers(boundaries.bundles[0]) == [agent.host])
@@ -100,11 +94,11 @@ async def test_an_epoch_that_the_service_reaches_heals_it(cluster: Cluster) -> N
     boundaries = await served(cluster, 6)
     agent = follower(cluster)
     await _raise_epoch(agent.host, _newest_zxid(cluster) + 1000)
-    await cluster.until(lambda: _reasons(agent), within_s=2 * SESSION_S)
+    await cluster.until(lambda: reasons(agent), within_s=2 * SESSION_S)
     for number in range(1000):
         await cluster.write("/elsewhere", str(number).encode())
     await cluster.until(lambda: agent.app.member.registered, within_s=10.0)
-    assert not _reasons(agent)
+    assert not reasons(agent)
     await cluster.settled(boundaries.bundles)
 
 
@@ -233,7 +227,7 @@ async def test_a_sidecar_that_is_refused_from_its_start_on_registers_nothing_for
     agent = cluster.start(host)
     await asyncio.sleep(30.0)
     assert znodes.registration(host.name) not in cluster.service.nodes
-    assert "holds no lease" in _reasons(agent)
+    assert "holds no lease" in reasons(agent)
     host.restart_broker()
     await cluster.until(lambda: agent.app.member.registered, within_s=10.0)
 
@@ -259,7 +253,7 @@ async def test_a_broker_whose_incarnation_changes_with_each_answer_is_asked_seld
         lambda: all(cluster.servers(b) not in ([], [agent.host]) for b in boundaries.bundles),
         within_s=3 * SESSION_S,
     )
-    assert "its incarnation changed with each" in _reasons(agent)
+    assert "its incarnation changed with each" in reasons(agent)
     assert next(answers) < 60
     await asyncio.sleep(20.0)
     before = next(answers)
@@ -284,7 +278,7 @@ async def test_transaction_ids_that_go_back_are_told_and_a_restart_of_the_broker
     await cluster.until(lambda: cluster.warnings("zookeeper.data.replaced"), within_s=5.0)
     (told, *_) = cluster.warnings("zookeeper.data.replaced")
     assert told["agent_epoch"] < told["former"]
-    await cluster.until(lambda: "is older than" in _reasons(agent), within_s=5.0)
+    await cluster.until(lambda: "is older than" in reasons(agent), within_s=5.0)
     agent.host.restart_broker()
     await cluster.until(lambda: agent.app.member.registered, within_s=15.0)
-    assert "older" not in _reasons(agent)
+    assert "older" not in reasons(agent)

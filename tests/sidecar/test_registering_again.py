@@ -6,7 +6,7 @@ from functools import partial
 from itertools import pairwise
 
 import pytest
-from stories import follower, other_than, place_all, served, story
+from stories import follower, other_than, place_all, registered, served, story
 
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId
@@ -24,10 +24,6 @@ async def own_all(cluster: Cluster, bundles: Sequence[BundleId], host: Host) -> 
         await cluster.move(bundle, host)
     await cluster.until(lambda: host.serving.keys() == set(bundles))
     await cluster.settled(bundles)
-
-
-def registered(agent: Agent) -> bool:
-    return agent.application is not None and agent.app.member.registered
 
 
 def decided(cluster: Cluster, agent: Agent) -> bool:

@@ -3,16 +3,12 @@
 import asyncio
 
 import pytest
-from stories import follower, served, story
+from stories import follower, registered, served, story
 
 from loadmanager.agent.lease_terms import Displaced
 from loadmanager.core import znodes
-from tests.testbed.faults.agent import SESSION_S, Agent
+from tests.testbed.faults.agent import SESSION_S
 from tests.testbed.faults.cluster import Cluster, play
-
-
-def _registered(agent: Agent) -> bool:
-    return agent.application is not None and agent.app.member.registered
 
 
 @story()
@@ -24,7 +20,7 @@ async def test_a_sidecar_that_thaws_after_its_session_ends_for_the_one_that_repl
     former.coordination.freeze()
     await asyncio.sleep(SESSION_S + 1.0)
     newcomer = cluster.start(former.host)
-    await cluster.until(lambda: _registered(newcomer))
+    await cluster.until(lambda: registered(newcomer))
     await cluster.move(boundaries.bundles[0], former.host)
     await cluster.until(lambda: cluster.servers(boundaries.bundles[0]) == [former.host])
     before = dict(former.host.serving)
@@ -35,7 +31,7 @@ async def test_a_sidecar_that_thaws_after_its_session_ends_for_the_one_that_repl
     assert newcomer.context.identity.instance in str(former.failure)
     await asyncio.sleep(2 * SESSION_S)
     assert newcomer.alive
-    assert _registered(newcomer)
+    assert registered(newcomer)
     assert former.host.serving == before
     await cluster.settled(boundaries.bundles)
 
@@ -48,11 +44,11 @@ async def test_a_sidecar_that_thaws_when_its_replacement_has_ended_goes_on(
     former.coordination.freeze()
     await asyncio.sleep(SESSION_S + 1.0)
     newcomer = cluster.start(former.host)
-    await cluster.until(lambda: _registered(newcomer))
+    await cluster.until(lambda: registered(newcomer))
     await newcomer.leave()
     former.coordination.thaw()
     await asyncio.sleep(2.0)
-    await cluster.until(lambda: _registered(former))
+    await cluster.until(lambda: registered(former))
     assert former.alive
 
 
@@ -64,11 +60,11 @@ async def test_a_sidecar_that_thaws_after_its_replacement_was_killed_waits_for_n
     former.coordination.freeze()
     await asyncio.sleep(SESSION_S + 1.0)
     newcomer = cluster.start(former.host)
-    await cluster.until(lambda: _registered(newcomer))
+    await cluster.until(lambda: registered(newcomer))
     await newcomer.kill()
     await asyncio.sleep(SESSION_S + 1.0)
     former.coordination.thaw()
-    await cluster.until(lambda: _registered(former) and former.alive, within_s=5.0)
+    await cluster.until(lambda: registered(former) and former.alive, within_s=5.0)
 
 
 @story()
@@ -83,8 +79,8 @@ async def test_a_second_host_with_the_same_broker_id_disturbs_nothing_and_says_w
     await asyncio.sleep(10 * SESSION_S)
     assert first.alive
     assert second.alive
-    assert _registered(first)
-    assert not _registered(second)
+    assert registered(first)
+    assert not registered(second)
     assert first.host.serving == before
     assert second.metric("loadmanager_standing_by") == 1
     told = cluster.warnings("broker.registration.awaited")
@@ -101,7 +97,7 @@ async def test_the_second_host_takes_over_when_the_first_has_died(cluster: Clust
     second = cluster.start(first.host)
     await asyncio.sleep(2.0)
     await first.kill()
-    await cluster.until(lambda: _registered(second), within_s=SESSION_S + 2.0)
+    await cluster.until(lambda: registered(second), within_s=SESSION_S + 2.0)
     assert second.metric("loadmanager_standing_by") == 0
     await cluster.settled(boundaries.bundles)
 
@@ -116,7 +112,7 @@ async def test_a_sidecar_that_stands_by_leaves_at_once(cluster: Cluster) -> None
     await second.leave()
     assert asyncio.get_running_loop().time() - began_s < 1.0
     assert second.failure is None
-    assert _registered(first)
+    assert registered(first)
 
 
 @story()
@@ -136,7 +132,7 @@ async def test_two_sidecars_that_are_restarted_for_ever_come_to_rest(cluster: Cl
         await asyncio.sleep(1.0)
     assert starts <= 5
     assert ends_at_s - last_start_s > 7 * SESSION_S
-    assert [_registered(agent) for agent in rivals].count(True) == 1
+    assert [registered(agent) for agent in rivals].count(True) == 1
     await cluster.settled(boundaries.bundles)
 
 
@@ -150,7 +146,7 @@ async def test_a_sidecar_that_crashes_again_and_again_gets_its_broker_back_each_
         await cluster.agent_of(host.name).kill()
         cluster.start(host)
         agent = cluster.agent_of(host.name)
-        await cluster.until(lambda agent=agent: _registered(agent), within_s=SESSION_S + 2.0)  # type: ignore[misc] # bound now
+        await cluster.until(lambda agent=agent: registered(agent), within_s=SESSION_S + 2.0)  # type: ignore[misc] # bound now
     await cluster.settled(boundaries.bundles)
 
 
@@ -170,7 +166,7 @@ async def test_a_command_refused_for_a_newer_agent_ends_the_membership_before_th
     # Nobody else is registered, so it does not end: the broker may forget.
     assert agent.alive
     host.restart_broker()
-    await cluster.until(lambda: _registered(agent), within_s=5.0)
+    await cluster.until(lambda: registered(agent), within_s=5.0)
     await cluster.settled(boundaries.bundles)
 
 
@@ -181,7 +177,7 @@ async def test_a_mark_with_spoilt_content_keeps_nobody_from_taking_over(cluster:
     await cluster.write(znodes.agent(agent.host.name, session_id), b"{")
     await agent.kill()
     newcomer = cluster.start(agent.host)
-    await cluster.until(lambda: _registered(newcomer), within_s=3.0)
+    await cluster.until(lambda: registered(newcomer), within_s=3.0)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -192,10 +188,10 @@ def test_of_two_hosts_that_start_at_once_one_registers_and_the_other_waits(seed:
         for machine in ("one", "another"):
             host.machine = machine
             rivals.append(cluster.start(host))
-        await cluster.until(lambda: any(map(_registered, rivals)))
+        await cluster.until(lambda: any(map(registered, rivals)))
         await asyncio.sleep(3 * SESSION_S)
         assert [agent.alive for agent in rivals] == [True, True]
-        assert sorted(map(_registered, rivals)) == [False, True]
+        assert sorted(map(registered, rivals)) == [False, True]
         created = cluster.warnings("broker.registration.created")
         assert len([entry for entry in created if entry["broker"] == host.name]) == 1
 

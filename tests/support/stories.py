@@ -76,6 +76,17 @@ def now_s() -> float:
     return asyncio.get_running_loop().time()
 
 
+def registered(agent: Agent) -> bool:
+    return agent.application is not None and agent.app.member.registered
+
+
+def reasons(agent: Agent) -> str:
+    """Return why a sidecar is not ready, or nothing."""
+    readiness = agent.app.answering.readiness()
+    assert readiness.ready is not bool(readiness.reasons)
+    return "; ".join(readiness.reasons)
+
+
 async def place_all(cluster: Cluster, boundaries: Boundaries) -> list[TopicName]:
     """Look every bundle up once, wait until all are served; return a topic of each."""
     topics = [topic_in(boundaries, bundle) for bundle in boundaries.bundles]

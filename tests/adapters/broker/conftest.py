@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -62,15 +62,3 @@ def clock() -> HandClock:
 def serve_broker() -> ServeBroker:
     """Return a context manager that serves a broker; arguments as `ServerOptions`."""
     return _served_broker
-
-
-@pytest.fixture
-def eventually() -> Callable[[Callable[[], bool]], Awaitable[None]]:
-    """Return a wait for a condition that other tasks bring about; a minute at most."""
-
-    async def wait_for(condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(60):
-            while not condition():  # noqa: ASYNC110 - what is waited for has no event
-                await asyncio.sleep(0.001)
-
-    return wait_for

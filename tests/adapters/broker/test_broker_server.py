@@ -2,12 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
+from waiting import eventually
 from yarl import URL
 
 from loadmanager.adapters.broker.contract import PREFIX, SecretUnusable, read_secret
@@ -22,8 +23,6 @@ from loadmanager.reference_broker.server import ServerOptions, broker_applicatio
 BUNDLE = parse_bundle("t/n/0x00000000_0xffffffff")
 PUBLISH = "/publish/persistent/t/n/orders"
 LEASE, GRANT = f"{PREFIX}/lease", f"{PREFIX}/bundles/{BUNDLE}"
-
-Eventually = Callable[[Callable[[], bool]], Awaitable[None]]
 
 
 def give_bundle(served: Any, until_s: float = 110.0) -> None:
@@ -151,9 +150,7 @@ async def test_a_client_that_does_not_send_its_body_is_given_up(
         writer.close()
 
 
-async def test_a_lease_ends_by_the_clock_even_if_nobody_asks(
-    serve_broker: Any, eventually: Eventually
-) -> None:
+async def test_a_lease_ends_by_the_clock_even_if_nobody_asks(serve_broker: Any) -> None:
     async with serve_broker(time.monotonic) as served:
         give_bundle(served, until_s=time.monotonic() + 30)
         # Sooner than what is waited for.
@@ -173,7 +170,7 @@ async def test_a_lease_ends_by_the_clock_even_if_nobody_asks(
 
 
 async def test_messages_beyond_the_queue_are_sent_away_and_commands_are_not(
-    serve_broker: Any, clock: Any, eventually: Eventually
+    serve_broker: Any, clock: Any
 ) -> None:
     async with serve_broker(clock, max_waiting=2, cpu_s_per_message=0.05) as served:
         give_bundle(served)
@@ -186,7 +183,7 @@ async def test_messages_beyond_the_queue_are_sent_away_and_commands_are_not(
 
 
 async def test_a_command_does_not_wait_for_the_messages_that_came_before_it(
-    serve_broker: Any, clock: Any, eventually: Eventually
+    serve_broker: Any, clock: Any
 ) -> None:
     async with serve_broker(clock, cpu_s_per_message=0.004) as served:
         give_bundle(served)
@@ -199,7 +196,7 @@ async def test_a_command_does_not_wait_for_the_messages_that_came_before_it(
 
 
 async def test_an_unload_waits_for_one_message_and_not_for_the_queue(
-    serve_broker: Any, clock: Any, eventually: Eventually
+    serve_broker: Any, clock: Any
 ) -> None:
     async with serve_broker(clock, cpu_s_per_message=0.1) as served:
         give_bundle(served)
@@ -213,7 +210,7 @@ async def test_an_unload_waits_for_one_message_and_not_for_the_queue(
 
 
 async def test_an_unload_does_not_wait_for_the_grant_that_follows(
-    serve_broker: Any, clock: Any, eventually: Eventually
+    serve_broker: Any, clock: Any
 ) -> None:
     async with serve_broker(clock) as served:
         give_bundle(served)
@@ -229,7 +226,7 @@ async def test_an_unload_does_not_wait_for_the_grant_that_follows(
 
 
 async def test_a_stop_takes_no_message_under_way_and_does_not_wait_for_it(
-    serve_broker: Any, clock: Any, eventually: Eventually
+    serve_broker: Any, clock: Any
 ) -> None:
     for cpu_s in (0.2, 60):
         async with serve_broker(clock, cpu_s_per_message=cpu_s, shutdown_s=0.05) as served:
