@@ -159,8 +159,9 @@ TASK = json.loads(f"""{{"number": 12, "kind": "move", "bundles": ["{BUNDLE}"], "
  "meaning": "Its broker is draining: everything is taken off it.", "askedBy": "drain",
  "state": "ordered", "live": true, "ageS": 90.0, "attempts": 2, "proposedAtMs": {AT_MS},
  "orderedAtMs": {AT_MS + 500}, "attemptedAtMs": {AT_MS + 15_500}, "releasedAtMs": null,
- "endedAtMs": null, "influence": {{"msgsInPerS": 500.0, "msgsOutPerS": 1000.0,
- "bytesInPerS": 5e5, "bytesOutPerS": 2e6}}, "note": ""}}""")
+ "endedAtMs": null, "seenBeforeMs": null, "seenAfterMs": null, "influence": {{
+ "msgsInPerS": 500.0, "msgsOutPerS": 1000.0, "bytesInPerS": 5e5, "bytesOutPerS": 2e6}},
+ "note": ""}}""")
 
 
 async def test_a_task_is_given_with_its_age_times_and_influence(leader: RunningServer) -> None:
