@@ -91,8 +91,14 @@ def test_traffic_on_one_broker_is_even_within_30_s_and_stays_so(
         assert process.wait(60) == 0
     tasks = [line["task"] for line in told if "task" in line]
     ended = [one for one in tasks if one["state"] != "ordered"]
-    assert {one["state"] for one in ended} <= {"serving", "landed_elsewhere"}
-    assert all(one["reason"] for one in ended if one["state"] == "landed_elsewhere")
+    # On a busy machine a limit may hold a move back, or the end of the command.
+    others = {
+        one["state"]: one["reason"]
+        for one in ended
+        if one["state"] != "serving" and not one["reason"].startswith("held: ")
+    }
+    assert others.keys() <= {"landed_elsewhere"}, others
+    assert all(others.values())
     assert all_on_one.failed == []
     later = [one for one in told[lines_until_even:] if "verdict" in one and one["whole"]]
     gaps = [line["maxOverMean"] - line["leastMaxOverMean"] for line in later]
