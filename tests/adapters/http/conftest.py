@@ -384,7 +384,7 @@ class Wire(asyncio.Transport):
 
     @property
     def responses(self) -> int:
-        return len(re.findall(rb"HTTP/1\.[01] \d{3} ", self.written))
+        return len(re.findall(rb"HTTP/(?:0\.9|1\.[01]) \d{3} ", self.written))
 
     async def until_responses(self, count: int) -> None:
         await until(lambda: self.responses >= count)
