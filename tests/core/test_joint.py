@@ -100,10 +100,10 @@ def test_opposite_skews_are_evened_in_each_resource() -> None:
 
 def test_a_slower_broker_and_a_busy_one_get_less() -> None:
     brokers = {
-        "fast:1": Broker(bundles=range(10)),
-        "slow:1": Broker(bundles=range(10, 20), speed=2.0),
-        "busy:1": Broker(bundles=range(20, 30), background=0.4),
-        "large:1": Broker(bundles=range(30, 40), cores=16),
+        "fast:1": Broker(bundles=range(10), network_kbit=1e7),
+        "slow:1": Broker(bundles=range(10, 20), network_kbit=1e7, speed=2.0),
+        "busy:1": Broker(bundles=range(20, 30), network_kbit=1e7, background=0.4),
+        "large:1": Broker(bundles=range(30, 40), network_kbit=1e7, cores=16),
     }
     traffic = alike(40, 6000)
     found, _ = rounds(brokers, traffic, count=8)

@@ -23,14 +23,14 @@ from loadmanager.core.joint.learning import measured_error
 from loadmanager.core.joint.persistence import LOOK_S, Persistence
 from loadmanager.core.joint.restarts import Restarts
 from loadmanager.core.joint.search import Search
-from loadmanager.core.joint.standing import Standing, water_level
+from loadmanager.core.joint.standing import Standing, standing, water_level
 from loadmanager.core.joint.state import JointState
 from loadmanager.core.joint.unit_costs import solved
 from loadmanager.core.memory import Memory
 from loadmanager.core.placement import JointPlacement
 from loadmanager.core.planner import Planner
 from loadmanager.core.round_memory import RoundMemory
-from loadmanager.core.scores import BANDWIDTH_IN, CPU
+from loadmanager.core.scores import BANDWIDTH_IN, CPU, ResourceWeights
 from loadmanager.core.shedding import JointShedder, Shed
 from loadmanager.core.traffic_share import TrafficShare
 
@@ -196,6 +196,49 @@ def test_snapshots_of_other_rows_are_not_compared() -> None:
     assert len(state.persistence.snapshots) == 1
 
 
+CHANCE = st.lists(st.floats(0, 1), min_size=4, max_size=4)
+
+
+@given(
+    st.lists(CHANCE, max_size=3),
+    CHANCE,
+    CHANCE,
+    st.sampled_from([0.0, 0.005, 0.02]),
+    st.integers(0, 2**32 - 1),
+)
+def test_use_is_as_measured_while_owners_and_traffic_stay(
+    starts: list[list[float]],
+    backgrounds: list[float],
+    speeds: list[float],
+    noise: float,
+    seed: int,
+) -> None:
+    # Whatever was reported while the brokers started, and whatever they cost.
+    rng, state, measured = np.random.default_rng(seed), None, []
+    keys = tuple(four())
+    settled = np.array([0.4 * one for one in backgrounds])
+    rounds = [np.array(one) for one in starts] + [settled] * 8
+    for minute, of in enumerate(rounds, 1):
+        varied = np.maximum(of + rng.uniform(-noise, noise, 4), 0.0)
+        brokers = {
+            key: Broker(
+                bundles=range(5 * k, 5 * k + 5), speed=0.5 + 1.5 * speeds[k], background=varied[k]
+            )
+            for k, key in enumerate(keys)
+        }
+        seen = view(brokers, {k: Traffic(msgs=1500.0) for k in range(20)}, now_s=60.0 * minute)
+        state = learned_from(seen, state)
+        measured.append(seen.brokers.usage[:, CPU] / seen.brokers.limit[:, CPU])
+    assert state is not None
+    at = standing(seen, state, ResourceWeights(), np.ones(4, dtype=np.bool_))
+    last = np.mean(measured[-3:], axis=0)
+    near = 0.03 + 5 * noise + 0.5 * np.sqrt(state.learned.noise[CPU]) + 1e-9
+    cpu = at.resources.index("cpu")
+    for use in (at.low, at.high):
+        assert (np.abs(use[:, cpu] * at.level - last) <= near).all()
+    assert (at.background >= 0).all()
+
+
 @given(
     st.lists(st.tuples(st.floats(0, 2), st.floats(0.1, 100)), min_size=1, max_size=8),
     st.floats(0, 1000),
@@ -213,6 +256,7 @@ def test_a_swap_takes_nothing_off_a_broker_that_may_stand_low() -> None:
         resources=("cpu",),
         low=np.array([[1.05], [0.95]]),
         high=np.array([[1.05], [2.0]]),
+        background=np.zeros((2, 1)),
         unit=np.ones((2, 1)),
         share=np.ones((2, 1)),
         cost=np.array([[0.05], [0.2]]),

@@ -5,16 +5,20 @@ import numpy as np
 
 from loadmanager.core.columns import BrokerColumns, Mask
 from loadmanager.core.ids import BrokerId
+from loadmanager.core.joint.served import KINDS
 from loadmanager.core.scores import RESOURCES, FloatArray
 
 _BACKGROUND_SD: Final = 0.1
 _SPEED_SD: Final = 0.3
 _DRIFT_PER_MIN: Final = 0.003
 _JUMP_SDS: Final = 4.0
-_SPEEDS: Final = (0.1, 10.0)
+SPEEDS: Final = (0.1, 10.0)
 _SPANS: Final = 5
 _SPAN_S: Final = 60.0
-"""Number and least length of the spans for the recent extremes of a background."""
+"""Number and least length of the spans of recent reports."""
+
+_KEPT: Final = 0.6
+"""Weight of the reports before the last one in what counts as measured now."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -23,9 +27,10 @@ class BrokerFigures:
 
     ``background`` is a fraction of the limit, ``speed`` the cost of work on this broker relative
     to its cost elsewhere. ``covariance`` is (B, R, 3): the variances of background and speed,
-    and their covariance. ``least`` and ``most`` (spans, B, R) are the extremes of the background
-    in each of the last time spans, newest first; the newest began at ``span_s``. ``seen_s`` is
-    the time of the last report used.
+    and their covariance. ``spans`` (spans, B, R + F) are the mean usage and work of the reports of
+    each of the last time spans, newest first; the newest began at ``span_s``. ``last`` (B, R + F)
+    are those of the last reports. ``weights`` (spans, B) and ``last_weight`` (B,) are the weights
+    of these means, 0 where there is no report. ``seen_s`` is the time of the last report used.
     """
 
     names: tuple[BrokerId, ...]
@@ -34,8 +39,10 @@ class BrokerFigures:
     background: FloatArray
     speed: FloatArray
     covariance: FloatArray
-    least: FloatArray
-    most: FloatArray
+    spans: FloatArray
+    weights: FloatArray
+    last: FloatArray
+    last_weight: FloatArray
     span_s: FloatArray
 
     @classmethod
@@ -54,8 +61,10 @@ class BrokerFigures:
             background=np.zeros(shape),
             speed=np.ones(shape),
             covariance=np.tile([_BACKGROUND_SD**2, _SPEED_SD**2, 0.0], (*shape, 1)),
-            least=np.full((_SPANS, *shape), np.nan),
-            most=np.full((_SPANS, *shape), np.nan),
+            spans=np.zeros((_SPANS, len(names), len(RESOURCES) + len(KINDS))),
+            weights=np.zeros((_SPANS, len(names))),
+            last=np.zeros((len(names), len(RESOURCES) + len(KINDS))),
+            last_weight=np.zeros(len(names)),
             span_s=np.full(len(names), -np.inf),
         )
 
@@ -72,9 +81,17 @@ class BrokerFigures:
         to = [row for row, life in enumerate(lives) if life in former]
         taken = [former[lives[row]] for row in to]
         found = BrokerFigures.unknown(names, started)
-        for name in ("seen_s", "background", "speed", "covariance", "span_s"):
+        for name in (
+            "seen_s",
+            "background",
+            "speed",
+            "covariance",
+            "last",
+            "last_weight",
+            "span_s",
+        ):
             getattr(found, name)[to] = getattr(self, name)[taken]
-        for name in ("least", "most"):
+        for name in ("spans", "weights"):
             getattr(found, name)[:, to] = getattr(self, name)[:, taken]
         return found
 
@@ -114,26 +131,46 @@ class BrokerFigures:
         return replace(
             self,
             background=self.background + first * surprise,
-            speed=np.clip(self.speed + second * surprise, *_SPEEDS),
+            speed=np.clip(self.speed + second * surprise, *SPEEDS),
             covariance=np.stack(covariance, axis=-1),
         )
 
-    def seen(self, seen_s: FloatArray, fresh: Mask) -> "BrokerFigures":
-        """Return the figures with the spans updated by the backgrounds of ``fresh`` reports."""
+    def seen(
+        self,
+        seen_s: FloatArray,
+        fresh: Mask,
+        usage: FloatArray,
+        work: FloatArray,
+        weight: FloatArray,
+    ) -> "BrokerFigures":
+        """Return the figures with ``fresh`` reports of ``usage`` and ``work`` in the means."""
         begins = fresh & (seen_s - self.span_s >= _SPAN_S)
+        seen, weight = np.concatenate([usage, work], axis=1), np.where(fresh, weight, 0.0)
+        spans, weights = (
+            np.where(
+                begins.reshape(-1, *(1,) * (of.ndim - 2)),
+                np.concatenate([np.zeros_like(of[:1]), of[:-1]]),
+                of,
+            )
+            for of in (self.spans, self.weights)
+        )
+        kept = np.where(fresh, _KEPT * self.last_weight, self.last_weight)
+        spans[0], weights[0] = _mean(spans[0], weights[0], seen, weight)
+        last, last_weight = _mean(self.last, kept, seen, weight)
         return replace(
             self,
             seen_s=np.where(fresh, seen_s, self.seen_s),
-            least=self._extremes(self.least, np.fmin, fresh, begins),
-            most=self._extremes(self.most, np.fmax, fresh, begins),
+            spans=spans,
+            weights=weights,
+            last=last,
+            last_weight=last_weight,
             span_s=np.where(begins, seen_s, self.span_s),
         )
 
-    def _extremes(
-        self, spans: FloatArray, worse: np.ufunc, fresh: Mask, begins: Mask
-    ) -> FloatArray:
-        """Return the ``spans`` with the background added to the newest, or to a new span."""
-        shifted = np.concatenate([self.background[np.newaxis], spans[:-1]])
-        found = np.where(begins[:, np.newaxis], shifted, spans)
-        found[0] = np.where(fresh[:, np.newaxis], worse(found[0], self.background), found[0])
-        return np.where(np.isnan(found), self.background, found)
+
+def _mean(
+    mean: FloatArray, weight: FloatArray, seen: FloatArray, added: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    total = weight + added
+    step = np.divide(added, total, out=np.zeros_like(total), where=total > 0)
+    return mean + step[:, np.newaxis] * (seen - mean), total

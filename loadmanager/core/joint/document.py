@@ -134,8 +134,6 @@ def _brokers(fields: Fields) -> BrokerFigures:
     figures.background[:] = values[:, :_R]
     figures.speed[:] = np.clip(values[:, _R : 2 * _R], 0.1, 10.0)
     figures.covariance[:] = values[:, 2 * _R :].reshape(len(rows), _R, 3)
-    figures.least[:] = figures.background
-    figures.most[:] = figures.background
     return figures
 
 

@@ -29,6 +29,11 @@ _NOISE_LOOKS: Final = 5
 _MOST_NOISE: Final = 0.1
 _LEAST_SPEED: Final = 0.1
 
+_UNSETTLED: Final = 0.1
+"""Relative error of a usage that was measured over a start or a change of bundles."""
+
+_UNSETTLED_WEIGHT: Final = 0.25
+
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Learned:
@@ -84,7 +89,13 @@ class Learned:
             known,
             noise=known.noise + step * (mean - known.noise),
             looks=looks,
-            brokers=brokers.seen(columns.seen_s, fresh),
+            brokers=brokers.seen(
+                columns.seen_s,
+                fresh,
+                usage,
+                served_by(columns),
+                np.where(settled(columns), 1.0, _UNSETTLED_WEIGHT),
+            ),
         )
 
     def regressed(self, columns: BrokerColumns, fresh: Mask, kept: float) -> "Learned":
@@ -106,11 +117,19 @@ class Learned:
         return replace(self, sums=sums, unit_costs=solved(sums))
 
 
+def settled(columns: BrokerColumns) -> Mask:
+    """Return (B,): reports over a constant set of bundles; after a change, none has a variance."""
+    known = ~np.isnan(columns.variance)
+    return np.asarray(known.any(axis=1) | ~known.any())
+
+
 def measured_error(columns: BrokerColumns) -> FloatArray:
     """Return (brokers, `RESOURCES`): the mean squared error of a measured usage, in fractions.
 
-    It is the error of the model plus, if reported, the variance of usage between samples.
+    It is the error of the model plus the variance of usage between samples, supposed where a report
+    has none because it covers a change.
     """
     usage = fractions(columns.usage, columns.limit)
-    varied = fractions(np.nan_to_num(columns.variance, nan=0.0), columns.limit**2)
-    return np.asarray((0.03 * usage + 0.005) ** 2 + varied)
+    varied = fractions(columns.variance, columns.limit**2)
+    supposed = np.where(settled(columns)[:, np.newaxis], 0.0, (_UNSETTLED * usage) ** 2)
+    return np.asarray((0.03 * usage + 0.005) ** 2 + np.where(np.isnan(varied), supposed, varied))

@@ -5,6 +5,7 @@ import numpy as np
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import BrokerColumns, Indices, Mask
+from loadmanager.core.joint.broker_figures import SPEEDS
 from loadmanager.core.joint.learning import Learned
 from loadmanager.core.joint.served import fractions, owners, served_by, served_in, sums_by_broker
 from loadmanager.core.joint.state import JointState
@@ -35,6 +36,12 @@ _STEADY_SD: Final = 0.025
 
 _STEADY_LOOKS: Final = 2
 
+_BELIEVED: Final = 0.02
+"""How far the model's background may be from the measured one, in fractions of the limit."""
+
+_NOISE_SDS: Final = 0.5
+"""Standard deviations of prediction errors by which a broker sheds later and takes less."""
+
 RATES_ALONE: Final = ("rates",)
 """The resources of a standing by rates."""
 
@@ -48,17 +55,18 @@ class Standing:
     """Brokers and bundles of one round: B brokers, K bundle rows, R resources considered.
 
     Use is in units of the ``level``: 1 is even, or the use of the heaviest bundle alone. A
-    broker sheds by ``low`` and takes by ``high`` (B, R), which differ if its background varied
-    recently. ``unit`` (B, R) is the use added to a broker per unit of ``cost`` (K, R), ``share``
-    (B, R) a broker's capacity relative to the mean. ``weight`` (K,) is a bundle's fraction of
-    the cluster's current traffic, ``effort`` (K,) the cost of moving it, in weights of a mean
-    broker. ``resources`` names the columns.
+    broker sheds by ``low`` and takes by ``high`` (B, R), which differ by noise and if its
+    ``background`` (B, R) varied recently. ``unit`` (B, R) is the use added to a broker per unit
+    of ``cost`` (K, R), ``share`` (B, R) a broker's capacity relative to the mean. ``weight`` (K,)
+    is a bundle's fraction of the cluster's current traffic, ``effort`` (K,) the cost of moving
+    it, in weights of a mean broker. ``resources`` names the columns.
     """
 
     level: float
     resources: tuple[str, ...]
     low: FloatArray
     high: FloatArray
+    background: FloatArray
     unit: FloatArray
     share: FloatArray
     cost: FloatArray
@@ -110,6 +118,7 @@ def standing(
         resources=use.resources,
         low=use.low / level,
         high=use.high / level,
+        background=use.background / level,
         unit=use.unit / level,
         share=capacity / capacity[counted].mean(axis=0),
         cost=use.cost,
@@ -148,25 +157,61 @@ def _by_usage(
 ) -> _Use:
     learned, columns = state.learned, view.brokers.reported
     counting = _counting(columns, learned, weights)
-    figures, limit = learned.brokers, columns.limit[:, counting]
+    limit = columns.limit[:, counting]
     factor = weights.as_array()[counting]
+    speed, background, least, most = (factor * one for one in _anchored(learned, columns, counting))
     cost = served_in(view.bundles, predicted_rates(view, state)) @ learned.unit_costs[counting].T
-    unit = factor * figures.speed[:, counting] / limit
+    unit = speed / limit
     work = sums_by_broker(owner, cost, len(limit))
-    background = factor * figures.background[:, counting]
-    least = factor * figures.least[:, :, counting].min(axis=0)
-    most = factor * figures.most[:, :, counting].max(axis=0)
-    now = np.maximum(background + work * unit, 0.0)
-    lasting = np.where(now > URGENT, background, least)
     return _Use(
         resources=tuple(RESOURCES[row] for row in counting),
-        low=np.maximum(lasting + work * unit, 0.0),
-        high=np.maximum(most + work * unit, 0.0),
+        low=least + work * unit,
+        high=most + work * unit,
         background=background,
         unit=unit,
         cost=cost,
         work=work,
     )
+
+
+def _anchored(
+    learned: Learned, columns: BrokerColumns, counting: list[int]
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Return (B, R): speeds and backgrounds that agree with the last reports, and extremes of them.
+
+    The least background is without what came in one of the spans, the most includes what went;
+    what the change of traffic since then would explain at twice its cost is neither.
+    """
+    figures, limit = learned.brokers, columns.limit[:, counting]
+
+    def parts(reports: FloatArray) -> tuple[FloatArray, FloatArray]:
+        usage, work = reports[..., : len(RESOURCES)], reports[..., len(RESOURCES) :]
+        return usage[..., counting], fractions(work @ learned.unit_costs[counting].T, limit)
+
+    usage, varying = parts(figures.last)
+    reported = fractions(columns.usage, columns.limit)[:, counting]
+    urgent = reported > URGENT
+    last_varying = learned.varying(served_by(columns), columns.limit)[:, counting]
+    varying = np.where(urgent, last_varying, varying)
+    usage = np.where(urgent, reported, usage)
+    seen = (figures.last_weight > 0)[:, np.newaxis]
+    most_speed = np.divide(
+        usage + _BELIEVED, varying, out=np.full_like(usage, np.inf), where=varying > 0
+    )
+    speed, background = figures.speed[:, counting], figures.background[:, counting]
+    speed = np.where(seen, np.clip(most_speed, SPEEDS[0], speed), speed)
+    measured = usage - speed * varying
+    close = np.clip(background, np.maximum(measured - _BELIEVED, 0.0), measured + _BELIEVED)
+    background = np.maximum(np.where(seen, close, background), 0.0)
+    then, varied = parts(figures.spans)
+    by_traffic = speed * (varying - varied)
+    grown = np.where((figures.weights > 0)[..., np.newaxis], usage - then - by_traffic, 0.0)
+    came, went = (
+        np.maximum(sign * grown - np.abs(by_traffic), 0.0).max(axis=0) for sign in (1.0, -1.0)
+    )
+    noise = _NOISE_SDS * np.sqrt(learned.noise[counting])
+    least = np.where(urgent, background, np.maximum(background - came - noise, 0.0))
+    return speed, background, least, background + went + noise
 
 
 def _by_rates(view: ClusterView, state: JointState, owner: Indices) -> _Use:
@@ -191,7 +236,7 @@ def _by_rates(view: ClusterView, state: JointState, owner: Indices) -> _Use:
 
 
 def _level(use: _Use, counted: Mask) -> float:
-    background, capacity = np.maximum(use.background, 0.0)[counted], 1.0 / use.unit[counted]
+    background, capacity = use.background[counted], 1.0 / use.unit[counted]
     total = use.work[counted].sum(axis=0)
     levels = (
         water_level(background[:, row], capacity[:, row], float(total[row]))
@@ -221,7 +266,7 @@ def _heaviest(use: _Use, counted: Mask, owner: Indices) -> float:
     difference of speeds, because the potential rises steeply above the level.
     """
     cost = use.cost[owner >= 0].max(axis=0, initial=0.0)
-    alone = np.maximum(use.background, 0.0)[counted] + cost * use.unit[counted]
+    alone = use.background[counted] + cost * use.unit[counted]
     return float(alone.min(axis=0).max(initial=0.0))
 
 

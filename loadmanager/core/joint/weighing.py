@@ -158,15 +158,15 @@ class Weigher:
                 ),
             )  # fmt: skip
         learned, columns = self.state.learned, self.view.brokers.reported
-        reported = fractions(columns.usage, columns.limit)[row]
+        reported, limit = fractions(columns.usage, columns.limit)[row], columns.limit[row]
         factors = self.weights.as_array()
         return tuple(
             PredictedUse(
                 resource=name,
                 reported=float(reported[number]),
                 predicted=float(at.low[row, column]) * at.level / float(factors[number]),
-                background=float(learned.brokers.background[row, number]),
-                speed=float(learned.brokers.speed[row, number]),
+                background=float(at.background[row, column] * at.level / factors[number]),
+                speed=float(at.unit[row, column] * at.level * limit[number] / factors[number]),
                 noise=float(np.sqrt(learned.noise[number])),
             )
             for column, (name, number) in enumerate(_numbered(at))
