@@ -106,7 +106,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def _missing_tool(error: str) -> str | None:
     """Return the absent package of the tools that an error or a message of the product names."""
-    named = re.findall(r"No module named '(\w+)|needs its extra \((\w+)|needs (\w+), which", error)
+    named = re.findall(
+        r"No module named '(\w+)|No package metadata was found for (\w+)"
+        r"|needs its extra \((\w+)|needs (\w+), which",
+        error,
+    )
     absent = (name for names in named for name in names if name in TOOLS and not find_spec(name))
     return next(absent, None)
 

@@ -264,6 +264,7 @@ async def _run(config: Config) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     port = config.sidecar.listen_port or free_port(config.sidecar.listen_host)
+    failure = None
     try:
         async with asyncio.TaskGroup() as commands:
             sidecar = build_sidecar(config, port, commands, await _choose_control_url(config))
@@ -275,7 +276,9 @@ async def _run(config: Config) -> None:
                 leave_s=_LEAVE_S,
             )
     except* (LoadManagerError, OSError) as failed:
-        raise first_leaf(failed) from failed
+        failure = first_leaf(failed)
+    if failure is not None:
+        raise failure  # Python before 3.11.4 wraps what is raised in `except*` in a group.
 
 
 async def _choose_control_url(config: Config) -> str:
