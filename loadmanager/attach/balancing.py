@@ -15,10 +15,10 @@ from loadmanager.adapters.pulsar_admin import (
 from loadmanager.adapters.pulsar_admin.lookups import read_boundaries
 from loadmanager.attach.discovery import MIXED, ClusterReader, PulsarCluster, addresses
 from loadmanager.attach.dispatching import Dispatcher
-from loadmanager.attach.left_out import Changes, HeldTargets
+from loadmanager.attach.held_brokers import Changes, HeldTargets
 from loadmanager.attach.mandate import Mandate
 from loadmanager.attach.observation import GREEDY, Observation, Rules
-from loadmanager.attach.observing import Observer
+from loadmanager.attach.observer import Observer
 from loadmanager.attach.placing import NewNamespaces
 from loadmanager.attach.pulsar_balancer import PulsarBalancer, switched_on
 from loadmanager.attach.sampling import BrokerSample, Sampler

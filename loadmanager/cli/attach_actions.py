@@ -17,11 +17,11 @@ from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin, RequestFailed
 from loadmanager.attach.admin_commands import commands
 from loadmanager.attach.balancing import Balancer
 from loadmanager.attach.discovery import ClusterReader, PulsarCluster, addresses
+from loadmanager.attach.held_brokers import HeldTargets
 from loadmanager.attach.hosts import Hosts
-from loadmanager.attach.left_out import HeldTargets
 from loadmanager.attach.mandate import Mandate
 from loadmanager.attach.observation import Rules
-from loadmanager.attach.observing import Observer
+from loadmanager.attach.observer import Observer
 from loadmanager.attach.pulsar_balancer import PulsarBalancer
 from loadmanager.attach.sampled_loads import SampledLoads
 from loadmanager.attach.sampling import LONGEST_REPEATED_S, REPEATED, Sampler

@@ -11,7 +11,7 @@ from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
 from loadmanager.attach.discovery import addresses, discover
 from loadmanager.attach.observation import Rules
 from loadmanager.attach.observation import document as observed
-from loadmanager.attach.observing import Observer
+from loadmanager.attach.observer import Observer
 from loadmanager.attach.sampling import Sampler
 from loadmanager.attach.what_if import Change, Forecast, document, forecast, snapshot_in
 from loadmanager.cli.pulsar_access import AccessFiles

@@ -15,7 +15,7 @@ from fake_pulsar import FakeBroker, FakePulsar, running
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
 from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.observation import Observation, Rules, observe
-from loadmanager.attach.observing import Observer
+from loadmanager.attach.observer import Observer
 from loadmanager.attach.sampling import BrokerSample
 from loadmanager.cli import main
 from loadmanager.core.bundle_traffic import CHANGE_EVENTS, SNAPSHOTS, BundleTraffic

@@ -11,7 +11,7 @@ from fake_pulsar import FakeBroker, FakePulsar, running
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
 from loadmanager.attach.discovery import ClusterReader, addresses
 from loadmanager.attach.observation import Rules
-from loadmanager.attach.observing import Observer
+from loadmanager.attach.observer import Observer
 from loadmanager.attach.placing import MOST_TENANTS, NewNamespaces
 from loadmanager.attach.sampling import Sampler
 from loadmanager.core.bundles import Boundaries

@@ -9,7 +9,7 @@ from coordination_worlds import connected
 from largest_reports import largest_report
 
 from loadmanager.adapters.clock import SystemClock
-from loadmanager.attach.left_out import HeldTargets
+from loadmanager.attach.held_brokers import HeldTargets
 from loadmanager.attach.state import Course, Part, PriorSettings, SharedState, StoredBudget
 from loadmanager.common.cluster_conditions import FORMAT, Conditions, agree
 from loadmanager.core import znodes

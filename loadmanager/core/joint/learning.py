@@ -15,7 +15,7 @@ import numpy as np
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import BrokerColumns, Mask
-from loadmanager.core.joint.broker_figures import BrokerFigures
+from loadmanager.core.joint.broker_figures import SPEEDS, BrokerFigures
 from loadmanager.core.joint.served import RATES, fractions, served_by
 from loadmanager.core.joint.unit_costs import CostSums, solved
 from loadmanager.core.scores import RESOURCES, FloatArray
@@ -27,7 +27,6 @@ _KEPT_PER_MIN: Final = 0.98
 _HUBER_SDS: Final = 3.0
 _NOISE_LOOKS: Final = 5
 _MOST_NOISE: Final = 0.1
-_LEAST_SPEED: Final = 0.1
 
 _UNSETTLED: Final = 0.1
 """Relative error of a usage that was measured over a start or a change of bundles."""
@@ -111,7 +110,7 @@ class Learned:
         weight = np.where(teaches, 1.0 / sd**2, 0.0)
         off = np.abs(usage - expected) / sd
         weight *= np.where(began & (off > _HUBER_SDS), _HUBER_SDS / np.maximum(off, 1.0), 1.0)
-        target = (usage - brokers.background) / np.maximum(brokers.speed, _LEAST_SPEED)
+        target = (usage - brokers.background) / np.maximum(brokers.speed, SPEEDS[0])
         scaled = fractions(work[:, np.newaxis, :], columns.limit[:, :, np.newaxis])
         sums = self.sums.after(kept, weight, scaled, target, usage)
         return replace(self, sums=sums, unit_costs=solved(sums))

@@ -19,7 +19,7 @@ from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
 from loadmanager.adapters.pulsar_admin.moves import BundleMover
 from loadmanager.attach.balancing import Balancer
 from loadmanager.attach.discovery import ClusterReader
-from loadmanager.attach.left_out import NOT_SERVED_S, Changes, HeldTargets
+from loadmanager.attach.held_brokers import NOT_SERVED_S, Changes, HeldTargets
 from loadmanager.attach.observation import Observation, Rules
 from loadmanager.attach.pulsar_balancer import PulsarBalancer
 from loadmanager.attach.state import Part, State, StateUnusable, StoredBudget, state_file
