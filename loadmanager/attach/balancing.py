@@ -11,6 +11,7 @@ from loadmanager.adapters.pulsar_admin import (
     PulsarAdminError,
     RequestFailed,
     RightMissing,
+    answer_of,
 )
 from loadmanager.adapters.pulsar_admin.lookups import read_boundaries
 from loadmanager.attach.discovery import MIXED, ClusterReader, PulsarCluster, addresses
@@ -178,18 +179,17 @@ class Balancer:
         self._note_restarts(samples)
         self._dispatcher.window(samples)
         left_out = await self._left_out()
-        url = self.reader.url
-        seen = await self._observer.observe(
-            url,
-            cluster,
-            {broker: one for broker, one in samples.items() if broker not in left_out},
-            {**missing, **left_out},
-            self.rules,
-        )
-        if self.rules.place_new and cluster.manager == "modular":
-            placements = await self._new.proposals(url, cluster, samples, self.rules)
-            placements = tuple(one for one in placements if one.target not in left_out)
-            seen = replace(seen, placements=placements)
+        url, placements = self.reader.url, tuple[Proposal, ...]()
+        with answer_of(url):
+            seen = await self._observer.observe(
+                url,
+                cluster,
+                {broker: one for broker, one in samples.items() if broker not in left_out},
+                {**missing, **left_out},
+                self.rules,
+            )
+            if self.rules.place_new and cluster.manager == "modular":
+                placements = await self._new.proposals(url, cluster, samples, self.rules)
         stuck, half_used = self._dispatcher.stuck, self.budget.half_used(monotonic())
         seen = replace(
             seen,
@@ -199,6 +199,7 @@ class Balancer:
                 if one.bundle not in stuck and not (one.cause is Cause.COUNT and half_used)
             ),
             splits=tuple(one for one in seen.splits if one.bundle not in stuck),
+            placements=tuple(one for one in placements if one.target not in left_out),
             lost=self._changes.lost(monotonic()),
         )
         holds = await self._holds(seen)
@@ -339,6 +340,7 @@ class Balancer:
 
     async def _restore(self) -> None:
         """Raises `LoadManagerError`: no broker restored them; the prior settings stay stored."""
+        self.reader.with_isolation = False
         for left in reversed(range(_RESTORE_TRIES)):
             try:
                 for line in await self.pulsar_balancer.restore(self.reader):

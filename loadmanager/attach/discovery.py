@@ -12,6 +12,7 @@ from loadmanager.adapters.pulsar_admin import (
     PulsarAdmin,
     PulsarAdminError,
     RightMissing,
+    answer_of,
 )
 from loadmanager.adapters.pulsar_admin.lookups import read_isolation, read_own_urls
 from loadmanager.core.errors import InvalidName
@@ -23,6 +24,7 @@ Answer = TypeVar("Answer")
 CONFIGURATION: Final = "/admin/v2/brokers/configuration"
 RUNTIME: Final = f"{CONFIGURATION}/runtime"
 _MOST_BROKERS: Final = 10_000
+_MOST_DIGITS: Final = 6
 FAILURE_DOMAINS: Final = "failureDomainsEnabled"
 BALANCER_KEYS: Final = (
     "loadBalancerEnabled",
@@ -151,7 +153,8 @@ class ClusterReader:
         failed: list[PulsarAdminError] = []
         for url in self.urls:
             try:
-                answer = await ask(url)
+                with answer_of(url):
+                    answer = await ask(url)
             except PulsarAdminError as error:
                 failed.append(error)
             else:
@@ -277,8 +280,13 @@ async def ask_each(
     brokers: Iterable[BrokerId], ask: Callable[[BrokerId], Awaitable[Answer]]
 ) -> tuple[dict[BrokerId, Answer], dict[BrokerId, str]]:
     """Ask all brokers at once; return the answers, and the reason by broker without one."""
+
+    async def understood(broker: BrokerId) -> Answer:
+        with answer_of(broker):
+            return await ask(broker)
+
     names = tuple(brokers)
-    found = await asyncio.gather(*map(ask, names), return_exceptions=True)
+    found = await asyncio.gather(*map(understood, names), return_exceptions=True)
     answers: dict[BrokerId, Answer] = {}
     failed: dict[BrokerId, str] = {}
     for broker, one in zip(names, found, strict=True):
@@ -353,4 +361,5 @@ def manager_of(class_name: str) -> str:
 
 
 def _host_interval_s(value: str) -> float:
-    return 60.0 * int(value) if value.isdecimal() else _USUAL_HOST_INTERVAL_S
+    minutes = int(value) if value.isdecimal() and len(value) < _MOST_DIGITS else 0
+    return 60.0 * minutes or _USUAL_HOST_INTERVAL_S

@@ -1,4 +1,3 @@
-import math
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -166,6 +165,6 @@ def _usage(value: Any) -> ResourceUsage | None:
 
 def _number(value: Any) -> float | None:
     """Return a number from 0 to 1e12, which no host reaches; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if 0 <= value <= _MOST else None

@@ -12,7 +12,12 @@ from time import monotonic
 from typing import Final
 from urllib.parse import quote
 
-from loadmanager.adapters.pulsar_admin import PulsarAdmin, PulsarAdminError
+from loadmanager.adapters.pulsar_admin import (
+    PulsarAdmin,
+    PulsarAdminError,
+    RequestFailed,
+    RightMissing,
+)
 from loadmanager.attach.discovery import (
     CONFIGURATION,
     ClusterReader,
@@ -90,8 +95,8 @@ class PulsarBalancer:
 
         Raises:
             StateUnusable: the stored settings cannot be read or removed.
-            PulsarAdminError: no broker accepts a setting; the others are restored, and the stored
-                settings stay.
+            PulsarAdminError: no broker accepts a setting; the others are restored, the message has
+                the line of each, and the stored settings stay.
         """
         prior = await self.state.read()
         if prior is None:
@@ -109,10 +114,12 @@ class PulsarBalancer:
                     await self._put_back(reader, key, value, prior.effective.get(key, ""))
                 except PulsarAdminError as error:
                     failed = error
+                    done.append(f"{key}: not restored: {error}")
                 else:
                     done.append(f"{key}: {_shown(value)} again")
         if failed is not None:
-            raise failed
+            kind = RightMissing if isinstance(failed, RightMissing) else RequestFailed
+            raise kind("; ".join(done)) from failed
         await self.state.remove()
         return tuple(done)
 

@@ -15,6 +15,7 @@ from loadmanager.adapters.pulsar_admin import (
     PulsarAdmin,
     PulsarAdminError,
     Unanswered,
+    answer_of,
 )
 from loadmanager.adapters.pulsar_admin.lookups import read_own_urls, read_topics
 from loadmanager.adapters.pulsar_admin.ownership import read_owned
@@ -199,7 +200,8 @@ class PulsarBroker:
 @contextmanager
 def _as_broker_error() -> Iterator[None]:
     try:
-        yield
+        with answer_of("the broker"):
+            yield
     except Unanswered as error:
         raise BrokerUnreachable(str(error)) from error
     except PulsarAdminError as error:

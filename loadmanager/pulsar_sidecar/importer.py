@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from loadmanager.adapters.pulsar_admin import PulsarAdminError
+from loadmanager.adapters.pulsar_admin import answer_of
 from loadmanager.adapters.pulsar_admin.lookups import (
     read_anti_affinity_group,
     read_boundaries,
@@ -23,7 +23,7 @@ from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.errors import MalformedContent
+from loadmanager.core.errors import LoadManagerError, MalformedContent
 from loadmanager.core.fields import to_json
 from loadmanager.core.ids import BundleId, Namespace, belongs_to_a_broker, namespace_of
 from loadmanager.core.wire.policies import (
@@ -31,8 +31,6 @@ from loadmanager.core.wire.policies import (
     encode_boundaries,
     with_anti_affinity,
 )
-from loadmanager.ports.coordination import CoordinationError
-from loadmanager.ports.lookup import LookupRefused
 from loadmanager.pulsar_sidecar.broker import PulsarBroker
 
 log = structlog.get_logger()
@@ -69,17 +67,21 @@ class Importer:
         clock, changes = self.context.clock, self.context.cluster_state.owner_changes
         while True:
             try:
-                await self.import_due()
-            except (PulsarAdminError, CoordinationError, LookupRefused) as error:
+                with answer_of(self.broker.url):
+                    await self.import_due()
+            except LoadManagerError as error:
                 self._log_failure(str(error) or type(error).__name__)
             await clock.sleep(_LEAST_PAUSE_S)
             await changes.wait(CHECK_EVERY_S)
 
     async def import_due(self) -> None:
-        now_s = self.context.clock.monotonic_s()
+        now_s, failed = self.context.clock.monotonic_s(), list[BaseException]()
         if now_s >= self._policies_due_s:
-            await self._import_policies()
-            self._policies_due_s = now_s + POLICIES_EVERY_S
+            try:
+                await self._import_policies()
+                self._policies_due_s = now_s + POLICIES_EVERY_S
+            except LoadManagerError as error:
+                failed.append(error)  # Boundaries are imported nevertheless.
         listed = list(self.context.cluster_state.owners)
         stale = await self._unknown(listed)
         for name in {namespace_of(one) for one in listed if not belongs_to_a_broker(one)}:
@@ -95,9 +97,9 @@ class Importer:
                     self._group_due_s.pop(namespace, None)
 
         ended = await asyncio.gather(*map(bounded, sorted(due)), return_exceptions=True)
-        for error in ended:
-            if error is not None:
-                raise error
+        for one in (*failed, *ended):
+            if one is not None:
+                raise one
 
     async def _unknown(self, bundles: Iterable[BundleId]) -> set[Namespace]:
         found: set[Namespace] = set()

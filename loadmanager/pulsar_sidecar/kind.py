@@ -12,7 +12,13 @@ from urllib.parse import urlsplit
 import structlog
 
 from loadmanager.adapters.http.security.tls import ClientTls
-from loadmanager.adapters.pulsar_admin import Access, AnswerRefused, PulsarAdmin, PulsarAdminError
+from loadmanager.adapters.pulsar_admin import (
+    Access,
+    AnswerRefused,
+    PulsarAdmin,
+    PulsarAdminError,
+    answer_of,
+)
 from loadmanager.adapters.pulsar_admin.client import confidential
 from loadmanager.adapters.pulsar_admin.lookups import (
     read_boundaries,
@@ -95,10 +101,10 @@ class ObservedLookups(LookupService):
     async def _ask_broker(self, topic: TopicName, bundle: BundleId) -> Owner:
         with _as_refused(f"the owner of {topic}"):
             urls = await read_lookup(self._broker.admin, self._broker.url, topic)
-        try:
-            broker = parse_broker(urlsplit(urls.http_url or urls.http_url_tls).netloc)
-        except InvalidName as error:
-            raise Unavailable(f"the owner of {topic} has no address: {error}") from None
+            try:
+                broker = parse_broker(urlsplit(urls.http_url or urls.http_url_tls).netloc)
+            except InvalidName as error:
+                raise Unavailable(f"the owner of {topic} has no address: {error}") from None
         leader = self.leader
         return Owner(
             bundle=bundle,
@@ -113,7 +119,8 @@ class ObservedLookups(LookupService):
 @contextmanager
 def _as_refused(what: str) -> Iterator[None]:
     try:
-        yield
+        with answer_of(what):
+            yield
     except AnswerRefused as error:
         if error.status == HTTPStatus.NOT_FOUND:
             raise NamespaceUnknown(f"{what}: {error}") from None

@@ -39,7 +39,7 @@ class FakeBroker:
     ``topics`` are messages in and out, bytes in and out, as counted so far; each look adds
     ``grows`` to them, so that a window has rates. ``load_report`` is its load manager's, if it
     has one. ``closing`` are the bundles whose topics it is closing, and ``opens`` is whether it
-    loads the topics of bundles that it acquires.
+    loads the topics of bundles that it acquires. ``raw`` is what it answers to everything.
     """
 
     name: str = ""
@@ -59,6 +59,7 @@ class FakeBroker:
     plain: list[str] = field(default_factory=list)
     told_urls: dict[str, str] = field(default_factory=dict)
     down: bool = False
+    raw: bytes = b""
 
     def refuses(self, path: str, status: int, reason: str = "") -> None:
         async def refuse(_: web.Request) -> web.Response:
@@ -159,6 +160,9 @@ def lies_in(topic: str, bundle: str) -> bool:
 async def answer(cluster: FakePulsar, broker: FakeBroker, request: web.Request) -> web.Response:
     if broker.down and request.transport is not None:
         request.transport.abort()
+    if broker.raw and request.transport is not None:
+        request.transport.write(broker.raw)
+        request.transport.close()
     broker.asked.append(request.path)
     broker.authorizations.add(request.headers.get("Authorization", ""))
     if "Authorization" in request.headers and not request.secure:

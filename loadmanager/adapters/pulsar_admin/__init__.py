@@ -7,6 +7,7 @@ from loadmanager.adapters.pulsar_admin.client import (
     RequestFailed,
     RightMissing,
     Unanswered,
+    answer_of,
 )
 
 __all__ = [
@@ -18,4 +19,5 @@ __all__ = [
     "RequestFailed",
     "RightMissing",
     "Unanswered",
+    "answer_of",
 ]

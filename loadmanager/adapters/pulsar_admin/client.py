@@ -6,11 +6,10 @@ cluster, because the token is sent along, and never from TLS to plain HTTP.
 
 import asyncio
 import errno
-import json
 import os
 import ssl
-from collections.abc import AsyncIterator, Collection, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from ipaddress import ip_address
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urljoin, urlsplit
 
 import aiohttp
+from pydantic_core import from_json
 
 from loadmanager.core.errors import LoadManagerError
 
@@ -137,8 +137,9 @@ class PulsarAdmin:
                 return instead
             raise
         try:
-            return json.loads(text)
-        except (ValueError, RecursionError):
+            # At most 200 levels deep; no NaN, and no half of a character.
+            return from_json(text, allow_inf_nan=False)
+        except ValueError:
             raise NotPulsar(
                 f"{url}: answered {shown(text)}; expected the JSON of a Pulsar broker"
             ) from None
@@ -196,33 +197,29 @@ class PulsarAdmin:
             plain = self.encrypts and url.startswith("http:")
             if token and plain and urlsplit(url).netloc not in self.access.addresses:
                 raise RequestFailed(f"{url}: no port with TLS is known, as this cluster has them")
-            try:
-                async with asyncio.timeout(timeout_s):
-                    async with self._connected().request(
+            with answer_of(url, timeout_s):
+                async with (
+                    asyncio.timeout(timeout_s),
+                    self._connected().request(
                         method,
                         url,
                         data=body or None,
                         headers=_headers(method, token),
                         allow_redirects=False,
                         ssl=self.access.tls or True,
-                    ) as answer:
-                        self.cost.requests += 1
-                        oauth2 = self.access.oauth2
-                        if answer.status == HTTPStatus.UNAUTHORIZED and oauth2 and not renewed:
-                            oauth2.refused(token)
-                            renewed = True
-                            continue
-                        if answer.status not in _REDIRECTS:
-                            await self._check(url, answer, method)
-                            yield answer
-                            return
-                        url = self._redirect(url, answer.headers.get("Location", ""))
-            except TimeoutError:
-                raise Unanswered(f"{url}: no answer within {timeout_s:g} s") from None
-            except aiohttp.ClientResponseError:
-                raise NotPulsar(f"{url}: does not answer in HTTP; {_NO_HTTP}") from None
-            except (aiohttp.ClientError, UnicodeError) as error:
-                raise Unanswered(f"{printable(url)}: {why_failed(error)}") from None
+                    ) as answer,
+                ):
+                    self.cost.requests += 1
+                    oauth2 = self.access.oauth2
+                    if answer.status == HTTPStatus.UNAUTHORIZED and oauth2 and not renewed:
+                        oauth2.refused(token)
+                        renewed = True
+                        continue
+                    if answer.status not in _REDIRECTS:
+                        await self._check(url, answer, method)
+                        yield answer
+                        return
+                    url = self._redirect(url, answer.headers.get("Location", ""))
         raise AnswerRefused(f"{url}: more than {_MOST_REDIRECTS} redirects")
 
     async def _chunks(
@@ -287,6 +284,7 @@ class PulsarAdmin:
                     total=None, sock_connect=self.access.connect_timeout_s
                 ),
                 connector=aiohttp.TCPConnector(limit=64, limit_per_host=4),
+                cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._session
 
@@ -325,6 +323,30 @@ def confidential(url: str) -> bool:
     return parts.scheme == "https" or (parts.scheme == "http" and local)
 
 
+@contextmanager
+def answer_of(where: str, timeout_s: float = 0.0) -> Iterator[None]:
+    """Raise a `RequestFailed` for whatever an answer raises while it is read and understood.
+
+    This is the one place where what nobody thought of an answer becomes `NotPulsar`.
+    """
+    try:
+        yield
+    except LoadManagerError:
+        raise
+    except TimeoutError:
+        when = f"within {timeout_s:g} s" if timeout_s else "in time"
+        raise Unanswered(f"{printable(where)}: no answer {when}") from None
+    except aiohttp.ClientResponseError:
+        raise NotPulsar(f"{printable(where)}: does not answer in HTTP; {_NO_HTTP}") from None
+    except aiohttp.ClientError as error:
+        raise Unanswered(f"{printable(where)}: {why_failed(error)}") from None
+    except Exception as error:
+        why = printable(f"{type(error).__name__}: {error}"[:_MOST_REASON])
+        raise NotPulsar(
+            f"{printable(where)}: unusable ({why}); expected the answer of a Pulsar broker"
+        ) from error
+
+
 def printable(text: str) -> str:
     """Return a text in one line, with ``?`` for what a terminal would not show as it is."""
     return "".join(one if one.isprintable() else "?" for one in " ".join(text.split()))
@@ -337,7 +359,7 @@ def shown(text: str, most: int = _MOST_SHOWN) -> str:
     return printable(text[:most]) or "nothing"
 
 
-def why_failed(error: Exception) -> str:
+def why_failed(error: aiohttp.ClientError) -> str:
     """Return why a request failed, without the bytes and objects in the texts of libraries."""
     match error:
         case aiohttp.ClientConnectorCertificateError(certificate_error=wrong):
@@ -361,7 +383,7 @@ def why_failed(error: Exception) -> str:
             code = error.errno or 0
             text = os.strerror(code) if code in errno.errorcode else str(error.strerror)
             why = f"cannot connect ({text}); expected a broker's web service there"
-        case aiohttp.InvalidURL() | UnicodeError():
+        case aiohttp.InvalidURL():
             why = "no valid URL; expected http:// or https:// with host and port"
         case aiohttp.ClientPayloadError():
             why = "the answer ended before it was complete"

@@ -1,7 +1,6 @@
 """OAuth2 client credentials, named as in Pulsar's clients."""
 
 import asyncio
-import json
 import ssl
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -10,18 +9,20 @@ from time import monotonic
 from typing import Any, Final
 
 import aiohttp
+from pydantic_core import from_json
 
 from loadmanager.adapters.pulsar_admin.client import (
     RequestFailed,
     RightMissing,
+    answer_of,
     confidential,
     printable,
-    why_failed,
 )
 
 _WELL_KNOWN: Final = "/.well-known/openid-configuration"
 _MOST_BYTES: Final = 256 * 1024
 _UNSTATED_S: Final = 300.0
+_MOST_LIFE_S: Final = 1e9
 _EARLY_S: Final = 60.0
 _EARLY_SHARE: Final = 0.1
 _AGAIN_S: Final = 5.0
@@ -85,7 +86,7 @@ class ClientCredentials:
         if not token.isascii() or not token.isprintable() or not token:
             raise RequestFailed(f"{endpoint}: no access_token; expected the answer of an issuer")
         life_s = answer.get("expires_in")
-        if not isinstance(life_s, int | float) or not 0 < life_s < float("inf"):
+        if not isinstance(life_s, int | float) or not 0 < life_s < _MOST_LIFE_S:
             life_s = _UNSTATED_S
         self._token = token
         self._expires_s = began_s + life_s
@@ -93,8 +94,8 @@ class ClientCredentials:
 
     def _key(self) -> dict[str, Any]:
         try:
-            key = json.loads(self.key_file.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
+            key = from_json(self.key_file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
             key = None
         if not isinstance(key, dict) or not (
             _text(key, "client_id") and _text(key, "client_secret")
@@ -116,7 +117,7 @@ async def _asked(
     if not confidential(url):
         where = printable(url) or "no URL"
         raise RightMissing(f"{where}: expected https:// for an OAuth2 issuer")
-    try:
+    with answer_of(url):
         async with session.request(
             method, url, data=form or None, allow_redirects=False, ssl=tls or True
         ) as answer:
@@ -125,11 +126,9 @@ async def _asked(
                 text += chunk
                 if len(text) > _MOST_BYTES:
                     raise RequestFailed(f"{url}: the answer has over {_MOST_BYTES:,} bytes")
-    except (aiohttp.ClientError, UnicodeError) as error:
-        raise RequestFailed(f"{printable(url)}: {why_failed(error)}") from None
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
+        found = from_json(text, allow_inf_nan=False)
+    except ValueError:
         found = None
     if answer.status in {HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
         raise RightMissing(f"{url}: answered {answer.status}; expected the client to be known")

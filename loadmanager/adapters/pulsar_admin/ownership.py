@@ -12,6 +12,7 @@ from loadmanager.adapters.pulsar_admin.client import (
     PulsarAdmin,
     PulsarAdminError,
     RequestFailed,
+    answer_of,
 )
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import BrokerId, BundleId, TopicName, parse_bundle
@@ -90,11 +91,12 @@ class BrokerQueries:
         local = quote(topic.local, safe="")
         path = f"/admin/v2/{topic.domain}/{topic.namespace}/{local}/stats"
         try:
-            stats = await self.admin.json(f"{self.address(broker)}{path}")
+            with answer_of(self.address(broker)):
+                stats = await self.admin.json(f"{self.address(broker)}{path}")
+                counts = (stats.get(name, 0) for name in _COUNTERS)
+                return float(sum(one for one in counts if isinstance(one, int | float)))
         except PulsarAdminError:
             return None
-        counts = (stats.get(name, 0) for name in _COUNTERS) if isinstance(stats, dict) else ()
-        return float(sum(one for one in counts if isinstance(one, int | float)))
 
     async def why_not_ready(self, broker: BrokerId) -> str:
         """Return why a broker is not ready for bundles, "" if it is; raises as `surely_serves`."""
