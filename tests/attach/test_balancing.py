@@ -114,8 +114,8 @@ def test_it_goes_on_until_it_is_even_and_stays_so(pulsar: FakePulsar) -> None:
 
 
 def test_what_clients_of_moved_bundles_catch_up_moves_nothing(pulsar: FakePulsar) -> None:
-    """Between the first and the second look after a move each topic gets six times as much more."""
-    looks: dict[str, int] = {}
+    """Between the first two pages with it at its broker each topic gets six times as much more."""
+    looks, first_counts = dict[str, int](), dict[str, list[float]]()
     for number, broker in enumerate(pulsar.brokers[1:]):
         stays = f"persistent://bench/stays-{number}/topic"
         broker.owned.append(f"bench/stays-{number}/0x00000000_0xffffffff")
@@ -123,12 +123,15 @@ def test_what_clients_of_moved_bundles_catch_up_moves_nothing(pulsar: FakePulsar
         looks[stays] = 2
 
         async def look(_: web.Request, broker: FakeBroker = broker) -> web.StreamResponse:
+            broker.count()
             for topic, counted in broker.topics.items():
                 looks[topic] = looks.get(topic, 0) + 1
-                if looks[topic] == 2:
+                if looks[topic] == 1:
+                    first_counts[topic] = counted
+                elif looks[topic] == 2:
+                    former = first_counts[topic]
                     broker.topics[topic] = [
-                        one + 6 * more
-                        for one, more in zip(counted, broker.grows[topic], strict=True)
+                        now + 6 * (now - then) for now, then in zip(counted, former, strict=True)
                     ]
             return metrics(broker)
 
@@ -137,7 +140,9 @@ def test_what_clients_of_moved_bundles_catch_up_moves_nothing(pulsar: FakePulsar
         process.until("no move that is allowed makes it better", times=2)
         process.terminate()
         assert process.wait() == 0
-    assert len(tasks("\n".join(process.lines), "serving")) == 4
+    moved = [one["bundle"] for one in tasks("\n".join(process.lines), "serving")]
+    assert len(moved) == len(set(moved)) == 4
+    assert sorted(len(one.topics) for one in pulsar.brokers) == [3, 3, 4]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -19,7 +19,7 @@ from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle,
 
 @pytest.fixture
 async def admin(pulsar: FakePulsar) -> AsyncIterator[PulsarAdmin]:
-    access = Access(timeout_s=3.0, change_timeout_s=0.3)
+    access = Access(timeout_s=30.0, change_timeout_s=30.0)
     made = PulsarAdmin(access, known={one.name for one in pulsar.brokers})
     yield made
     await made.close()
@@ -337,6 +337,7 @@ async def test_a_slow_unload_is_ordered_once_and_the_bundle_claimed_at_its_end(
 async def test_an_order_without_an_answer_failed_where_the_source_serves_it(
     pulsar: FakePulsar, admin: PulsarAdmin
 ) -> None:
+    admin.access = Access(timeout_s=30.0, change_timeout_s=0.3)
     wanted, asked = move(pulsar), []
 
     async def hang(request: web.Request) -> web.Response:

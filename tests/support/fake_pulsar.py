@@ -9,6 +9,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from time import monotonic
 
 from aiohttp import web
 
@@ -36,8 +37,9 @@ class FakeBroker:
     ``plain`` are the paths asked without TLS along with credentials; ``told_urls`` are what lookups
     say of it in place of its own addresses.
 
-    ``topics`` are messages in and out, bytes in and out, as counted so far; each look adds
-    ``grows`` to them, so that a window has rates. ``load_report`` is its load manager's, if it
+    ``topics`` are messages in and out, bytes in and out, as counted until ``counted_s``; each
+    second adds ``grows`` to them. Its page says when it was made, by the clock that counts: rates
+    are the same however long a look takes. ``load_report`` is its load manager's, if it
     has one. ``closing`` are the bundles whose topics it is closing, and ``opens`` is whether it
     loads the topics of bundles that it acquires. ``raw`` is what it answers to everything.
     """
@@ -47,6 +49,7 @@ class FakeBroker:
     owned: list[str] = field(default_factory=list)
     topics: dict[str, list[float]] = field(default_factory=dict)
     grows: dict[str, tuple[float, float, float, float]] = field(default_factory=dict)
+    counted_s: float = field(default_factory=monotonic)
     settings: dict[str, str] = field(default_factory=dict)
     more_metrics: str = ""
     load_report: dict[str, object] = field(default_factory=dict)
@@ -60,6 +63,14 @@ class FakeBroker:
     told_urls: dict[str, str] = field(default_factory=dict)
     down: bool = False
     raw: bytes = b""
+
+    def count(self) -> None:
+        """Let its topics count until now."""
+        took_s = monotonic() - self.counted_s
+        self.counted_s += took_s
+        for topic, grows in self.grows.items():
+            counted = self.topics[topic]
+            self.topics[topic] = [a + b * took_s for a, b in zip(counted, grows, strict=True)]
 
     def refuses(self, path: str, status: int, reason: str = "") -> None:
         async def refuse(_: web.Request) -> web.Response:
@@ -135,6 +146,8 @@ class FakePulsar:
 
     def hand_over(self, bundle: str, target: FakeBroker | None) -> None:
         """Let another broker serve a bundle, its topics counting from zero; None for nobody."""
+        for broker in self.brokers:
+            broker.count()
         source = self.owner(bundle)
         if source is not None:
             source.owned.remove(bundle)
@@ -336,14 +349,17 @@ def stats(broker: FakeBroker, topic: str) -> web.Response:
     """Return what a loaded topic has counted."""
     if topic not in broker.topics:
         return refused(404, "Topic not found")
-    counted, grows = broker.topics[topic], broker.grows.get(topic, (0.0, 0.0, 0.0, 0.0))
-    broker.topics[topic] = [a + b for a, b in zip(counted, grows, strict=True)]
+    broker.count()
     names = ("msgInCounter", "msgOutCounter", "bytesInCounter", "bytesOutCounter")
     return web.json_response(dict(zip(names, broker.topics[topic], strict=True)))
 
 
 def metrics(broker: FakeBroker) -> web.Response:
-    lines = ["# TYPE pulsar_in_messages_total counter"]
+    broker.count()
+    lines = [
+        f"jetty_stats_seconds{{}} {broker.counted_s}",
+        "# TYPE pulsar_in_messages_total counter",
+    ]
     for topic, counted in broker.topics.items():
         namespace = topic.partition("://")[2].rpartition("/")[0]
         labels = f'cluster="research",namespace="{namespace}",topic="{topic}"'
@@ -356,8 +372,6 @@ def metrics(broker: FakeBroker) -> web.Response:
             f"pulsar_out_bytes_total{{{subscription}}} {bytes_out}",
             f"pulsar_storage_write_rate{{{labels}}} 1.850",
         ]
-        grows = broker.grows.get(topic, (0.0, 0.0, 0.0, 0.0))
-        broker.topics[topic] = [a + b for a, b in zip(counted, grows, strict=True)]
     lines.append(broker.more_metrics)
     body = gzip.compress(("\n".join(lines) + "\n").encode())
     return web.Response(
