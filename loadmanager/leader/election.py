@@ -160,8 +160,10 @@ class Election:
             self._cluster_state.leader_read(await self._coordination.get(znodes.LEADER))
 
     async def _campaign(self) -> None:
-        await self._coordination.ensure(znodes.EPOCH)
         node = await self._coordination.get(znodes.EPOCH)
+        if node is None:
+            await self._coordination.ensure(znodes.EPOCH)
+            node = await self._coordination.get(znodes.EPOCH)
         if node is None:
             raise NodeMissing(znodes.EPOCH)
         epoch = node.stat.version + 1

@@ -90,8 +90,9 @@ class LeaderState:
         return SetData(znodes.STATE, content)
 
     async def _stored(self) -> Standby:
-        await self.context.coordination.ensure(znodes.STATE)
         node = await self.context.coordination.get(znodes.STATE)
+        if node is None:
+            await self.context.coordination.ensure(znodes.STATE)
         if node is None or not node.data:
             return Standby(RoundMemory(), {})
         try:

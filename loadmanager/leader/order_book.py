@@ -255,9 +255,10 @@ class OrderBook:
 
     async def read(self) -> None:
         """Read the orders of this leader and of former leaders; raises `Disconnected`."""
-        await self._coordination.ensure(znodes.ORDERS)
         # Earlier writes of any sidecar through any server must be visible.
-        await self._coordination.heartbeat()
+        await asyncio.gather(
+            self._coordination.ensure(znodes.ORDERS), self._coordination.heartbeat()
+        )
         names = await self._coordination.children(znodes.ORDERS)
         claims: dict[BundleId, set[BrokerId]] = defaultdict(set)
         splits: dict[BundleId, SplitOrder] = {}

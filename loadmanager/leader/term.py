@@ -215,17 +215,20 @@ class LeaderTerm:
 
         Raises `Deposed`: another sidecar leads (in an exception group); `TermGivenUp`: three rounds
         in a row failed unexpectedly (in an exception group); `CoordinationError`: the orders of the
-        former leader cannot be read.
+        former leader cannot be read (in an exception group).
         """
         documents = (self._constraints, self.steering)
         for one in documents:
             one.open()
         try:
-            for one in documents:
-                await one.read()
             self._recorder.began()
-            await self.tasks.open()
-            self._decider.memory = await self._leader_state.take()
+            # At once, not one after another: no bundle is placed before the last reply.
+            async with asyncio.TaskGroup() as reads:
+                for one in documents:
+                    reads.create_task(one.read())
+                memory = reads.create_task(self._leader_state.take())
+                reads.create_task(self.tasks.open())
+            self._decider.memory = memory.result()
             await self._seeding.seed()
             await self._view_builder.take_reports_in_turns()
             self.is_open = True

@@ -6,6 +6,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from stories import place_all, story
 
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
@@ -16,7 +17,12 @@ from tests.testbed.faults.availability_watch import (
     served_when_asked_within_s,
 )
 from tests.testbed.faults.cluster import Cluster, make_config
-from tests.testbed.faults.leader_watch import LAGS_TO_A_LEADER, LeaderWatch, led_within_s
+from tests.testbed.faults.leader_watch import (
+    LAGS_TO_A_LEADER,
+    LeaderWatch,
+    any_sidecar_leads,
+    led_within_s,
+)
 from tests.testbed.faults.monitor import Monitor
 from tests.testbed.faults.topics import topic_of
 from tests.testbed.faults.trace import Trace
@@ -73,6 +79,24 @@ def test_the_bound_of_a_leader_does_not_run_where_nobody_can_lead() -> None:
     for at_s in range(1001, 1100):
         watch.look(float(at_s), led=False, healthy=at_s % 10 != 0)
     assert not told
+
+
+@pytest.mark.parametrize("lag_s", [0.5, 1.0, 2.0])
+@story(2)
+async def test_nine_late_replies_follow_one_another_until_a_successor_leads(
+    cluster: Cluster, lag_s: float
+) -> None:
+    """Each reply more delays all bundles without an owner, where ZooKeeper is slow."""
+    boundaries = await cluster.make_namespace(4)
+    await place_all(cluster, boundaries)
+    (leader,) = (agent for agent in cluster.living if agent.leads)
+    (successor,) = (agent for agent in cluster.living if agent is not leader)
+    successor.coordination.delay_replies(lag_s)
+    await leader.kill()
+    cluster.service.expire(leader.coordination.session.session_id)
+    began_s = asyncio.get_running_loop().time()
+    await cluster.until(lambda: any_sidecar_leads(cluster.living, cluster.service.nodes), 60.0)
+    assert asyncio.get_running_loop().time() - began_s < 9.0 * lag_s + 0.5
 
 
 def _availability() -> tuple[AvailabilityWatch, Told]:

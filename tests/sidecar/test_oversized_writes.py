@@ -56,7 +56,7 @@ async def test_locks_that_do_not_fit_go_to_other_brokers(cluster: Cluster) -> No
     await cluster.move_surely(bundle, small.host)
 
 
-@story(3)
+@story(3, seed=3)
 async def test_orders_that_do_not_fit_fail_by_themselves(cluster: Cluster) -> None:
     leader = cluster.leader
     leader.coordination.max_request_bytes = 1000

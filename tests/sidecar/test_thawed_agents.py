@@ -89,5 +89,5 @@ def test_a_build_that_does_not_compare_agents_in_any_way_is_caught(
     for layer in LAYERS:
         layer(monkeypatch)
     with pytest.raises(Violation) as caught:
-        play(replace_and_thaw, seed=2, config=make_config())
+        play(replace_and_thaw, seed=4, config=make_config())
     assert caught.value.invariant in {Invariant.ONE_SERVER, Invariant.TOKENS_GROW}

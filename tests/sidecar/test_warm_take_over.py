@@ -95,7 +95,7 @@ def test_a_new_leader_would_move_what_the_former_one_would_have(strategy: str) -
     tell()
 
 
-@story(4, **THRESHOLD)
+@story(4, seed=2, **THRESHOLD)
 async def test_a_new_leader_has_the_averages_streaks_and_rests_of_the_former_one(
     cluster: Cluster,
 ) -> None:

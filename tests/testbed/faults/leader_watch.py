@@ -19,7 +19,10 @@ _ELECTION_S: Final = 5.0
 """For noticing the free node, a lost race or reply, and the first reads of a term."""
 
 LAGS_TO_A_LEADER: Final = 4
-"""Reads of the leader, the epoch and the orders, and the commit each wait for a late reply."""
+"""Late replies that follow one another before a leader is at work, beyond what 16 s hold.
+
+That a late sidecar leads takes up to seven after its election, while a healthy one waits for it.
+"""
 
 
 def led_within_s(config: Config) -> float:
