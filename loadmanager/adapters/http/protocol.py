@@ -295,6 +295,8 @@ class HttpProtocol(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._admission.disconnected(self)
+        # A request handed over after the end would keep its room for ever.
+        self._deafen()
         self.begun()
         super().connection_lost(exc)
 
@@ -373,7 +375,7 @@ class HttpProtocol(web.RequestHandler):
     def _advance(self) -> None:
         """Hand over the next request if it is complete, aiohttp has none, and there is room."""
         owes = self._busy or self._body_left or not self._payload.is_eof()
-        if not owes and not self._queued and not self._last and self._heads:
+        if not self._deaf and not owes and not self._queued and not self._last and self._heads:
             try:
                 length = self._heads.head_bytes()
                 if length:

@@ -103,6 +103,22 @@ async def test_a_client_that_reads_nothing_is_cut_off(start_server: StartServer)
     assert reader._buffer  # type: ignore[attr-defined] # it was answered until it did not read
 
 
+async def test_clients_that_read_nothing_lock_nobody_out(start_server: StartServer) -> None:
+    """Those that were cut off kept the room of requests that are handed over: 64 in all."""
+    server = await start_server(settings=with_limits(write_s=0.5))
+    asks = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 200
+    writers = []
+    for _ in range(100):
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1_024)
+        writer.write(asks)
+        writers.append(writer)
+    await until(lambda: not protocols(server), within_s=300.0)
+    for writer in writers:
+        writer.close()
+    assert (admission_of(server)._unbegun, len(admission_of(server)._waiting)) == (0, 0)
+    assert (await server.ask("/healthz")).status == 200
+
+
 async def test_connections_have_a_limit_in_all(start_server: StartServer) -> None:
     server = await start_server(settings=with_limits(max_connections=2))
     async with connected(server) as (first, to_first), connected(server):
