@@ -157,6 +157,12 @@ class _Attach(SectionedCommand):
     help="Serve metrics for Prometheus at /metrics of this port.",
 )
 @option(
+    "--metrics-host",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address of --metrics-port; an empty one is all addresses of this host.",
+)
+@option(
     "--moves-per-minute",
     default=_LIMITS.per_minute,
     type=_COUNT,

@@ -138,7 +138,7 @@ class AttachActions:
                 return await self._steer()
             balances = options["balance"]
             async with (
-                served_metrics(options["metrics_port"]) as self._metrics,
+                served_metrics(options["metrics_port"], options["metrics_host"]) as self._metrics,
                 served_page(options["page"], balances=balances) as self._overviews,
             ):
                 return await (self._balance() if balances else self._observe())

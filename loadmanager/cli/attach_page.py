@@ -1,5 +1,6 @@
+import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -10,16 +11,19 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from loadmanager.adapters.clock import SystemClock
+from loadmanager.adapters.http.listening import TimedSite, listening_sockets
 from loadmanager.adapters.http.live.feed import Feed, OverviewReader
 from loadmanager.adapters.http.live.page import LivePage
+from loadmanager.adapters.http.protocol import Admission, ConnectionServer
 from loadmanager.adapters.http.replies import (
     Refused,
+    bytes_reply,
     empty_reply,
     json_reply,
     refusal_reply,
     unavailable,
 )
-from loadmanager.adapters.http.routes import Role, Route, Target, target_of
+from loadmanager.adapters.http.routes import Role, Route, RouteTable, Target, target_of
 from loadmanager.adapters.http.security.guard import (
     OwnNames,
     asked_hosts,
@@ -40,6 +44,7 @@ from loadmanager.common.overview import (
     most_refused,
     scarcest_first,
 )
+from loadmanager.config.deployment import HttpSettings
 from loadmanager.core.balancing import Balancing, BalancingMode
 from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.errors import LoadManagerError
@@ -55,26 +60,50 @@ class PortUnusable(LoadManagerError):
     pass
 
 
+LIMITS: Final = HttpSettings(max_connections=256, max_head_bytes=16_384, max_body_bytes=65_536)
+
+
 @asynccontextmanager
 async def listening(
-    app: web.Application, option: str, port: int, host: str | None = None
-) -> AsyncIterator[None]:
-    """Raises `PortUnusable`: the port cannot be listened on; ``option`` is what names it."""
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    routes: Iterable[Route],
+    option: str,
+    port: int,
+    host: str,
+    check: Callable[[web.BaseRequest], None] = lambda _: None,
+) -> AsyncIterator[ConnectionServer]:
+    """Serve ``routes`` within `LIMITS`; ``check`` refuses requests before they are looked at.
+
+    Raises `PortUnusable`: the port cannot be listened on; ``option`` is what names it.
+    """
+    table = RouteTable(routes)
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            check(request)
+            route, target = table.find(request.method, target_of(request.raw_path))
+            return await route.handler(request, target)
+        except Refused as refused:
+            return refusal_reply(refused)
+
+    server = ConnectionServer(handle, None, Admission(LIMITS, lambda _: None), lambda: None)
+    runner = web.ServerRunner(server, shutdown_timeout=1.0)
     await runner.setup()
+    watching = asyncio.create_task(server.watch())
     try:
         try:
-            await web.TCPSite(runner, host, port).start()
+            for one in listening_sockets(host, port, LIMITS.backlog):
+                await TimedSite(runner, one, server=server, handshake_s=LIMITS.head_s).start()
         except OSError as error:
             why = error.strerror or str(error)
             raise PortUnusable(f"{option} {port}: {why}; expected a free port") from None
-        yield
+        yield server
     finally:
+        watching.cancel()
         await runner.cleanup()
 
 
 @asynccontextmanager
-async def served_metrics(port: int | None) -> AsyncIterator[AttachMetrics]:
+async def served_metrics(port: int | None, host: str) -> AsyncIterator[AttachMetrics]:
     """Yield metrics, served at ``/metrics`` of a port; None serves none."""
     registry = CollectorRegistry()
     metrics = AttachMetrics(registry)
@@ -82,14 +111,11 @@ async def served_metrics(port: int | None) -> AsyncIterator[AttachMetrics]:
         yield metrics
         return
 
-    async def show(_: web.Request) -> web.Response:
-        return web.Response(
-            body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
-        )
+    async def show(_request: web.BaseRequest, _target: Target) -> web.Response:
+        return bytes_reply(generate_latest(registry), CONTENT_TYPE_LATEST)
 
-    app = web.Application()
-    app.router.add_get("/metrics", show)
-    async with listening(app, "--metrics-port", port):
+    routes = [Route("GET", "/metrics", show, Role.READ)]
+    async with listening(routes, "--metrics-port", port, host):
         yield metrics
 
 
@@ -307,22 +333,13 @@ async def served_page(port: int | None, *, balances: bool) -> AsyncIterator[Atta
         yield overviews
         return
     feed = Feed(OverviewReader(lambda: overview_document(overviews.overview()), _NAME))
-    app = web.Application()
-    for route in (*LivePage(feed).routes(), *overviews.steering.routes()):
-        app.router.add_route(route.method, route.pattern, _handler(route))
-    async with listening(app, "--page", port, "127.0.0.1"):
+    routes = (*LivePage(feed).routes(), *overviews.steering.routes())
+    async with listening(routes, "--page", port, "127.0.0.1", _check_host):
         try:
             yield overviews
         finally:
             await feed.close()
 
 
-def _handler(route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    async def handle(request: web.Request) -> web.StreamResponse:
-        try:
-            refuse_foreign_hosts(asked_hosts(request), OwnNames())
-            return await route.handler(request, target_of(request.raw_path))
-        except Refused as refused:
-            return refusal_reply(refused)
-
-    return handle
+def _check_host(request: web.BaseRequest) -> None:
+    refuse_foreign_hosts(asked_hosts(request), OwnNames())

@@ -1,12 +1,15 @@
 """What `loadmanager attach --page` and `--metrics-port` show."""
 
+import asyncio
 import http.client
 import json
 import math
 import socket
 import time
+import tracemalloc
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ from fake_pulsar import FakePulsar
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadmanager.attach.pulsar_balancer import SHEDDING
-from loadmanager.cli import main
+from loadmanager.cli import attach_page, main
 
 BALANCING = "/admin/v2/loadmanager/balancing"
 PAUSE = f"{BALANCING}/pause?by=live%20page&reason=a%20look%0Afirst"
@@ -133,6 +136,41 @@ def test_the_page_pauses_and_resumes_like_the_command(pulsar: FakePulsar, tmp_pa
         assert by.rpartition(": ")[2] == "a look first"
         process.terminate()
         process.wait()
+
+
+@pytest.mark.parametrize("size", [0, 15_000, 2_000_000])
+async def test_unfinished_heads_take_little_memory_and_end(
+    monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """Each of 400 clients sends so much of a head, or nothing, and waits."""
+    limits = attach_page.LIMITS.model_copy(update={"head_s": 1.0})
+    monkeypatch.setattr(attach_page, "LIMITS", limits)
+    loop, port = asyncio.get_running_loop(), free_port()
+    head = (b"GET /metrics HTTP/1.1\r\n" + b"A: aaaaaaa\r\n" * (size // 12)) * bool(size)
+
+    async def client() -> None:
+        with socket.socket() as own:
+            own.settimeout(0)
+            await loop.sock_connect(own, ("127.0.0.1", port))
+            with suppress(ConnectionError):
+                await loop.sock_sendall(own, head)
+                while await loop.sock_recv(own, 1_024):
+                    pass
+
+    async with attach_page.served_metrics(port, "127.0.0.1"), asyncio.timeout(LIMIT_S):
+        tracemalloc.start()
+        try:
+            clients = [asyncio.create_task(client()) for _ in range(400)]
+            ended = asyncio.gather(*clients)
+            kept = 0
+            while not ended.done():
+                await asyncio.wait({ended}, timeout=0.1)
+                kept = max(kept, tracemalloc.get_traced_memory()[0])
+        finally:
+            tracemalloc.stop()
+        assert kept < 64_000_000
+        found = await asyncio.to_thread(figures, port)
+        assert "balancing" in found
 
 
 def test_a_port_that_is_taken_is_named(pulsar: FakePulsar) -> None:

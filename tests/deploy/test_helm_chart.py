@@ -14,7 +14,8 @@ from loadmanager.cli.attach_actions import _LAST_LOOK_S
 from loadmanager.config import Config
 
 SET_BY_THE_CHART = {
-    *("pulsar", "config", "state-dir", "history", "metrics-port", "token-file"),
+    *("pulsar", "config", "state-dir", "history", "token-file"),
+    *("metrics-host", "metrics-port"),
     *("ca-file", "certificate-file", "key-file", "once", "json", "doctor"),
     *("balance", "restore", "pause", "resume", "as", "clear-target"),
 }

@@ -214,6 +214,7 @@ def test_prometheus_finds_all_pods_with_metrics(resources: list[Resource], value
         named = {one["name"]: one["containerPort"] for one in container(pod)["ports"]}
         assert named == {"metrics": port["port"]}
         assert f"--metrics-port={port['port']}" in container(pod)["args"]
+        assert "--metrics-host=" in container(pod)["args"]
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
             assert container(pod)[probe]["httpGet"] == {"path": "/metrics", "port": "metrics"}
     asked = given(values).get("metrics", {})

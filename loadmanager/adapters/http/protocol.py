@@ -252,7 +252,7 @@ class HttpProtocol(web.RequestHandler):
     def __init__(
         self,
         manager: web.Server,
-        fast_path: FastPath,
+        fast_path: FastPath | None,
         admission: Admission,
         failures: Failures,
         loop: asyncio.AbstractEventLoop,
@@ -460,6 +460,8 @@ class HttpProtocol(web.RequestHandler):
         self._head_since_s = math.inf
 
     def _known_response(self, data: bytes) -> bytes | None:
+        if self._fast_path is None:
+            return None
         try:
             return self._fast_path.response_to(data, from_loopback=self._from_loopback)
         except Exception:  # noqa: BLE001 - aiohttp's lane meets it again, and there it becomes a logged 500
@@ -485,7 +487,7 @@ class HttpProtocol(web.RequestHandler):
             self._advance()
         else:
             self._aligned = True
-            if isinstance(sent, KnownReply):
+            if isinstance(sent, KnownReply) and self._fast_path is not None:
                 self._fast_path.learn(
                     data, sent.line, sent.until_s, from_loopback=self._from_loopback
                 )
@@ -529,7 +531,7 @@ class ConnectionServer(web.Server):
     def __init__(
         self,
         handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
-        fast_path: FastPath,
+        fast_path: FastPath | None,
         admission: Admission,
         count_failure: Callable[[], None],
     ) -> None:
