@@ -99,11 +99,11 @@ async def test_closing_a_session_of_a_frozen_server_takes_a_bounded_time(
             await session.close()
 
 
-async def test_the_granted_timeout_is_told_when_it_is_not_the_wanted_one(
+async def test_a_timeout_that_is_granted_longer_than_asked_for_is_not_used(
     own_server: EmbeddedZooKeeper,
 ) -> None:
     session = await connected(session_with(own_server.address, timeout_s=0.6))
-    assert session.session.timeout_s == 1.0
+    assert session.session.timeout_s == 0.6
     await session.close()
 
 

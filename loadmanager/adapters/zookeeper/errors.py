@@ -48,11 +48,13 @@ _MEANINGS: Final[tuple[tuple[type[KazooException], type[CoordinationError], str]
 )
 
 
-def translated(error: KazooException, where: str) -> CoordinationError:
+def translated(error: Exception, where: str) -> CoordinationError:
     for kazoo_class, port_class, text in _MEANINGS:
         if isinstance(error, kazoo_class):
             return port_class(f"{where}: {text}")
-    return CoordinationError(f"{where}: ZooKeeper answered {type(error).__name__}")
+    if isinstance(error, KazooException):
+        return CoordinationError(f"{where}: ZooKeeper answered {type(error).__name__}")
+    return Disconnected(f"{where}: an answer that cannot be read: {error}")
 
 
 def rejection(results: Sequence[Any], paths: Sequence[str]) -> CommitRejected | None:

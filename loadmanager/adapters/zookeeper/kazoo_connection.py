@@ -8,21 +8,40 @@ Methods named with an underscore run on kazoo's thread, if they do not say other
 """
 
 import asyncio
+import contextlib
 import logging
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from kazoo.exceptions import ConnectionDropped
+from kazoo.exceptions import (
+    AuthFailedError,
+    ConnectionDropped,
+    KazooException,
+    SessionExpiredError,
+)
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.handlers.utils import selector_select
-from kazoo.protocol.connection import CLOSE_RESPONSE, PING_XID, ConnectionHandler
-from kazoo.protocol.serialization import Connect, PingInstance, ReplyHeader
+from kazoo.protocol.connection import (
+    CLOSE_RESPONSE,
+    EVENT_TYPE_MAP,
+    PING_XID,
+    WATCH_XID,
+    ConnectionHandler,
+)
+from kazoo.protocol.serialization import Connect, PingInstance, ReplyHeader, Watch
 from kazoo.retry import KazooRetry
 
-from loadmanager.adapters.zookeeper.loop_socket import LoopSocket
+from loadmanager.adapters.zookeeper.loop_socket import (
+    LARGEST_ANSWER_BYTES,
+    NOT_YET,
+    READ_BYTES,
+    LoopSocket,
+    out_of_bounds,
+)
 from loadmanager.adapters.zookeeper.options import ZooKeeperOptions
 from loadmanager.ports.coordination import CoordinationError
 
@@ -92,6 +111,7 @@ class LoopConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo ships no
         pending = self.client._pending
         oldest = pending[0] if pending else None
         try:
+            self._require_asked(frame, oldest[2] if oldest else None)
             kind = super()._read_socket(0)
         except (RuntimeError, ValueError, LookupError, struct.error) as error:
             if oldest and oldest not in pending and oldest[1] and not oldest[1].ready():
@@ -102,13 +122,34 @@ class LoopConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo ships no
             if kind == CLOSE_RESPONSE:
                 self.give_up(CLOSE_RESPONSE)
 
+    def _require_asked(self, frame: bytes, oldest_xid: int | None) -> None:
+        """Raise ValueError unless a frame answers the oldest request, or is a ping or an event.
+
+        kazoo would give the answer to a request that it does not belong to. Called on the loop.
+        """
+        header, offset = ReplyHeader.deserialize(frame, 0)
+        if header.xid == WATCH_XID:
+            event, _ = Watch.deserialize(frame, offset)
+            if event.type not in EVENT_TYPE_MAP.keys() - {-1}:
+                raise ValueError(f"an event of type {event.type}")
+        elif header.xid not in {PING_XID, oldest_xid}:
+            raise ValueError(f"it is to request {header.xid}; expected {oldest_xid}")
+
     def _connect(self, host: str, hostip: str, port: int) -> Any:
         with self._gate:
             self._carried, self._end = None, None
-        read_timeout_ms, connect_timeout_ms = super()._connect(host, hostip, port)
-        # kazoo does not expose the granted timeout, but its read timeout is 2/3 of it.
-        self._established(round(read_timeout_ms * 1.5) / 1000)
-        return read_timeout_ms, connect_timeout_ms
+        try:
+            read_timeout_ms, _ = super()._connect(host, hostip, port)
+        except (ConnectionDropped, AuthFailedError, SessionExpiredError):
+            raise
+        except (KazooException, RuntimeError, ValueError, LookupError, struct.error) as error:
+            # kazoo's thread would end with a traceback.
+            raise ConnectionDropped(f"a login that cannot be read: {error}") from error
+        # kazoo does not expose the granted timeout, but its read timeout is 2/3 of it. One longer
+        # than asked for would let pings, keepalive and leases wait for what no server grants.
+        timeout_ms = min(round(read_timeout_ms * 1.5), self.client._session_timeout)
+        self._established(timeout_ms / 1000)
+        return timeout_ms * 2 / 3, timeout_ms / len(self.client.hosts)
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
         if isinstance(request, Connect):
@@ -140,6 +181,18 @@ class LoopConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo ships no
         if isinstance(self._end, ConnectionDropped):
             raise self._end
         return self._end or super()._read_socket(read_timeout)
+
+    def _read(self, length: int, timeout: float) -> bytes:
+        """Read a part of the login; kazoo would wait anew for each byte, and for any length."""
+        if not 0 <= length <= LARGEST_ANSWER_BYTES:
+            raise ConnectionDropped(out_of_bounds(length))
+        until_s, data = time.monotonic() + timeout, bytearray()
+        while len(data) < length:
+            data += super()._read(1, max(until_s - time.monotonic(), 0.0))
+            with self._socket_error_handling(), contextlib.suppress(*NOT_YET):
+                if len(data) < length:
+                    data += self._socket.recv(min(length - len(data), READ_BYTES))
+        return bytes(data)
 
     def _read_header(self, timeout: float) -> Any:
         if self._carried is None:

@@ -62,7 +62,11 @@ class KazooLink:
 
     async def children(self, path: str, trigger: Trigger | None = None) -> tuple[str, ...]:
         watch = self._armed(trigger)
-        names = await self._session.ask(path, lambda client: client.get_children_async(path, watch))
+        names = await self._session.ask(
+            path,
+            lambda client: client.get_children_async(path, watch),
+            possible=lambda names: all(name and "/" not in name for name in names),
+        )
         return tuple(sorted(names))
 
     async def rearm(self, triggers: Sequence[ArmedTrigger]) -> None:
@@ -103,7 +107,11 @@ class KazooLink:
             return transaction.commit_async()
 
         paths = [operation.path for operation in operations]
-        results = await self._session.ask(f"commit of {', '.join(paths)}", send)
+        results = await self._session.ask(
+            f"commit of {', '.join(paths)}",
+            send,
+            possible=lambda results: len(results) == len(paths),
+        )
         rejected = rejection(results, paths)
         if rejected is not None:
             raise rejected from rejected.cause

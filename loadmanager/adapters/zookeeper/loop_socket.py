@@ -14,8 +14,18 @@ READ_BYTES: Final = 262_144
 record of TLS has: of a record that was read in part, the rest would not make the socket readable.
 """
 
+LARGEST_ANSWER_BYTES: Final = 10 * 2**20
+"""The longest answer that is read: Pulsar's own ``jute.maxbuffer``, ten times ZooKeeper's.
+
+Servers do not apply theirs to lists of children, which have a megabyte for 40,000 bundles.
+"""
+
 _LENGTH: Final = struct.Struct("!i")
-_NOT_YET: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+NOT_YET: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+def out_of_bounds(length: int) -> str:
+    return f"an answer of {length} bytes; expected 0 to {LARGEST_ANSWER_BYTES}"
 
 
 class LoopSocket:
@@ -72,7 +82,7 @@ class LoopSocket:
         """Read what is there; return why there will be no more."""
         try:
             part = self._socket.recv(READ_BYTES)
-        except _NOT_YET:
+        except NOT_YET:
             return None
         except OSError as error:
             return ConnectionDropped(f"socket connection error: {error.strerror or error}")
@@ -82,8 +92,8 @@ class LoopSocket:
     def _deliver(self) -> None:
         while self._open and len(self._incoming) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._incoming)
-            if length < 0:
-                self._ended(ConnectionDropped(f"an answer of {length} bytes; expected 0 or more"))
+            if not 0 <= length <= LARGEST_ANSWER_BYTES:
+                self._ended(ConnectionDropped(out_of_bounds(length)))
                 return
             end = _LENGTH.size + length
             if len(self._incoming) < end:
@@ -95,7 +105,7 @@ class LoopSocket:
     def _send(self, data: bytes | bytearray) -> int:
         try:
             return self._socket.send(data)
-        except _NOT_YET:
+        except NOT_YET:
             return 0
         except OSError:
             return len(data)  # Reading reports the broken connection.

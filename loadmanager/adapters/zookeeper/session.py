@@ -9,7 +9,6 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final
 
 import structlog
-from kazoo.exceptions import KazooException
 from kazoo.protocol.states import KeeperState
 
 from loadmanager.adapters.coordination.link import ArmedTrigger, Trigger
@@ -91,10 +90,18 @@ class KazooSession:
         with contextlib.suppress(RuntimeError):
             call(callback, *arguments)
 
-    async def ask(self, where: str, send: Send, *, urgent: bool = False) -> Any:
+    async def ask(
+        self,
+        where: str,
+        send: Send,
+        *,
+        urgent: bool = False,
+        possible: Callable[[Any], bool] = lambda _: True,
+    ) -> Any:
         """Send one request on the connection that is open now, and return its answer.
 
-        ``urgent`` does not wait until fewer than `WINDOW` requests are under way.
+        ``urgent`` does not wait until fewer than `WINDOW` requests are under way. An answer that is
+        not ``possible``, or cannot be read, ends the connection.
         """
         client, generation = self._require_client(where), self._generation
         if not urgent:
@@ -102,10 +109,20 @@ class KazooSession:
             if generation != self._generation:
                 self._window.release()
                 raise Disconnected(f"{where}: the connection broke; nothing was sent")
+        answered = self._handed_over(client, send, urgent=urgent)
         try:
-            return await self._handed_over(client, send, urgent=urgent)
-        except KazooException as error:
-            raise translated(error, where) from error
+            answer = await answered
+            if possible(answer):
+                return answer
+            error: Exception = ValueError(f"{answer!r:.100}")
+        except Exception as failed:  # noqa: BLE001 - kazoo passes on whatever its decoding raised
+            error = failed
+        failure = translated(error, where)
+        if isinstance(failure, Disconnected | SessionLost) and generation == self._generation:
+            # The server answers so on a connection that stands: a new one shows what holds.
+            client.drop()
+            failure = Disconnected(str(failure))
+        raise failure from error
 
     async def rearm(
         self, requests: Iterable[Sequence[ArmedTrigger]], watcher: Callable[[Trigger], Watcher]
@@ -273,12 +290,12 @@ class KazooSession:
 
         Servers whose data were replaced by older data, or lost, refuse the session until they
         have passed the transactions that it has seen. They refuse without a reason, as failed
-        servers do. So their newest transaction is read once per session timeout.
+        servers do. So their newest transaction is read once per half a session timeout.
         """
         while True:
             await asyncio.sleep(self._keepalive.look_interval_s)
             timeout_s, client = self._state.timeout_s, self._client
-            if client is None or self._loop.time() < self._doubtful_since_s + timeout_s:
+            if client is None or self._loop.time() < self._doubtful_since_s + timeout_s / 2:
                 continue
             newest = await newest_transaction(self._options, timeout_s)
             if self._doubtful_since_s == math.inf or client is not self._client:
