@@ -3,28 +3,25 @@
 import json
 import os
 import signal
-import subprocess
-import sys
-import threading
 import time
 import tomllib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from attach_process import event, free_port
+from attach_process import LIMIT_S, AttachProcess, attached, event, free_port
+from click.testing import CliRunner, Result
 from fake_pulsar import FakePulsar
 from kazoo.client import KazooClient
 
 from loadmanager.attach.pulsar_balancer import SWITCHES
+from loadmanager.cli import main
 
 pytestmark = pytest.mark.zookeeper
 
 OFF = dict.fromkeys(SWITCHES, "false")
-LIMIT_S = 90.0
 
 
 @pytest.fixture
@@ -37,63 +34,44 @@ def config(zookeeper_address: str, tmp_path: Path) -> Path:
     return file
 
 
-@dataclass
-class Process:
-    popen: subprocess.Popen[str]
-    told: list[str] = field(default_factory=list)
-
-    def says(self, text: str) -> bool:
-        return any(text in line for line in self.told)
-
-    @property
-    def events(self) -> list[str]:
-        return [line["event"] for line in map(json.loads, self.told) if "event" in line]
-
-    def tasks(self, state: str) -> list[dict[str, Any]]:
-        found = (line["task"] for line in map(json.loads, self.told) if "task" in line)
-        return [one for one in found if one["state"] == state]
-
-
-def command(pulsar: FakePulsar, config: Path, *more: str) -> list[str]:
+def options(pulsar: FakePulsar, config: Path, *more: str) -> list[str]:
     return [
-        *(sys.executable, "-m", "loadmanager", "attach", "--pulsar", pulsar.url, "--json"),
-        *("--interval", "0.2", "--config", str(config), *more),
+        *("--pulsar", pulsar.url, "--json", "--interval", "0.2"),
+        *("--config", str(config), *more),
     ]
 
 
-@contextmanager
-def candidate(pulsar: FakePulsar, config: Path, *more: str) -> Iterator[Process]:
-    popen = subprocess.Popen(
-        command(pulsar, config, "--balance", *more), stdout=subprocess.PIPE, text=True
-    )
-    process = Process(popen)
-
-    def listen() -> None:
-        assert popen.stdout is not None
-        process.told.extend(popen.stdout)
-
-    reader = threading.Thread(target=listen)
-    reader.start()
-    try:
-        yield process
-    finally:
-        popen.kill()
-        popen.wait()
-        reader.join()
-        assert popen.stdout is not None
-        popen.stdout.close()
+def candidate(
+    pulsar: FakePulsar, config: Path, *more: str
+) -> AbstractContextManager[AttachProcess]:
+    return attached(*options(pulsar, config, "--balance", *more))
 
 
-def once(pulsar: FakePulsar, config: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(pulsar, config, *more), capture_output=True, text=True, timeout=LIMIT_S, check=False
-    )
+def once(pulsar: FakePulsar, config: Path, *more: str) -> Result:
+    return CliRunner().invoke(main, ["attach", *options(pulsar, config, *more)])
 
 
-def until(what: Callable[[], bool], *processes: Process) -> None:
+def told(process: AttachProcess) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in process.lines if line.startswith("{")]
+
+
+def events(process: AttachProcess) -> list[str]:
+    return [line["event"] for line in told(process) if "event" in line]
+
+
+def says(process: AttachProcess, text: str) -> bool:
+    return any(text in line for line in process.lines)
+
+
+def kill(process: AttachProcess) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def until(what: Callable[[], bool], *processes: AttachProcess) -> None:
     deadline_s = time.monotonic() + LIMIT_S
     while not what():
-        assert time.monotonic() < deadline_s, [one.told for one in processes]
+        assert time.monotonic() < deadline_s, [one.lines for one in processes]
         time.sleep(0.02)
 
 
@@ -101,31 +79,30 @@ def test_another_candidate_goes_on_after_the_leaders_kill(pulsar: FakePulsar, co
     # Two of the five moves that are needed; the rest is left to the other one.
     limit, port = ("--moves-per-hour", "2", "--most-moves", "1"), free_port()
     with candidate(pulsar, config, *limit, "--settle", "0") as first:
-        until(lambda: first.says("leads term 1"), first)
+        first.until("leads term 1")
         with candidate(pulsar, config, "--settle", "0", "--page", str(port)) as second:
-            until(lambda: second.says("stands for election"), second)
-            until(lambda: bool(first.tasks("serving")), first)
+            second.until("stands for election")
+            first.until('"state": "serving"')
             until(lambda: "this candidate waits" in str(event(port)), second)
-            os.kill(first.popen.pid, signal.SIGKILL)
-            first.popen.wait()
+            kill(first)
             killed_ms = time.time_ns() // 1_000_000
             assert pulsar.dynamic == OFF
             # A move may have been under way: a client's lookup has Pulsar place the bundle.
             for bundle in list(pulsar.unloaded):
                 pulsar.unloaded.remove(bundle)
                 pulsar.hand_over(bundle, pulsar.brokers[0])
-            until(lambda: second.says("no move that is allowed makes it better"), second)
-            assert second.says("leads term 2")
-            assert {one["epoch"] for one in second.tasks("ordered")} == {2}
-            kind, told = event(port)
-            assert kind == "event: overview", told
-            course = [at_ms for at_ms, *_ in told["overview"]["course"]]
+            second.until("no move that is allowed makes it better")
+            assert says(second, "leads term 2")
+            assert {line["task"]["epoch"] for line in told(second) if "task" in line} == {2}
+            kind, data = event(port)
+            assert kind == "event: overview", data
+            course = [at_ms for at_ms, *_ in data["overview"]["course"]]
             assert course[0] < killed_ms < course[-1]
-            assert not second.says("Pulsar's settings")
-            second.popen.terminate()
-            assert second.popen.wait(LIMIT_S) == 0
+            assert not says(second, "Pulsar's settings")
+            second.terminate()
+            assert second.wait() == 0
     assert sorted(len(one.topics) for one in pulsar.brokers) == [2, 3, 3]
-    assert second.events[-1] == f"{SWITCHES[1]}: not overridden again"
+    assert events(second)[-1] == f"{SWITCHES[1]}: not overridden again"
     assert pulsar.dynamic == {}
 
 
@@ -133,37 +110,34 @@ def test_a_candidate_leads_while_the_one_broker_that_it_was_given_is_down(
     pulsar: FakePulsar, config: Path
 ) -> None:
     with candidate(pulsar, config) as leader:
-        until(lambda: leader.says("are off"), leader)
-        os.kill(leader.popen.pid, signal.SIGKILL)
-        leader.popen.wait()
+        leader.until("are off")
+        kill(leader)
     pulsar.brokers[0].down = True
     with candidate(pulsar, config) as next_one:
-        until(lambda: next_one.says("are off"), next_one)
-        assert next_one.says("leads term 2")
-        os.kill(next_one.popen.pid, signal.SIGKILL)
-        next_one.popen.wait()
+        next_one.until("are off")
+        assert says(next_one, "leads term 2")
+        kill(next_one)
     assert pulsar.dynamic == OFF
-    until(lambda: once(pulsar, config, "--restore").returncode == 0)
+    until(lambda: once(pulsar, config, "--restore").exit_code == 0)
     assert pulsar.dynamic == {}
 
 
 def test_an_ended_leader_leaves_the_settings_to_the_next(pulsar: FakePulsar, config: Path) -> None:
     with candidate(pulsar, config) as first:
-        until(lambda: first.says("leads term 1"), first)
+        first.until("leads term 1")
         with candidate(pulsar, config) as second:
-            until(lambda: second.says("stands for election"), second)
+            second.until("stands for election")
             refusal = once(pulsar, config, "--restore")
-            assert (refusal.returncode, "expected no controller" in refusal.stderr) == (1, True)
-            first.popen.terminate()
-            assert first.popen.wait(LIMIT_S) == 0
+            assert (refusal.exit_code, "expected no controller" in refusal.stderr) == (1, True)
+            first.terminate()
+            assert first.wait() == 0
             assert pulsar.dynamic == OFF
-            until(lambda: second.says("leads term 2"), second)
-            until(lambda: second.says("are off"), second)
-            os.kill(second.popen.pid, signal.SIGKILL)
-            second.popen.wait()
+            second.until("leads term 2")
+            second.until("are off")
+            kill(second)
     assert pulsar.dynamic == OFF
     deadline_s = time.monotonic() + LIMIT_S
-    while (found := once(pulsar, config, "--restore")).returncode:
+    while (found := once(pulsar, config, "--restore")).exit_code:
         assert "expected no controller" in found.stderr
         assert time.monotonic() < deadline_s
     assert pulsar.dynamic == {}
@@ -172,12 +146,12 @@ def test_an_ended_leader_leaves_the_settings_to_the_next(pulsar: FakePulsar, con
 def test_candidates_ended_at_once_restore_the_settings(pulsar: FakePulsar, config: Path) -> None:
     # As when Kubernetes deletes all pods of a Deployment.
     with candidate(pulsar, config) as first:
-        until(lambda: first.says("are off"), first)
+        first.until("are off")
         with candidate(pulsar, config) as second:
-            until(lambda: second.says("stands for election"), second)
+            second.until("stands for election")
             for one in (second, first):
-                one.popen.terminate()
-            assert [one.popen.wait(LIMIT_S) for one in (first, second)] == [0, 0]
+                one.terminate()
+            assert [one.wait() for one in (first, second)] == [0, 0]
     assert pulsar.dynamic == {}
 
 
@@ -185,51 +159,49 @@ def test_a_leader_that_is_ended_after_the_other_candidate_crashed_restores_the_s
     pulsar: FakePulsar, config: Path
 ) -> None:
     with candidate(pulsar, config) as leader:
-        until(lambda: leader.says("are off"), leader)
+        leader.until("are off")
         with candidate(pulsar, config) as other:
-            until(lambda: other.says("stands for election"), other)
+            other.until("stands for election")
             # Its session, and so its node among the candidates, lasts for seconds.
-            os.kill(other.popen.pid, signal.SIGKILL)
-            other.popen.wait()
-            leader.popen.terminate()
-            assert leader.popen.wait(LIMIT_S) == 0
+            kill(other)
+            leader.terminate()
+            assert leader.wait() == 0
     assert pulsar.dynamic == {}
-    assert leader.says("waits until another candidate leads")
-    assert leader.events[-1] == f"{SWITCHES[1]}: not overridden again"
+    assert says(leader, "waits until another candidate leads")
+    assert events(leader)[-1] == f"{SWITCHES[1]}: not overridden again"
 
 
 def test_a_candidate_that_is_ended_after_the_leader_crashed_restores_the_settings(
     pulsar: FakePulsar, config: Path
 ) -> None:
     with candidate(pulsar, config) as leader:
-        until(lambda: leader.says("are off"), leader)
+        leader.until("are off")
         with candidate(pulsar, config) as other:
-            until(lambda: other.says("stands for election"), other)
-            os.kill(leader.popen.pid, signal.SIGKILL)
-            leader.popen.wait()
-            other.popen.terminate()
-            assert other.popen.wait(LIMIT_S) == 0
-    assert not other.says("leads term")
+            other.until("stands for election")
+            kill(leader)
+            other.terminate()
+            assert other.wait() == 0
+    assert not says(other, "leads term")
     assert pulsar.dynamic == {}
 
 
 def test_a_pause_holds_for_each_leader(pulsar: FakePulsar, config: Path) -> None:
-    assert once(pulsar, config, "--pause").returncode == 0
+    assert once(pulsar, config, "--pause").exit_code == 0
     with candidate(pulsar, config) as leader:
-        until(lambda: leader.says("paused by attach --pause at 20"), leader)
+        leader.until("paused by attach --pause at 20")
         assert pulsar.unloads == []
-        assert once(pulsar, config, "--resume").returncode == 0
-        until(lambda: leader.says('"serving"'), leader)
-        leader.popen.terminate()
-        assert leader.popen.wait(LIMIT_S) == 0
+        assert once(pulsar, config, "--resume").exit_code == 0
+        leader.until('"serving"')
+        leader.terminate()
+        assert leader.wait() == 0
     assert pulsar.dynamic == {}
 
 
 def test_what_only_people_can_change_ends_a_candidate(pulsar: FakePulsar, config: Path) -> None:
     with candidate(pulsar, config) as leader:
-        until(lambda: leader.says("are off"), leader)
+        leader.until("are off")
         pulsar.dynamic[SWITCHES[0]] = "true"
-        assert leader.popen.wait(LIMIT_S) == 1
+        assert leader.wait() == 1
     assert pulsar.dynamic == {SWITCHES[0]: "true"}
 
 
@@ -239,13 +211,10 @@ def test_a_candidate_waits_for_zookeeper_and_can_be_ended(
     file = tmp_path / "attach.toml"
     file.write_text('[zookeeper]\nhosts = "127.0.0.1:9"\nchroot = "/attach"\n')
     with candidate(pulsar, file) as waiting:
-        # The handlers of signals are there before the cluster is asked.
-        until(lambda: bool(pulsar.brokers[0].asked), waiting)
-        time.sleep(1.0)
-        assert waiting.popen.poll() is None
-        waiting.popen.terminate()
-        assert waiting.popen.wait(LIMIT_S) == 0
-    assert waiting.told == []
+        waiting.until("Connection refused", times=2)
+        waiting.terminate()
+        assert waiting.wait() == 0
+    assert told(waiting) == []
     assert pulsar.dynamic == {}
 
 
@@ -261,6 +230,6 @@ def test_sidecars_chroot_is_refused(
         client.stop()
         client.close()
     found = once(pulsar, config, "--balance")
-    assert found.returncode == 1
+    assert found.exit_code == 1
     assert "the [zookeeper] chroot is that of a cluster of sidecars" in found.stderr
     assert pulsar.dynamic == {}
