@@ -28,7 +28,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fau
         "kill broker",
         pytest.param("kill both", marks=pytest.mark.thorough),
         "kill leader",
-        "kill client",
+        pytest.param("kill client", marks=pytest.mark.thorough),
         "freeze sidecar",
         pytest.param("freeze broker", marks=pytest.mark.thorough),
         pytest.param("freeze both", marks=pytest.mark.thorough),

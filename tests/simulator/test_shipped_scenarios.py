@@ -28,9 +28,10 @@ LONG = {"diurnal-trend", "recorded-services", "thousand"}
 
 SLOW = {
     *("all-on-one", "cold-start", "crash-at-peak", "day-pattern", "flapping", "flash-crowd"),
-    *("hidden-speeds", "noisy-neighbour", "rolling-restart", "slow-balancing"),
+    *("hidden-speeds", "noisy-neighbour", "over-placement", "over-unloading", "rolling-restart"),
+    "slow-balancing",
 }
-"""All strategies in one of these take more than 12 s of CPU."""
+"""All strategies in one of these take more than 11 s of CPU."""
 
 CORES = min(2, len(os.sched_getaffinity(0)))
 
