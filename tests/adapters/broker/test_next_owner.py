@@ -13,25 +13,28 @@ from loadmanager.agent.registration import Membership
 from loadmanager.core.ids import BundleId, parse_broker, parse_bundle
 from loadmanager.core.orders import Orders
 from loadmanager.ports.broker import BrokerRefused
-from loadmanager.reference_broker.changes import Change, ServingEnded
+from loadmanager.reference_broker.memory_broker import MemoryBroker
 from loadmanager.reference_broker.server import ServerOptions, serve
 from loadmanager.telemetry.metrics import Metrics
 from tests.testbed.in_process import InProcessBroker
-from tests.testbed.pulsar_protocol.server import ForwardingBroker
 
 BUNDLE = parse_bundle("public/default/0x00000000_0xffffffff")
 NEXT = "pulsar+ssl://next:6651"
 
 
-async def test_the_next_owner_reaches_the_broker_while_the_bundle_ends() -> None:
-    told: list[str] = []
+class Forwarding(MemoryBroker):
+    next_urls: tuple[str, ...] = ()
 
-    def record(change: Change) -> None:
-        if isinstance(change, ServingEnded):
-            told.append(broker.next_owner_urls[change.bundle])
+    async def unload(
+        self, bundle: BundleId, *, agent_epoch: int, fencing_token: int, next_owner_url: str = ""
+    ) -> None:
+        self.next_urls = (*self.next_urls, next_owner_url)
+        await super().unload(bundle, agent_epoch=agent_epoch, fencing_token=fencing_token)
 
-    broker = ForwardingBroker(
-        broker="b:1", incarnation="one", clock_s=time.monotonic, record=record
+
+async def test_the_next_owner_reaches_the_broker_with_the_unload() -> None:
+    broker = Forwarding(
+        broker="b:1", incarnation="one", clock_s=time.monotonic, record=lambda _change: None
     )
     stopping = asyncio.Event()
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -56,8 +59,7 @@ async def test_the_next_owner_reaches_the_broker_while_the_bundle_ends() -> None
                 )
             await control.close()
             stopping.set()
-    assert told == [NEXT, ""]
-    assert not broker.next_owner_urls
+    assert broker.next_urls == (NEXT, "")
 
 
 class Noting(InProcessBroker):
