@@ -1,16 +1,11 @@
-import asyncio
-
 import pytest
 from coordination_worlds import connected
-from waiting import eventually
 
 from loadmanager.ports.coordination import (
     Connection,
     Create,
     Disconnected,
-    SessionLost,
     SessionState,
-    SetData,
 )
 from tests.testbed.memory import MemoryCoordination, MemoryService
 
@@ -45,20 +40,6 @@ async def test_a_silent_session_expires_when_its_time_is_up() -> None:
     assert [state.connection for state in told] == [Connection.LOST, Connection.CONNECTED]
 
 
-async def test_a_session_that_came_back_in_time_lives_on() -> None:
-    clock = HandClock()
-    service = MemoryService(clock=clock)
-    session = MemoryCoordination(service, timeout_s=10)
-    await connected(session)
-    before = session.session
-    session.suspend()
-    clock.now_s = 9.0
-    session.reconnect()
-    clock.now_s = 30.0
-    assert service.expire_silent() == ()
-    assert session.session == before
-
-
 async def test_all_locks_of_an_ended_session_go_in_one_transaction() -> None:
     service = MemoryService()
     session = await connected(MemoryCoordination(service))
@@ -69,42 +50,6 @@ async def test_all_locks_of_an_ended_session_go_in_one_transaction() -> None:
     assert service.zxid == before + 1
     assert list(service.dump()) == ["/locks"]
     assert service.session_ids == ()
-
-
-async def test_an_unknown_session_cannot_expire() -> None:
-    with pytest.raises(SessionLost, match="0x7"):
-        MemoryService().expire(7)
-
-
-async def history_of(service: MemoryService) -> list[object]:
-    history: list[object] = []
-    sessions = [await connected(MemoryCoordination(service)) for _ in range(3)]
-    for number, session in enumerate(sessions):
-        session.watch_children("/a", lambda names, n=number: history.append((n, names)))  # type: ignore[misc]  # mypy cannot type a default
-    await asyncio.gather(
-        *(session.create(f"/a/{n}", b"", ephemeral=True) for n, session in enumerate(sessions))
-    )
-    await sessions[1].commit([SetData("/a", b"x"), Create("/a/z", b"")])
-    await sessions[0].close()
-    await eventually(lambda: (2, ("1", "2", "z")) in history and (1, ("1", "2", "z")) in history)
-    return [*history, *service.dump().items()]
-
-
-async def test_the_same_calls_have_the_same_history() -> None:
-    assert await history_of(MemoryService()) == await history_of(MemoryService())
-
-
-async def test_each_request_takes_a_turn_there_and_a_turn_back() -> None:
-    turns = 0
-
-    async def count() -> None:
-        nonlocal turns
-        turns += 1
-        await asyncio.sleep(0)
-
-    session = await connected(MemoryCoordination(MemoryService(), turn=count))
-    await session.get("/a")
-    assert turns == 2
 
 
 @pytest.mark.parametrize(("turn_of_the_cut", "applied"), [(1, False), (2, True)])
@@ -125,12 +70,3 @@ async def test_a_cut_on_the_way_there_or_back_decides_what_was_applied(
     with pytest.raises(Disconnected, match="before the reply"):
         await session.commit([Create("/a", b"")])
     assert ("/a" in service.dump()) is applied
-
-
-async def test_a_session_closed_before_it_connected_leaves_nothing() -> None:
-    service = MemoryService()
-    session = MemoryCoordination(service)
-    await session.start()
-    await session.close()
-    await asyncio.sleep(0)
-    assert service.session_ids == ()
