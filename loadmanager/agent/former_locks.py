@@ -45,6 +45,7 @@ class FormerLocks:
         self._control = context.broker
         self._broker = context.identity.broker
         self._clock = context.clock
+        self._metrics = context.metrics
         self._ownerships = ownerships
         self._tokens: dict[BundleId, int] = {}
 
@@ -103,7 +104,10 @@ class FormerLocks:
         errors = [one for one in outcomes if isinstance(one, Exception)]
         if errors:
             raise ExceptionGroup("former locks could not be cleared", errors)
-        self._tokens = {b: token for b, token in self._tokens.items() if b in wanted}
+        # What could not be deleted is kept, and tried again.
+        gone = [bundle for bundle in outcomes if isinstance(bundle, str)]
+        for bundle in gone:
+            self._tokens.pop(bundle, None)
 
     async def run(self, membership: Membership) -> None:
         """Delete wanted locks that are not taken over after all, until cancelled."""
@@ -113,6 +117,7 @@ class FormerLocks:
             untaken = self._untaken()
             clearing = [self._try_to_clear(membership, b, t, parallel) for b, t in untaken.items()]
             await asyncio.gather(*clearing)
+            self._metrics.former_locks_left.set(len(untaken.keys() & self._tokens.keys()))
 
     def _untaken(self) -> dict[BundleId, int]:
         """Forget locks that were taken over; return those that are not about to be."""
@@ -153,7 +158,8 @@ class FormerLocks:
 
     async def _clear(
         self, membership: Membership, bundle: BundleId, token: int, parallel: asyncio.Semaphore
-    ) -> None:
+    ) -> BundleId | None:
+        """Return the bundle once its lock is gone, None if it could not be deleted."""
         async with parallel:
             await self._unload(membership, bundle, token)
             for _ in range(_ATTEMPTS):
@@ -163,8 +169,9 @@ class FormerLocks:
                     # Any lock of the namespace may have been taken since, this one or another.
                     why = str(rejected)
                 else:
-                    return
+                    return bundle
             log.warning("bundle.lock.delete_rejected", bundle=bundle, why=why)
+            return None
 
     async def _delete(self, membership: Membership, bundle: BundleId, beside: Node | None) -> None:
         """Delete a lock if it still belongs to this broker.

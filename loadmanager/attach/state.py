@@ -10,6 +10,7 @@ import asyncio
 import fcntl
 import json
 import os
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -36,6 +37,9 @@ from loadmanager.core.fields import Fields, unpacked_object
 from loadmanager.core.ids import BundleId, Namespace, parse_namespace
 from loadmanager.core.move_limits import Begun, MoveBudget
 from loadmanager.ports.coordination import Coordination, CoordinationError, NodeExists, NodeMissing
+
+_WRITING: Final = threading.Lock()
+"""Held by the threads that write: one whose caller was cancelled goes on."""
 
 
 class StateUnusable(LoadManagerError):
@@ -147,21 +151,27 @@ class StateFile(State):
 
     async def keep(self, part: Part, text: str) -> None:
         """Replace a file, so that one of the two contents survives a crash of this machine."""
-        path = self._path(part)
-        new = path.with_name(f"{path.name}.new")
-        with _writable(path):
-            with new.open("w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(path)
-            _sync(path.parent)
+        await asyncio.to_thread(_replace, self._path(part), text)
 
     async def remove(self, part: Part = Part.PRIOR) -> None:
-        path = self._path(part)
-        with _writable(path):
-            path.unlink(missing_ok=True)
-            _sync(path.parent)
+        await asyncio.to_thread(_unlink, self._path(part))
+
+
+def _replace(path: Path, text: str) -> None:
+    new = path.with_name(f"{path.name}.new")
+    with _WRITING, _writable(path):
+        with new.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+        _sync(path.parent)
+
+
+def _unlink(path: Path) -> None:
+    with _WRITING, _writable(path):
+        path.unlink(missing_ok=True)
+        _sync(path.parent)
 
 
 def state_name(cluster: str) -> str:

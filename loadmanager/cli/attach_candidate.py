@@ -20,7 +20,7 @@ from loadmanager.attach.state import SharedState, StateUnusable
 from loadmanager.cli.attach_log import host_name
 from loadmanager.cli.simulate_history import warnings_alone
 from loadmanager.common.chroot import ChrootRefused
-from loadmanager.common.cluster_conditions import agree
+from loadmanager.common.cluster_conditions import OF_ATTACH, agree
 from loadmanager.common.cluster_state import ClusterState
 from loadmanager.common.identity import Identity
 from loadmanager.common.unexpected import UnexpectedErrors
@@ -148,7 +148,7 @@ async def candidate(path: Path) -> AsyncIterator[Candidate]:
     with warnings_alone():
         await coordination.start()
         try:
-            await agree(coordination, clock, replace(conditions_of(config), kind=""))
+            await agree(coordination, clock, replace(conditions_of(config), kind=OF_ATTACH))
             await _refuse_sidecars(coordination)
             cluster_state.open()
             yield Candidate(

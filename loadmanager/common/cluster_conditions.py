@@ -21,6 +21,9 @@ FORMAT: Final = 2
 _COMMANDED: Final = "contract"
 """The kind of brokers if none is recorded."""
 
+OF_ATTACH: Final = "attach"
+"""The kind where candidates of ``loadmanager attach`` lead, with whom no sidecar may stand."""
+
 _RETRY_S = 0.5
 _TELL_EVERY_S = 10.0
 _PATIENCE_S = 2.0
@@ -101,8 +104,9 @@ def _agreed(data: bytes, wanted: Conditions) -> HashName:
     kind = fields.text("kind", _COMMANDED)
     if wanted.kind not in {"", kind}:
         raise ClusterDisagrees(
-            f"{znodes.CLUSTER}: the sidecars of this cluster have [broker] kind = {kind!r}, and "
-            f"this one has {wanted.kind!r}; expected another [zookeeper] chroot for each kind"
+            f"{znodes.CLUSTER}: this cluster has [broker] kind = {kind!r}, and this is of kind "
+            f"{wanted.kind!r} ({OF_ATTACH!r} is loadmanager attach); expected another [zookeeper] "
+            "chroot for each kind"
         )
     text = fields.text("hash")
     recorded = next((name for name in HASH_FUNCTIONS if name == text), None)

@@ -1,3 +1,4 @@
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
@@ -5,10 +6,13 @@ from typing import Final
 from loadmanager.core.errors import MalformedContent
 from loadmanager.ports.administration import Conflict, Unfit
 from loadmanager.ports.coordination import (
+    Check,
     CommitRejected,
     Coordination,
     CoordinationError,
     Create,
+    Delete,
+    Disconnected,
     Node,
     NodeExists,
     NodeMissing,
@@ -20,6 +24,8 @@ from loadmanager.ports.coordination import (
 from loadmanager.ports.lookup import Unavailable
 
 _TRIES: Final = 8
+_READ_BACKS: Final = 20
+_READ_BACK_S: Final = 0.25
 # ZooKeeper accepts 1 MiB per request, including paths.
 _MOST_BYTES: Final = 1_000_000
 
@@ -48,7 +54,8 @@ class Documents:
     async def change(self, path: str, edit: Edit) -> None:
         """Replace a node's content by the result of ``edit``, with retries on conflicts.
 
-        ``edit`` may be called several times, each time with what another client wrote. Raises
+        ``edit`` may be called several times, each time with what another client wrote. A write
+        whose reply was lost is read back. Raises
         `Conflict`: others changed it each time; `Unfit`: the content is too large; `Unavailable`:
         it cannot be read or written now.
         """
@@ -62,19 +69,24 @@ class Documents:
             _check_size(path, after or b"")
             with as_unavailable(path, "written"):
                 try:
-                    await self._put(path, node, after)
+                    await self._put(_operation(path, node, after))
                 except (NodeExists, NodeMissing, VersionMismatch):
                     continue
                 return
         raise Conflict(f"{path} was changed by others {_TRIES} times meanwhile")
 
-    async def _put(self, path: str, node: Node | None, after: bytes | None) -> None:
-        if node is None:
-            await self._coordination.create(path, after or b"")
-        elif after is None:
-            await self._coordination.delete(path, version=node.stat.version)
-        else:
-            await self._coordination.set(path, after, version=node.stat.version)
+    async def _put(self, one: Create | SetData | Delete) -> None:
+        try:
+            match one:
+                case Create():  # Not by a commit: that makes no parents.
+                    await self._coordination.create(one.path, one.data)
+                case SetData():
+                    await self._coordination.set(one.path, one.data, version=one.version)
+                case Delete():
+                    await self._coordination.delete(one.path, version=one.version)
+        except Disconnected:
+            if not await self._was_applied([one]):
+                raise
 
     async def ensure(self, path: str) -> None:
         with as_unavailable(path, "written"):
@@ -97,7 +109,35 @@ class Documents:
                 ):
                     return False
                 raise
+            except Disconnected:
+                if not await self._was_applied(operations):
+                    raise
         return True
+
+    async def _was_applied(self, operations: Sequence[Operation]) -> bool:
+        """Read back a write whose reply was lost, once the connection is back, if it is soon."""
+        for _ in range(_READ_BACKS):
+            await asyncio.sleep(_READ_BACK_S)
+            try:
+                await self._coordination.heartbeat()  # What was under way is applied, or never.
+                nodes = [await self._coordination.get(one.path) for one in operations]
+            except CoordinationError:
+                continue
+            return all(map(_shows, operations, nodes))
+        return False
+
+
+def _operation(path: str, node: Node | None, after: bytes | None) -> Create | SetData | Delete:
+    if node is None:
+        return Create(path, after or b"")
+    version = node.stat.version
+    return Delete(path, version) if after is None else SetData(path, after, version)
+
+
+def _shows(one: Operation, node: Node | None) -> bool:
+    """Return whether a node is as an operation left it; a check has left nothing to see."""
+    left = one.data if isinstance(one, Create | SetData) else None
+    return isinstance(one, Check) or (node.data if node else None) == left
 
 
 def _check_size(what: str, *contents: bytes) -> None:

@@ -46,8 +46,13 @@ class Disagreement:
     repaired: bool
 
 
-def report(found: Iterable[Disagreement], metrics: Metrics, decision_log: DecisionLog) -> None:
-    """Report all inconsistencies of one check; resolved ones are cleared from the metrics."""
+def report(
+    found: Iterable[Disagreement],
+    kinds: Iterable[Kind],
+    metrics: Metrics,
+    decision_log: DecisionLog,
+) -> None:
+    """Report all inconsistencies of one check; resolved ones of ``kinds`` are cleared."""
     found = list(found)
     for one in found:
         event = "cluster.state.repaired" if one.repaired else "cluster.state.inconsistent"
@@ -58,4 +63,4 @@ def report(found: Iterable[Disagreement], metrics: Metrics, decision_log: Decisi
     decision_log.unplaced(
         Refusal(subject, Reason.OUT_OF_STEP, "; ".join(said)) for subject, said in details.items()
     )
-    metrics.disagreements_found(Counter(one.kind.value for one in found), (*map(str, Kind),))
+    metrics.disagreements_found(Counter(one.kind.value for one in found), [*map(str, kinds)])

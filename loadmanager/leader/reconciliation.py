@@ -5,7 +5,8 @@ Inconsistencies are repaired or reported here within one round, so that an unfor
 in the log, a metric and explanations, and not as a bundle that no broker serves.
 """
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -25,6 +26,7 @@ from loadmanager.leader.untaken_orders import UntakenOrders
 log = structlog.get_logger()
 
 _LOOK_AGAIN_S = 1.0
+_LISTED_AT_ONCE = 64
 
 
 @dataclass(slots=True, eq=False)
@@ -49,12 +51,9 @@ class Reconciler:
         ]
         found += self.untaken.disagreements()
         found += await self._recall_what_is_no_bundle()
-        found += [
-            Disagreement(Kind.STRAY_LOCK, bundle, znodes.lock(bundle), repaired=False)
-            for bundle in sorted(await self._strays())
-        ]
         found += self._served_unlocked()
-        report(found, self.context.metrics, self.decision_log)
+        kinds = [kind for kind in Kind if kind is not Kind.STRAY_LOCK]
+        report(found, kinds, self.context.metrics, self.decision_log)
 
     async def _recall_what_is_no_bundle(self) -> list[Disagreement]:
         found: list[Disagreement] = []
@@ -89,35 +88,48 @@ class Reconciler:
             bundles = [bundle for bundle in bundles if self.adoption.is_foreign(bundle, boundaries)]
         return [Disagreement(kind, bundle, detail, repaired=True) for bundle in bundles]
 
-    async def _strays(self) -> set[BundleId]:
-        """Return the locks that are in no owned list at two checks: no broker would drop them.
+    async def find_strays(self) -> None:
+        """Find the locks that are in no owned list at two checks: no broker would drop them.
 
         Lock and list change in one commit but are observed by two watches, so at the first check
-        they may briefly differ.
+        they may briefly differ. Not part of a round: there is a folder for each namespace. Raises
+        `CoordinationError`: they cannot be read now.
         """
-        suspects = {bundle async for bundle in self._unlisted_locks()}
+        suspects = await self._unlisted_locks()
         if suspects:
             await self.context.clock.sleep(_LOOK_AGAIN_S)
-            suspects &= {bundle async for bundle in self._unlisted_locks()}
+            suspects &= await self._unlisted_locks()
         for bundle in suspects:
             log.warning("bundle.lock.stray", bundle=bundle, path=znodes.lock(bundle))
         self.context.metrics.stray_locks.set(len(suspects))
-        return suspects
+        found = [
+            Disagreement(Kind.STRAY_LOCK, bundle, znodes.lock(bundle), repaired=False)
+            for bundle in sorted(suspects)
+        ]
+        report(found, [Kind.STRAY_LOCK], self.context.metrics, self.decision_log)
 
-    async def _unlisted_locks(self) -> AsyncIterator[BundleId]:
-        coordination, owners = self.context.coordination, self.context.cluster_state.owners
-        for tenant in await coordination.children(znodes.LOCKS):
-            for namespace in await coordination.children(f"{znodes.LOCKS}/{tenant}"):
-                folder = f"{tenant}/{namespace}"
-                for name in await coordination.children(f"{znodes.LOCKS}/{folder}"):
-                    try:
-                        bundle = parse_bundle(f"{folder}/{name}")
-                    except InvalidName as error:
-                        path = f"{znodes.LOCKS}/{folder}/{name}"
-                        log.warning("znode.name.refused", path=path, error=str(error))
-                        continue
-                    if bundle not in owners:
-                        yield bundle
+    async def _unlisted_locks(self) -> set[BundleId]:
+        found: set[BundleId] = set()
+        tenants = await self.context.coordination.children(znodes.LOCKS)
+        for path in await self._below([f"{znodes.LOCKS}/{tenant}" for tenant in tenants], 2):
+            try:
+                found.add(parse_bundle(path.removeprefix(f"{znodes.LOCKS}/")))
+            except InvalidName as error:
+                log.warning("znode.name.refused", path=path, error=str(error))
+        return found - self.context.cluster_state.owners.keys()
+
+    async def _below(self, folders: Sequence[str], levels: int) -> Sequence[str]:
+        """Return the paths so many levels below; many folders are listed at once."""
+        children = self.context.coordination.children
+        for _ in range(levels):
+            paths: list[str] = []
+            for first in range(0, len(folders), _LISTED_AT_ONCE):
+                some = folders[first : first + _LISTED_AT_ONCE]
+                listed = await asyncio.gather(*map(children, some))
+                found = zip(some, listed, strict=True)
+                paths += [f"{folder}/{name}" for folder, names in found for name in names]
+            folders = paths
+        return folders
 
     def _served_unlocked(self) -> list[Disagreement]:
         """Return bundles that brokers reported twice as served since others took the lock."""

@@ -87,6 +87,17 @@ class Rounds:
             except Exception as error:  # noqa: BLE001 - no error of one tick ends the sidecar
                 self.context.unexpected.caught("tick", error)
 
+    async def find_stray_locks(self) -> None:
+        """Look for locks that nobody lists, beside the rounds, until cancelled."""
+        while True:
+            await self._pause(lambda: self.settings.now.rhythm.round_interval_s)
+            try:
+                await self.reconciler.find_strays()
+            except CoordinationError as error:
+                log.debug("leadership.locks.unread", error=str(error))
+            except Exception as error:  # noqa: BLE001 - no error of one look ends the sidecar
+                self.context.unexpected.caught("stray locks", error)
+
     async def _tick(self) -> None:
         self.tracker.weigh(self.settings.now.planner.weights)
         await self.view_builder.take_reports_in_turns()

@@ -236,7 +236,9 @@ class LeaderTerm:
                 tasks.create_task(self._rounds.tick(), name="ticks")
                 tasks.create_task(self.placement_worker.run(), name="placements")
                 tasks.create_task(self._rounds.run(), name="rounds")
-                if self._foreign is not None:
+                if self._foreign is None:
+                    tasks.create_task(self._rounds.find_stray_locks(), name="stray locks")
+                else:
                     tasks.create_task(self._foreign.run(self._wants_moves), name="foreign brokers")
         finally:
             for one in documents:

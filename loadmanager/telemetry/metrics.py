@@ -342,6 +342,10 @@ class Metrics:
             "Moves that wait until the clients of an earlier move are back; only beside Pulsar "
             "brokers.",
         )
+        self.former_locks_left = self._gauge(
+            "former_locks_left",
+            "Locks of an earlier membership of this broker that could not be removed yet.",
+        )
         self.stray_locks = self._gauge(
             "stray_locks", "Ownership locks that no broker lists, at two rounds in a row."
         )

@@ -1,5 +1,7 @@
 """Pulsar's own balancer is off while another one acts, and as it was afterwards."""
 
+import os
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -213,3 +215,15 @@ async def test_a_state_that_cannot_be_read_is_named(state: StateFile) -> None:
     state.path.mkdir()
     with pytest.raises(StateUnusable, match="expected a file that can be read"):
         await state.read()
+
+
+async def test_nothing_of_the_state_is_synced_to_the_disk_on_the_event_loop(
+    state: StateFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[threading.Thread] = []
+    monkeypatch.setattr(os, "fsync", lambda _: synced.append(threading.current_thread()))
+    await state.pause("maintenance")
+    assert await state.paused() == "maintenance"
+    await state.resume()
+    assert len(synced) == 3
+    assert threading.current_thread() not in synced

@@ -29,7 +29,9 @@ from loadmanager.core.wire.policies import (
     decode_isolation,
 )
 from loadmanager.ports.administration import BrokerUnknown, Conflict, Missing, Unfit
+from loadmanager.ports.coordination import Check, Connection, SetData
 from loadmanager.ports.lookup import NamespaceTaken, NamespaceUnknown, Unavailable
+from tests.testbed.memory import MemoryCoordination, MemoryService
 
 B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")
 NS = Namespace("acme/prod")
@@ -401,3 +403,40 @@ async def test_without_a_connection_nothing_is_promised(
     await sidecar.context.coordination.close()
     with pytest.raises(Unavailable):
         await namespaces.create(FOUR, {})
+
+
+@pytest.mark.parametrize("lost", ["request", "reply"])
+@pytest.mark.parametrize("what", ["created", "set", "deleted", "committed"])
+async def test_a_write_whose_reply_was_lost_is_read_back_before_it_is_called_failed(
+    what: str, lost: str
+) -> None:
+    service = MemoryService()
+    session = MemoryCoordination(service)
+    await session.start()
+    await eventually(lambda: session.session.connection is Connection.CONNECTED)
+    documents = Documents(session)
+    if what != "created":
+        await session.create("/doc", b"before")
+    before = await documents.read("/doc")
+
+    lose = session.lose_next_reply if lost == "reply" else session.lose_next_request
+
+    async def write() -> None:
+        if what == "committed":
+            assert await documents.commit("both", [SetData("/doc", b"after"), Check("/", -1)])
+        else:
+            await documents.change("/doc", edit)
+
+    def edit(_: bytes | None) -> bytes | None:
+        lose()  # The next request is the write.
+        return None if what == "deleted" else b"after"
+
+    if what == "committed":
+        lose()
+    if lost == "reply":
+        await write()
+        assert await documents.read("/doc") == (None if what == "deleted" else b"after")
+    else:
+        with pytest.raises(Unavailable, match="cannot be written"):
+            await write()
+        assert await documents.read("/doc") == before

@@ -5,7 +5,7 @@ from waiting import eventually
 
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.common.chroot import ChrootRefused
-from loadmanager.common.cluster_conditions import ClusterDisagrees, Conditions, agree
+from loadmanager.common.cluster_conditions import OF_ATTACH, ClusterDisagrees, Conditions, agree
 from loadmanager.config.model import chroot_of
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
@@ -134,3 +134,19 @@ def test_the_chroot_is_named_after_the_cluster_unless_it_is_set() -> None:
         config = make_config(zookeeper={"chroot": chosen})
         assert chroot_of(config) == chosen
         assert conditions_of(config).default_chroot == ""
+
+
+@pytest.mark.parametrize("first", ["contract", "pulsar", OF_ATTACH])
+@pytest.mark.parametrize("second", ["contract", "pulsar", OF_ATTACH])
+async def test_of_sidecars_and_candidates_of_attach_only_the_first_kind_may_use_a_chroot(
+    first: str, second: str
+) -> None:
+    """Both would be elected by one node, and count one epoch."""
+    service = MemoryService()
+    await agree(await connected(service), SystemClock(), Conditions("crc32", kind=first))
+    joining = agree(await connected(service), SystemClock(), Conditions("crc32", kind=second))
+    if first == second:
+        assert await joining == "crc32"
+    else:
+        with pytest.raises(ClusterDisagrees, match=f"kind = {first!r}, and this is of kind"):
+            await joining

@@ -89,6 +89,23 @@ async def test_a_lock_that_nobody_lists_is_told_within_a_round(cluster: Cluster)
     assert cluster.leader.metric("loadmanager_stray_locks") == 0
 
 
+@story(2, checked=False)
+async def test_the_locks_of_many_namespaces_are_listed_at_once_and_beside_the_rounds(
+    cluster: Cluster,
+) -> None:
+    operator = await cluster.operator()
+    for i in range(40):
+        bundle = f"tenant{i % 4}/empty{i}/0x00000000_0xffffffff"
+        await operator.create(f"{znodes.LOCKS}/{bundle}", b"whose?", ephemeral=True)
+    leader = cluster.leader
+    await cluster.until(lambda: leader.metric("loadmanager_stray_locks") == 40)
+    leader.coordination.delay_replies(1.0)
+    await operator.delete(f"{znodes.LOCKS}/tenant0/empty0/0x00000000_0xffffffff")
+    # A round until it looks, and twice three answers, not twice 45, with a second in between.
+    within_s = ROUND_S + 2 * 3.0 + 1.0 + 1.0
+    await cluster.until(lambda: leader.metric("loadmanager_stray_locks") == 39, within_s=within_s)
+
+
 @story()
 async def test_a_lock_in_a_namespace_that_was_never_ordered_is_told_too(cluster: Cluster) -> None:
     await served(cluster, 2)

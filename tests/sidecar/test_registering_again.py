@@ -10,7 +10,14 @@ from stories import follower, other_than, place_all, registered, served, story
 
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId
-from loadmanager.ports.coordination import Create, Delete, Operation, Stat
+from loadmanager.ports.coordination import (
+    CommitRejected,
+    Create,
+    Delete,
+    Operation,
+    Stat,
+    VersionMismatch,
+)
 from tests.testbed.faults.agent import SESSION_S, Agent
 from tests.testbed.faults.cluster import NAMESPACE, Cluster
 from tests.testbed.faults.host import Host
@@ -85,6 +92,38 @@ async def test_a_late_sidecar_clears_many_former_locks_at_once(cluster: Cluster)
     assert sorted(cleared) == sorted(boundaries.bundles)
     newcomer.coordination.before_commit = None
     newcomer.coordination.delay_replies(0.0)
+    await cluster.settled(boundaries.bundles)
+
+
+@story(2)
+async def test_a_former_lock_that_cannot_be_removed_is_counted_and_tried_again(
+    cluster: Cluster,
+) -> None:
+    boundaries = await served(cluster, 2)
+    former = follower(cluster, serving=False)
+    await own_all(cluster, boundaries.bundles, former.host)
+    await former.kill()
+    for bundle in boundaries.bundles:
+        await cluster.move(bundle, other_than(cluster, former.host))
+    newcomer = cluster.start(former.host)
+    refused = 0
+
+    def refuse(operations: Sequence[Operation]) -> None:
+        nonlocal refused
+        # Of each lock all ten attempts of the first time, and two of those that follow.
+        if refused < 24 and any(
+            type(one) is Delete and one.path.startswith(znodes.LOCKS) for one in operations
+        ):
+            refused += 1
+            raise CommitRejected(0, VersionMismatch("another lock was taken"))
+
+    newcomer.coordination.before_commit = refuse
+    left = "loadmanager_former_locks_left"
+    await cluster.until(lambda: newcomer.metric(left) == 2)
+    # Before the former session ends, and its locks with it.
+    await cluster.until(lambda: refused == 24 and newcomer.metric(left) == 0, within_s=5.0)
+    cleared = [entry["bundle"] for entry in cluster.warnings("bundle.lock.deleted")]
+    assert sorted(cleared) == sorted(boundaries.bundles)
     await cluster.settled(boundaries.bundles)
 
 
