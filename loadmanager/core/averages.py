@@ -19,16 +19,13 @@ from loadmanager.core.rates import Rates
 SHORT_SAMPLES: Final = 10
 LONG_SAMPLES: Final = 1000
 
+# The rates that Pulsar assumes for a bundle that has not been measured yet.
 DEFAULT_RATES: Final = Rates(50.0, 50.0, 50_000.0, 50_000.0)
-"""The rates that Pulsar assumes for a bundle that has not been measured yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Average:
-    """One running average. ``samples`` never exceeds ``max_samples``.
-
-    If ``samples`` is 0, the rates are assumed, and the first sample replaces them.
-    """
+    """``samples`` never exceeds ``max_samples``; if it is 0, the rates are assumed."""
 
     max_samples: int
     samples: int
@@ -58,30 +55,21 @@ class BundleAverages:
         return BundleAverages(self.short.add(sample), self.long.add(sample), sample.topics)
 
 
-def scaled(averages: BundleAverages, fraction: float) -> BundleAverages:
-    """Return the assumed averages of a part of a bundle, used until it is measured."""
+def supposed_of(parts: Sequence[BundleAverages], fraction: float = 1.0) -> BundleAverages:
+    """Return the assumed averages of a merged bundle, or a part of one, until it is measured."""
+
+    def supposed(averages: Sequence[Average]) -> Average:
+        columns = zip(*(one.rates.row() for one in averages), strict=True)
+        # At most one sample, so that the first real sample has a weight of one half.
+        samples = min(1, *(one.samples for one in averages))
+        rates = Rates(*(sum(column) * fraction for column in columns))
+        return Average(averages[0].max_samples, samples, rates)
+
     return BundleAverages(
-        _supposed([averages.short], fraction),
-        _supposed([averages.long], fraction),
-        round(averages.topics * fraction),
+        supposed([one.short for one in parts]),
+        supposed([one.long for one in parts]),
+        round(sum(one.topics for one in parts) * fraction),
     )
-
-
-def summed(halves: Sequence[BundleAverages]) -> BundleAverages:
-    """Return the assumed averages of a merged bundle, used until it is measured."""
-    return BundleAverages(
-        _supposed([half.short for half in halves]),
-        _supposed([half.long for half in halves]),
-        sum(half.topics for half in halves),
-    )
-
-
-def _supposed(averages: Sequence[Average], fraction: float = 1.0) -> Average:
-    columns = zip(*(one.rates.row() for one in averages), strict=True)
-    # At most one sample, so that the first real sample has a weight of one half.
-    samples = min(1, *(one.samples for one in averages))
-    rates = Rates(*(sum(column) * fraction for column in columns))
-    return Average(averages[0].max_samples, samples, rates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +84,7 @@ class Running:
 def exponential_average(
     past: NDArray[np.float64], values: NDArray[np.float64], kept_fraction: float
 ) -> NDArray[np.float64]:
-    """Return the averages after ``values``, with the weight ``kept_fraction`` of the past.
-
-    A first value replaces NaN.
-    """
+    """Return averages that keep ``kept_fraction`` of the past; a first value replaces NaN."""
     mixed = past * kept_fraction + (1.0 - kept_fraction) * values
     return np.where(np.isnan(past), values, mixed)
 
@@ -110,10 +95,7 @@ def add_samples(
     samples: NDArray[np.float64],
     max_samples: int,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return averages and counts with one more sample per row: `Average.add` for many bundles.
-
-    ``averages`` and ``samples`` are (bundles, 4); ``counts`` is (bundles,).
-    """
+    """Return averages (bundles, 4) and counts with one more sample per row, as `Average.add`."""
     grown = np.minimum(counts + 1, max_samples)
     # Nearly all rows have the same count, and division by a scalar is several times faster.
     usual = int(grown.max(initial=1))

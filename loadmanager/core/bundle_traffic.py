@@ -1,10 +1,11 @@
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from loadmanager.core.errors import InvalidName
-from loadmanager.core.hashing import lies_in, position
+from loadmanager.core.hashing import in_range, lies_in, position
 from loadmanager.core.ids import (
     BundleId,
     Namespace,
@@ -16,20 +17,14 @@ from loadmanager.core.ids import (
 from loadmanager.core.load import BundleStats
 from loadmanager.core.rates import Rates, total
 
-Flow = tuple[float, float]
-"""Messages and bytes."""
-
+Flow = tuple[float, float]  # Messages and bytes.
 _NOTHING: Final[Flow] = (0.0, 0.0)
 _NO_RATES: Final = Rates()
+# How the names of subscriptions begin by which Pulsar itself reads topics.
 _PULSARS_READERS: Final = ("__compaction", "__system_reader", "pulsar.dedup", "pulsar.repl")
-"""How the names of subscriptions begin by which Pulsar itself reads topics."""
-
+# A subscription that receives more than this times what is published reads a backlog: redeliveries,
+# and messages that are published in one window and received in the next, stay below twice that.
 FAR_ABOVE: Final = 2.0
-"""A subscription that receives more than this times what is published reads a backlog.
-
-No subscription receives more than is published for long; redeliveries, and messages that are
-published in one window and received in the next, stay below twice that.
-"""
 
 
 @dataclass(slots=True)
@@ -37,8 +32,7 @@ class TopicCounters:
     """What one topic has counted since it was loaded.
 
     ``out`` is what each subscription received, and at "" what the topic delivered, where a version
-    writes it. ``replicated`` is messages and bytes per second to each remote cluster, which Pulsar
-    computes itself, once a minute.
+    writes it. ``replicated`` is per second to each remote cluster, which Pulsar computes itself.
     """
 
     msgs_in: float = 0.0
@@ -57,9 +51,8 @@ class Window:
     ``rates`` are of lasting traffic, by which bundles are moved: what is published, and what
     subscriptions and remote clusters receive of it. ``passing`` are of reads that end by
     themselves: by Pulsar's own subscriptions, of a backlog, and by subscriptions that began or
-    ended within the window. The rates of ``partial`` topics are lower bounds: they were loaded
-    within the window, or a subscription of theirs counts anew. ``uncounted_bytes_per_s`` are in
-    the broker's own totals, but in no topic's rates.
+    ended within the window. The rates of ``partial`` topics are lower bounds.
+    ``uncounted_bytes_per_s`` are in the broker's own totals, but in no topic's rates.
     """
 
     rates: Mapping[str, Rates]
@@ -197,11 +190,10 @@ def _cut(begun: float, left: float) -> float:
     return max(1.0 + left / begun, 0.0) if left < 0.0 < begun else 1.0
 
 
+# Pulsar's topic for the policies of the topics of each namespace, which it reads to load them.
 CHANGE_EVENTS: Final = "__change_events"
-"""Pulsar's topic for the policies of the topics of each namespace, which it reads to load them."""
-
+# Begin of the names of topics without which no topic with transactions of a namespace loads.
 SNAPSHOTS: Final = "__transaction_buffer_snapshot"
-"""Begin of the names of topics without which no topic with transactions of a namespace loads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,10 +201,9 @@ class BundleTraffic(Rates):
     """The lasting traffic of one bundle over one window: the sums of its topics.
 
     ``passing`` traffic loads its broker as well, but is no reason to move it. If ``partial``, the
-    rates are lower bounds. Messages of ``non_persistent`` topics are lost during a move. ``topic``
-    is the first that was counted and can be looked up (a segment cannot), ``needed`` one that
-    Pulsar reads to load the namespace's other topics, and ``internal`` one of its own services that
-    should not be moved, "" for none.
+    rates are lower bounds. ``topic`` is the first that was counted and can be looked up (a segment
+    cannot), ``needed`` one that Pulsar reads to load the namespace's other topics, ``internal`` one
+    of its own services that should not be moved.
     """
 
     topics: int = 0
@@ -235,20 +226,21 @@ def bundle_traffic(
 ) -> tuple[Mapping[BundleId, BundleTraffic], BundleTraffic]:
     """Return the traffic of each owned bundle, and that of the topics in none of them.
 
-    A topic outside the bundles was just unloaded, or loaded after the bundles were listed.
     Topics are hashed with crc32, as in Pulsar; a segment by its own name, as in Pulsar 5.0.
     """
-    holds = _Ranges(owned)
+    ranges: dict[Namespace, list[tuple[int, int, BundleId]]] = {}
+    for lower, upper, one in sorted((*range_of(one), one) for one in owned):
+        ranges.setdefault(namespace_of(one), []).append((lower, upper, one))
     found = dict.fromkeys(owned, NO_TRAFFIC)
     homeless = NO_TRAFFIC
     for name, rates in window.rates.items():
-        passing = window.passing.get(name)
-        try:
+        passing, bundle = window.passing.get(name), None
+        with suppress(InvalidName):
             topic = parse_full_topic(name)
-        except InvalidName:
-            bundle = None
-        else:
-            bundle = holds.of(topic.namespace, position(topic, "crc32"))
+            at, within = position(topic, "crc32"), ranges.get(topic.namespace, [])
+            place = bisect_right(within, (at + 1,)) - 1
+            if place >= 0 and in_range(at, *within[place][:2]):
+                bundle = within[place][2]
         if bundle is None:
             homeless = _plus(homeless, rates, passing)
             continue
@@ -279,28 +271,8 @@ def _plus(sums: BundleTraffic, rates: Rates, passing: Rates | None) -> BundleTra
     )
 
 
-class _Ranges:
-    def __init__(self, bundles: Collection[BundleId]) -> None:
-        self._bundles: dict[Namespace, list[tuple[int, BundleId]]] = {}
-        for bundle in bundles:
-            self._bundles.setdefault(namespace_of(bundle), []).append((range_of(bundle)[0], bundle))
-        for ranges in self._bundles.values():
-            ranges.sort()
-
-    def of(self, namespace: Namespace, at: int) -> BundleId | None:
-        ranges = self._bundles.get(namespace, [])
-        place = bisect_right(ranges, at, key=lambda one: one[0]) - 1
-        if place < 0:
-            return None
-        _, bundle = ranges[place]
-        return bundle if lies_in(at, bundle) else None
-
-
 def topics_in(bundle: BundleId, names: Iterable[str]) -> Iterator[tuple[str, TopicName, int]]:
-    """Yield each full name that is a topic of ``bundle``, with the topic and its position.
-
-    Topics are hashed with crc32, as in Pulsar.
-    """
+    """Yield each full name that is a topic of ``bundle``, with the topic and its position."""
     for name in names:
         try:
             topic = parse_full_topic(name)

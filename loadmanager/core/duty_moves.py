@@ -23,8 +23,8 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
 from loadmanager.core.plan import Cause
 from loadmanager.core.policies import DEFAULT_DOMAIN, Policies, open_to
 
+# Count by which a broker may exceed another, as a fraction of the mean; one more is allowed.
 MOST_MORE: Final = 0.1
-"""Count by which a broker may exceed another, as a fraction of the mean; one more is allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +32,8 @@ class Served:
     """K bundles on B brokers, of all that are ``registered``.
 
     ``owner`` is the (K,) index of each bundle's broker, ``sizes`` (K, R) its rates relative to the
-    mean of a broker. The bundles of ``held`` stay, those of ``idle`` have no traffic, and those of
-    ``late`` move after others. Bundles of an ``apart`` namespace are counted by themselves.
+    mean of a broker. Bundles of ``held`` stay, of ``idle`` have no traffic, of ``late`` move after
+    others, and of an ``apart`` namespace are counted by themselves.
     """
 
     brokers: tuple[BrokerId, ...]

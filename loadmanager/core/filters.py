@@ -12,10 +12,9 @@ from loadmanager.core.anti_affinity import (
     group_counts,
     isolated,
 )
-from loadmanager.core.cluster import ClusterView
+from loadmanager.core.cluster import ClusterView, Moved
 from loadmanager.core.columns import Indices, Mask
 from loadmanager.core.ids import BundleId, Domain, namespace_of
-from loadmanager.core.in_flight import Moved
 from loadmanager.core.plan import Reason, Refusal
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.settings import Settings, setting

@@ -6,20 +6,71 @@ A decision requires a sample begun after the last move ended: an older sample sh
 their former brokers.
 """
 
+import re
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import chain
 from typing import Final
 
+from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BundleId, Namespace, namespace_of
-from loadmanager.core.move_windows import MoveWindow
+
+_DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_DAY: Final = "|".join(_DAYS)
+_TEXT: Final = re.compile(
+    rf"(?:(?P<first>{_DAY})(?:-(?P<last>{_DAY}))? )?"
+    r"(?P<from_h>\d\d):(?P<from_m>[0-5]\d)-(?P<to_h>\d\d):(?P<to_m>[0-5]\d)",
+    re.ASCII,
+)
+_DAY_MINUTES: Final = 24 * 60
+_WEEK_DAYS: Final = 7
+
+
+class InvalidWindow(LoadManagerError, ValueError):
+    """A text that does not denote a window."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveWindow:
+    """A daily window on some days (0 is Monday); past midnight if it ends before it begins."""
+
+    text: str
+    days: frozenset[int]
+    from_minute: int
+    to_minute: int
+
+    def holds(self, day: int, minute: int) -> bool:
+        if self.from_minute < self.to_minute:
+            return day in self.days and self.from_minute <= minute < self.to_minute
+        before = (day - 1) % _WEEK_DAYS
+        return (day in self.days and minute >= self.from_minute) or (
+            before in self.days and minute < self.to_minute
+        )
+
+
+def parse_window(text: str) -> MoveWindow:
+    """Raises `InvalidWindow`: the text is not a window."""
+    found = _TEXT.fullmatch(" ".join(text.lower().split()))
+    at = found.groupdict() if found else {"from_h": "24", "from_m": "0", "to_h": "0", "to_m": "0"}
+    begin = int(at["from_h"]) * 60 + int(at["from_m"])
+    end = int(at["to_h"]) * 60 + int(at["to_m"])
+    if begin >= _DAY_MINUTES or end > _DAY_MINUTES:
+        raise InvalidWindow(
+            f"{text[:60]!r}: expected a time such as 'Mon-Fri 02:00-05:00' or '22:00-04:30'"
+        )
+    days = frozenset(range(_WEEK_DAYS))
+    if at["first"]:
+        first, last = _DAYS.index(at["first"]), _DAYS.index(at["last"] or at["first"])
+        count = (last - first) % _WEEK_DAYS + 1
+        days = frozenset((first + number) % _WEEK_DAYS for number in range(count))
+    return MoveWindow(text=text, days=days, from_minute=begin, to_minute=end)
+
 
 _MINUTE_S: Final = 60.0
 _HOUR_S: Final = 3600.0
 _SLOT_S: Final = 10.0
-
-
 _KEPT_PART: Final = 4
 _LEAST_PER_HOUR: Final = 8
 
@@ -30,23 +81,12 @@ class HeldReason(StrEnum):
     PAUSED = "paused"
     BUDGET = "budget"
     WINDOW = "window"
-    SETTLING = "settling"
-    """A broker joined, left or restarted."""
-
-    BROKER = "broker"
-    """Some brokers or bundles are left out, by name."""
-
-    MIGRATION = "migration"
-    """Brokers run different load managers."""
-
-    LEADERSHIP = "leadership"
-    """It is uncertain whether this controller leads."""
-
-    SAMPLE = "sample"
-    """The sample shows bundles at their former brokers."""
-
-    UNREADABLE = "unreadable"
-    """No broker answers, or a reading fails."""
+    SETTLING = "settling"  # A broker joined, left or restarted.
+    BROKER = "broker"  # Some brokers or bundles are left out, by name.
+    MIGRATION = "migration"  # Brokers run different load managers.
+    LEADERSHIP = "leadership"  # It is uncertain whether this controller leads.
+    SAMPLE = "sample"  # The sample shows bundles at their former brokers.
+    UNREADABLE = "unreadable"  # No broker answers, or a reading fails.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +106,6 @@ class MoveLimits:
         return self.per_hour // _KEPT_PART if self.per_hour >= _LEAST_PER_HOUR else 0
 
     def closed(self, day: int, minute: int) -> str:
-        """Return why no move may begin at a time of the week, "" if moves may begin."""
         if not self.windows or any(one.holds(day, minute) for one in self.windows):
             return ""
         return f"outside {' and '.join(one.text for one in self.windows)}"
@@ -74,10 +113,7 @@ class MoveLimits:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The number of moves of one namespace that began at least ``age_s`` ago.
-
-    The namespace is "" if only the hourly limit still counts them.
-    """
+    """Moves of one namespace that began ``age_s`` ago, "" if only the hour still counts them."""
 
     age_s: float
     namespace: Namespace
@@ -97,10 +133,7 @@ class MoveBudget:
         return not self._under_way and sample_began_s >= self._last_end_s
 
     def exhausted(self, bundle: BundleId, now_s: float, *, urgent: bool = False) -> str:
-        """Return the limit that prevents a bundle from moving now, "" for none.
-
-        ``urgent`` moves may use the part of the hourly budget that is kept for them.
-        """
+        """Return the limit that prevents a bundle from moving now, "" for none."""
         if why := self.used_up(now_s, urgent=urgent):
             return why
         namespace = namespace_of(bundle)
@@ -138,7 +171,6 @@ class MoveBudget:
         self._begun.append(counted)
 
     def again(self, bundle: BundleId, now_s: float) -> None:
-        """Count a further unload of a bundle that is under way."""
         self._begun.append((now_s, namespace_of(bundle)))
 
     def end(self, bundle: BundleId, now_s: float, *, unsent: bool = False) -> None:
@@ -152,25 +184,19 @@ class MoveBudget:
         """Return the moves of the last hour, oldest first; ``planned`` moves count as begun now.
 
         There is at most one entry per namespace and second of the last minute, and one per ten
-        seconds before that. Ages are rounded down: a move is never recorded as older than it is.
+        seconds before that. Ages are rounded down.
         """
         moves = [*self._begun, *((now_s, namespace_of(bundle)) for bundle in planned)]
         counts: Counter[tuple[float, Namespace]] = Counter()
         for at_s, namespace in moves:
             age_s = max(now_s - at_s, 0.0)
-            if age_s >= _HOUR_S:
-                continue
             if age_s < _MINUTE_S:
                 counts[float(age_s // 1), namespace] += 1
-            else:
+            elif age_s < _HOUR_S:
                 counts[age_s // _SLOT_S * _SLOT_S, Namespace("")] += 1
         return tuple(Begun(*key, counts[key]) for key in sorted(counts, reverse=True))
 
     def resume(self, begun: Iterable[Begun], now_s: float) -> None:
-        """Replace the recorded moves by those that another controller began."""
-        moves = [
-            (now_s - one.age_s, one.namespace)
-            for one in sorted(begun, key=lambda one: -one.age_s)
-            for _ in range(one.count)
-        ]
-        self._begun = deque(moves)
+        oldest_first = sorted(begun, key=lambda one: -one.age_s)
+        moves = [[(now_s - one.age_s, one.namespace)] * one.count for one in oldest_first]
+        self._begun = deque(chain.from_iterable(moves))

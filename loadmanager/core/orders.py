@@ -16,9 +16,8 @@ from loadmanager.core.fields import Fields, packed, to_json, unpacked_object
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle
 from loadmanager.core.wire.shared_forms import bundles_from, by_namespace, range_text, ranges_of
 
+# Enough for 100,000 bundles, each with the broker that it is handed over to.
 LARGEST_UNPACKED_BYTES: Final = 8 * 1024 * 1024
-"""Enough for 100,000 bundles, each with the broker that it is handed over to."""
-
 _COMMIT_NODES: Final = 100
 _ORDERS_FRACTION: Final = 0.9
 _NO_HANDOVERS: Final[Mapping[BundleId, BrokerId]] = MappingProxyType({})
@@ -35,9 +34,8 @@ class SplitOrder:
 class Orders:
     """The bundles that one broker should own, as ordered by the leader of ``epoch``.
 
-    ``handovers`` maps bundles that the broker is to release to their next owners, so that it can
-    redirect clients directly. ``splits`` has the split orders of ``bundles``: an order stands
-    until the namespace's boundaries show the parts.
+    ``handovers`` maps bundles to release to their next owners, so that clients are redirected
+    directly. A split order stands until the namespace's boundaries show the parts.
     """
 
     epoch: int
@@ -48,10 +46,7 @@ class Orders:
 
 @dataclass(frozen=True, slots=True)
 class OwnedList:
-    """The bundles that one broker owns, each with the fencing token of its lock.
-
-    Bundles in ``loading`` are locked but not served yet: their lookups wait.
-    """
+    """Bundles with the fencing tokens of their locks; those in ``loading`` are not served yet."""
 
     tokens: Mapping[BundleId, int]
     loading: frozenset[BundleId] = frozenset()
@@ -69,7 +64,6 @@ class OrderChanges:
     def apply(
         self, assigned: Mapping[BundleId, BrokerId], splits: Mapping[BundleId, SplitOrder]
     ) -> tuple[dict[BundleId, BrokerId], dict[BundleId, SplitOrder]]:
-        """Return the targets of all bundles and the split orders after these changes."""
         after = {**assigned, **self.assigned}
         for bundle in self.gone:
             after.pop(bundle, None)
@@ -81,11 +75,7 @@ class OrderChanges:
         return after, cuts
 
     def less(self, full: Collection[BrokerId], assigned: Mapping[BundleId, BrokerId]) -> Self:
-        """Return half of the changes for brokers whose orders are too large, all for the others.
-
-        ``assigned`` has the targets before these changes: brokers in ``full`` also get no split
-        orders, and none of their bundles is removed.
-        """
+        """Return half of the changes for brokers whose orders are too large, all for the others."""
         fitting = {b: broker for b, broker in self.assigned.items() if broker not in full}
         for broker in sorted(full):
             bundles = sorted(bundle for bundle, to in self.assigned.items() if to == broker)
@@ -102,7 +92,6 @@ class OrderChanges:
 
 
 def largest_orders_bytes(max_request_bytes: int) -> int:
-    """Return the maximum size of one broker's orders, given the limit of a request."""
     return int(_ORDERS_FRACTION * max_request_bytes)
 
 
@@ -121,10 +110,9 @@ def next_chunk(contents: Mapping[BrokerId, bytes], most_bytes: int) -> list[Brok
 def expected_requests(changed: int, brokers: int, read_at_once: int) -> int:
     """Return how many requests orders cause in the whole cluster, besides heartbeats.
 
-    Each of the ``changed`` brokers reads its orders, commits its locks together with its owned
-    list, and writes the list again once it serves (docs/scale.md). The leader reads both changes
-    of each list. So do the other of all ``brokers`` where there are at most ``read_at_once``; with
-    more they read a list later, when it has not changed for a while.
+    Each of the ``changed`` brokers reads its orders, commits its locks with its owned list, and
+    writes the list again once it serves (docs/scale.md). The leader reads both changes of each
+    list; so do the other of all ``brokers`` where there are at most ``read_at_once``.
     """
     lists = 2 * changed
     read_by_others = lists if brokers <= read_at_once else 0
@@ -158,9 +146,8 @@ def decode_orders(where: str, data: bytes) -> Orders:
 def encode_owned(tokens: Mapping[BundleId, int | None], loading: Iterable[BundleId] = ()) -> bytes:
     """Return the content of ``/loadbalance/owned/{broker}``.
 
-    The fencing token of a lock is known only after the commit that creates it, and that same
-    commit also sets the list. So the token of a new bundle is None, which stands for the list's
-    own mzxid, because all nodes of a commit have the same zxid.
+    The commit that creates a lock also sets the list: the fencing token of a new bundle is None,
+    which stands for the list's own mzxid.
     """
     document: dict[str, object] = {
         "bundles": {

@@ -11,7 +11,7 @@ import structlog
 
 from loadmanager.agent.splits import parts_of
 from loadmanager.common.context import Context
-from loadmanager.core.averages import BundleAverages, scaled, summed
+from loadmanager.core.averages import BundleAverages, supposed_of
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import LoadManagerError, MalformedContent
 from loadmanager.core.ids import BundleId, Namespace, namespace_of, range_of
@@ -153,12 +153,14 @@ class Adoption:
         for whole, parts in found.parts.items():
             if whole in known:
                 width = _width(whole)
-                self.tracker.seed({b: scaled(known[whole], _width(b) / width) for b in parts})
+                self.tracker.seed(
+                    {b: supposed_of([known[whole]], _width(b) / width) for b in parts}
+                )
         halves: dict[BundleId, list[BundleAverages]] = {}
         for half, whole in sorted(found.whole.items()):
             if half in known:
                 halves.setdefault(whole, []).append(known[half])
-        self.tracker.seed({whole: summed(averages) for whole, averages in halves.items()})
+        self.tracker.seed({whole: supposed_of(averages) for whole, averages in halves.items()})
 
 
 def _width(bundle: BundleId) -> int:

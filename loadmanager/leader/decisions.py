@@ -8,9 +8,8 @@ import structlog
 
 from loadmanager.common.balancing_mode import BalancingModeWatch
 from loadmanager.common.runtime_settings import RuntimeSettings
-from loadmanager.core.arbitration import Dispatched
 from loadmanager.core.balancing import steered
-from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind
+from loadmanager.core.bundle_task import AskedBy, BundleTask, Dispatched, TaskKind
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.plan import Cause, Move, Reason, Refusal

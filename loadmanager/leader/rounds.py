@@ -6,8 +6,8 @@ import structlog
 
 from loadmanager.common.context import Context
 from loadmanager.common.runtime_settings import RuntimeSettings, wait_out
-from loadmanager.core.arbitration import Dispatched
 from loadmanager.core.balancing import BalancingMode
+from loadmanager.core.bundle_task import Dispatched
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.planner import Plan
 from loadmanager.leader.cluster_view import ViewBuilder

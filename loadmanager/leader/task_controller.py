@@ -18,11 +18,17 @@ import structlog
 
 from loadmanager.common.cluster_state import OwnerView
 from loadmanager.common.runtime_settings import TaskBounds
-from loadmanager.core.arbitration import Arbitration, Dispatched
-from loadmanager.core.bundle_task import BundleTask, TaskEvent
-from loadmanager.core.following import CUT_WITHIN_S, overdue, stands
+from loadmanager.core.bundle_task import (
+    CUT_WITHIN_S,
+    Arbitration,
+    BundleTask,
+    Dispatched,
+    LiveTasks,
+    TaskEvent,
+    overdue,
+    stands,
+)
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.live_tasks import LiveTasks
 from loadmanager.core.orders import OrderChanges, SplitOrder
 from loadmanager.leader.election import Deposed
 from loadmanager.leader.task_follower import TaskFollower

@@ -4,11 +4,18 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from loadmanager.common.cluster_state import OwnerView
-from loadmanager.core.bundle_task import BundleTask, Pause, TaskEvent, TaskState
+from loadmanager.core.bundle_task import (
+    BundleTask,
+    LiveTasks,
+    Pause,
+    TaskEvent,
+    TaskState,
+    ended_by,
+    seen,
+    unfollowed,
+)
 from loadmanager.core.errors import LoadManagerError
-from loadmanager.core.following import ended_by, seen, unfollowed
 from loadmanager.core.ids import BundleId
-from loadmanager.core.live_tasks import LiveTasks
 from loadmanager.ports.host import Clock
 from loadmanager.ports.orders import StandingOrders
 

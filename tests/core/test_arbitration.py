@@ -6,11 +6,16 @@ from typing import Any
 
 import pytest
 
-from loadmanager.core.arbitration import Arbitration
-from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskEvent, TaskKind
+from loadmanager.core.bundle_task import (
+    Arbitration,
+    AskedBy,
+    BundleTask,
+    LiveTasks,
+    TaskEvent,
+    TaskKind,
+)
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, Namespace
-from loadmanager.core.live_tasks import LiveTasks
 from loadmanager.core.orders import OrderChanges, SplitOrder
 from loadmanager.core.plan import Cause
 from loadmanager.core.splitting.merging import Merge

@@ -5,16 +5,21 @@ from typing import Any
 import pytest
 
 from loadmanager.core.bundle_task import (
+    CUT_WITHIN_S,
     AskedBy,
     BundleTask,
+    LiveTasks,
     TaskEvent,
     TaskKind,
     TaskState,
+    ended_by,
+    overdue,
+    seen,
+    stands,
+    unfollowed,
 )
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.following import CUT_WITHIN_S, ended_by, overdue, seen, stands, unfollowed
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
-from loadmanager.core.live_tasks import LiveTasks
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.plan import Cause
 from loadmanager.core.splitting.merging import Merge

@@ -15,8 +15,7 @@ from loadmanager.core.averages import (
     Average,
     BundleAverages,
     add_samples,
-    scaled,
-    summed,
+    supposed_of,
 )
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker
 from loadmanager.core.load import (
@@ -114,10 +113,10 @@ def test_a_part_and_a_whole_are_supposed_to_have_their_share_until_they_are_meas
         short, long = (Rates(*(factor * n * part for n in range(1, 5))) for part in (1.0, 2.0))
         return BundleAverages(Average(10, samples, short), Average(1000, samples, long), topics)
 
-    assert scaled(averages(9, 4.0, 6), 0.25) == averages(1, 1.0, 2)
-    assert scaled(averages(0, 4.0, 6), 0.5) == averages(0, 2.0, 3)
-    assert summed([averages(9, 1.0, 2), averages(5, 3.0, 3)]) == averages(1, 4.0, 5)
-    assert summed([averages(9, 1.0, 2), averages(0, 3.0, 3)]).short.samples == 0
+    assert supposed_of([averages(9, 4.0, 6)], 0.25) == averages(1, 1.0, 2)
+    assert supposed_of([averages(0, 4.0, 6)], 0.5) == averages(0, 2.0, 3)
+    assert supposed_of([averages(9, 1.0, 2), averages(5, 3.0, 3)]) == averages(1, 4.0, 5)
+    assert supposed_of([averages(9, 1.0, 2), averages(0, 3.0, 3)]).short.samples == 0
 
 
 A, B = BundleId("t/n/0x00000010_0x00000020"), BundleId("t/n/0x00000020_0x00000030")

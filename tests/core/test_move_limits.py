@@ -3,8 +3,7 @@ from typing import Any
 import pytest
 
 from loadmanager.core.ids import BundleId, Namespace
-from loadmanager.core.move_limits import Begun, MoveBudget, MoveLimits
-from loadmanager.core.move_windows import InvalidWindow, parse_window
+from loadmanager.core.move_limits import Begun, InvalidWindow, MoveBudget, MoveLimits, parse_window
 
 
 def bundle(number: int, namespace: str = "t/n") -> BundleId:

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadmanager.core.cluster import Moved
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.in_flight import Moved
 
 bundles = st.sampled_from([BundleId(f"t/n/{n}") for n in range(6)])
 brokers = st.sampled_from([BrokerId("a:1"), BrokerId("b:1")])

@@ -29,7 +29,6 @@ from loadmanager.core.optimality import (
     optimality_of,
     traffic_sizes,
 )
-from loadmanager.core.other_owners import with_owners
 from loadmanager.core.placement import JointPlacement
 from loadmanager.core.plan import Cause, Move
 from loadmanager.core.planner import Planner
@@ -38,7 +37,7 @@ from loadmanager.core.policies import IsolationPolicy, Policies
 from loadmanager.core.projection import after_move
 from loadmanager.core.rates import BYTES_IN
 from loadmanager.core.scores import CPU, ResourceWeights
-from loadmanager.core.shadow import ROUNDS_KEPT, Seen, Shadow, after_round
+from loadmanager.core.shadow import ROUNDS_KEPT, Seen, Shadow, after_round, with_owners
 from loadmanager.core.shedding import SHEDDERS, JointShedder, ThresholdShedder
 from loadmanager.core.traffic_share import TrafficShare
 

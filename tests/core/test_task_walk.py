@@ -172,7 +172,6 @@ def ended(world: World, walk: Walk, bundle: BundleId) -> Iterator[World]:
 def checked(leader: Leader) -> World:
     """Let the leader observe, and check what must always hold; return the world then."""
     leader.observe()
-    leader.tasks.check()
     tasks = list(leader.tasks)
     bundles = [bundle for task in tasks for bundle in task.bundles]
     assert len(bundles) == len(set(bundles)), "two live tasks of one bundle"

@@ -9,8 +9,14 @@ from history_sinks import Archive
 from stories import place_all, publish_for_ever, served, story
 
 from loadmanager.core import znodes
-from loadmanager.core.arbitration import Dispatched
-from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskEvent, TaskKind, TaskState
+from loadmanager.core.bundle_task import (
+    AskedBy,
+    BundleTask,
+    Dispatched,
+    TaskEvent,
+    TaskKind,
+    TaskState,
+)
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId
 from loadmanager.core.orders import decode_orders

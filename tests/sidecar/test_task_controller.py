@@ -18,10 +18,16 @@ from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.common.settings_watch import tuned_by
 from loadmanager.config import Config
 from loadmanager.core import orders, znodes
-from loadmanager.core.arbitration import Dispatched
-from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskEvent, TaskKind, TaskState
+from loadmanager.core.bundle_task import (
+    CUT_WITHIN_S,
+    AskedBy,
+    BundleTask,
+    Dispatched,
+    TaskEvent,
+    TaskKind,
+    TaskState,
+)
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.following import CUT_WITHIN_S
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.load import BrokerUrls, LoadReport
 from loadmanager.core.orders import (

@@ -8,11 +8,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations, product
 
-from loadmanager.core.arbitration import Arbitration
-from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskEvent, TaskKind, TaskState
+from loadmanager.core.bundle_task import (
+    Arbitration,
+    AskedBy,
+    BundleTask,
+    LiveTasks,
+    TaskEvent,
+    TaskKind,
+    TaskState,
+)
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
-from loadmanager.core.live_tasks import LiveTasks
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.plan import Cause
 from loadmanager.core.splitting.merging import Merge

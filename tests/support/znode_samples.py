@@ -9,8 +9,14 @@ from coordination_worlds import connected
 from largest_reports import largest_report
 
 from loadmanager.adapters.clock import SystemClock
-from loadmanager.attach.held_brokers import HeldTargets
-from loadmanager.attach.state import Course, Part, PriorSettings, SharedState, StoredBudget
+from loadmanager.attach.state import (
+    Course,
+    HeldTargets,
+    Part,
+    PriorSettings,
+    SharedState,
+    StoredBudget,
+)
 from loadmanager.common.cluster_conditions import FORMAT, Conditions, agree
 from loadmanager.core import znodes
 from loadmanager.core.averages import BundleAverages, Running
