@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from time import monotonic
 from typing import Final, Protocol
 
-from loadmanager.adapters.pulsar_admin import (
+from loadmanager.adapters.pulsar_admin.client import (
     PulsarAdminError,
     RequestFailed,
     RightMissing,
@@ -15,15 +15,19 @@ from loadmanager.adapters.pulsar_admin import (
 )
 from loadmanager.adapters.pulsar_admin.lookups import read_boundaries
 from loadmanager.attach.discovery import MIXED, ClusterReader, PulsarCluster, addresses
-from loadmanager.attach.dispatching import Dispatcher
-from loadmanager.attach.held_brokers import Changes, HeldTargets
-from loadmanager.attach.mandate import Mandate
 from loadmanager.attach.observation import GREEDY, Observation, Rules
-from loadmanager.attach.observer import Observer
-from loadmanager.attach.placing import NewNamespaces
-from loadmanager.attach.pulsar_balancer import PulsarBalancer, switched_on
+from loadmanager.attach.observer import NewNamespaces, Observer
+from loadmanager.attach.orders import Dispatcher, Mandate
 from loadmanager.attach.sampling import BrokerSample, Sampler
-from loadmanager.attach.state import Course, StateUnusable, StoredBudget
+from loadmanager.attach.state import (
+    Changes,
+    Course,
+    HeldTargets,
+    PulsarBalancer,
+    StateUnusable,
+    StoredBudget,
+    switched_on,
+)
 from loadmanager.attach.strategy import Strategy
 from loadmanager.attach.tasks import Proposal
 from loadmanager.core.bundle_task import BundleTask, TaskState

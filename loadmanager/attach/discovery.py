@@ -1,12 +1,13 @@
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlsplit
 
-from loadmanager.adapters.pulsar_admin import (
+from loadmanager.adapters.pulsar_admin.client import (
     AnswerRefused,
     NotPulsar,
     PulsarAdmin,
@@ -33,43 +34,28 @@ BALANCER_KEYS: Final = (
     "loadBalancerLoadSheddingStrategy",
     FAILURE_DOMAINS,
 )
+# Pulsar's setting with which brokers repeat a page of metrics, by default for up to a minute.
 BUFFERS: Final = "metricsBufferResponse"
-"""Pulsar's setting with which brokers repeat a page of metrics, by default for up to a minute."""
-
 MANAGER: Final = "loadManagerClassName"
 _TOPICS: Final = "exposeTopicLevelMetricsInPrometheus"
 _HOST_INTERVAL_MINUTES: Final = "loadBalancerHostUsageCheckIntervalMinutes"
 MIXED: Final = "mixed"
 _SHOWN: Final = (MANAGER, BUFFERS, *BALANCER_KEYS)
+# Time until the settings of all brokers are read again if nothing is seen to change.
 _SETTINGS_S: Final = 60.0
-"""Time until the settings of all brokers are read again if nothing is seen to change."""
-
 _USUAL_HOST_INTERVAL_S: Final = 60.0
 _REPORTS: Final = {"LocalBrokerData": "modular", "LoadReport": "simple"}
-_MANAGERS: Final = {
-    "ModularLoadManagerImpl": "modular",
-    "ModularLoadManagerWrapper": "modular",
-    "ExtensibleLoadManagerImpl": "extensible",
-    "ExtensibleLoadManagerWrapper": "extensible",
-    "SimpleLoadManagerImpl": "simple",
-}
+_KINDS: Final = ("modular", "extensible", "simple")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PulsarCluster:
     """A cluster as the broker that answered describes it.
 
-    Attributes:
-        manager: ``modular``, ``extensible``, ``simple``, or the class name of another manager;
-            ``mixed`` if brokers differ.
-        managers: the kind that runs, by broker that reports its settings.
-        settings: of Pulsar's own balancer, by broker that reports them.
-        dynamic: settings that are overridden.
-        topic_metrics: whether ``/metrics/`` has a line for each topic; None if unknown.
-        encrypted: whether brokers are asked with TLS.
-        silent: the reason, by broker that did not report its settings.
-        isolation: isolation policies of namespaces; empty if they were not read.
-        host_interval_s: seconds between two measurements of a broker's host.
+    ``manager`` is ``modular``, ``extensible``, ``simple``, or the class name of another one;
+    `MIXED` if brokers differ. ``managers`` that run and ``settings`` are by broker that reports its
+    settings, ``silent`` is why others do not. ``dynamic`` are settings that are overridden, and
+    ``topic_metrics`` is whether ``/metrics/`` has a line for each topic, None if unknown.
     """
 
     name: str
@@ -104,14 +90,8 @@ def _by_value(values: Mapping[BrokerId, str]) -> Mapping[str, tuple[BrokerId, ..
 
 
 def addresses(url: str) -> Callable[[BrokerId], str]:
-    """Return the function from brokers to their URLs, all with the scheme of ``url``."""
     scheme = urlsplit(url).scheme
     return lambda broker: f"{scheme}://{broker}"
-
-
-async def discover(admin: PulsarAdmin, url: str) -> PulsarCluster:
-    """Return the cluster of the broker at ``url``; raises as `ClusterReader.read`."""
-    return await ClusterReader(admin, (url,)).read()
 
 
 @dataclass(slots=True)
@@ -140,12 +120,12 @@ class ClusterReader:
 
     def add(self, urls: Iterable[str]) -> None:
         encrypted = self.url.startswith("https:")
-        self.urls = _distinct(
-            *self.urls, *(one for one in urls if "https:" in one or not encrypted)
-        )
+        self._put_first(*self.urls, *(one for one in urls if "https:" in one or not encrypted))
+
+    def _put_first(self, *urls: str) -> None:
+        self.urls = tuple(dict.fromkeys(urls))
 
     def forget(self) -> None:
-        """Read the settings of all brokers at the next time."""
         self._read_s = float("-inf")
 
     async def at_any(self, ask: Callable[[str], Awaitable[Answer]]) -> Answer:
@@ -158,19 +138,15 @@ class ClusterReader:
             except PulsarAdminError as error:
                 failed.append(error)
             else:
-                self.urls = _distinct(url, *self.urls)
+                self._put_first(url, *self.urls)
                 return answer
         raise next((one for one in failed if isinstance(one, RightMissing)), failed[0])
 
     async def read(self) -> PulsarCluster:
-        """Return the cluster as it is now.
-
-        Raises `PulsarAdminError`: no broker answers as a Pulsar broker, or all refuse the request;
-        the message names the missing permission.
-        """
+        """Raises `PulsarAdminError`: no broker answers as a Pulsar broker, or all refuse."""
         cluster = await self.at_any(self._read)
         named = map(addresses(self.url), cluster.brokers)
-        self.urls = _distinct(self.url, *self._given, *map(self.admin.reachable, named))
+        self._put_first(self.url, *self._given, *map(self.admin.reachable, named))
         return cluster
 
     async def _read(self, url: str) -> PulsarCluster:
@@ -182,7 +158,9 @@ class ClusterReader:
         brokers = await read_brokers(admin, url, name)
         admin.known = set(brokers)
         dynamic = await read_dynamic(admin, url)
-        isolation = await read_isolation(admin, url, name) if self.with_isolation else NO_POLICIES
+        isolation = NO_POLICIES
+        if self.with_isolation:
+            _, isolation = await read_isolation(admin, url, name)
         version = "" if former is None else former.version
         fresh = monotonic() < self._read_s + _SETTINGS_S
         if not fresh or former is None or (former.brokers, former.dynamic) != (brokers, dynamic):
@@ -197,7 +175,8 @@ class ClusterReader:
             raise NotPulsar(next(iter(silent.values())))
         managers = {one: self._kinds.get(one) or manager_of(known[one][MANAGER]) for one in known}
         kinds, figures = set(managers.values()), {one[_TOPICS] for one in known.values()}
-        interval = next(iter(known.values()))[_HOST_INTERVAL_MINUTES]
+        minutes = next(iter(known.values()))[_HOST_INTERVAL_MINUTES]
+        whole = int(minutes) if minutes.isdecimal() and len(minutes) < _MOST_DIGITS else 0
         self._cluster = PulsarCluster(
             name=name,
             brokers=brokers,
@@ -210,7 +189,7 @@ class ClusterReader:
             encrypted=admin.encrypts,
             silent=silent,
             isolation=isolation,
-            host_interval_s=_host_interval_s(interval),
+            host_interval_s=60.0 * whole or _USUAL_HOST_INTERVAL_S,
         )
         return self._cluster
 
@@ -218,8 +197,8 @@ class ClusterReader:
         """Read settings and addresses of brokers; return the reason by broker without them."""
         admin, address = self.admin, addresses(url)
         confidential = admin.access.secret or admin.encrypts
-        former = {} if self._cluster is None else self._cluster.silent
         if confidential:
+            former = {} if self._cluster is None else self._cluster.silent
             lost = [one for one in brokers if one not in admin.reached or one in former]
             await locate(admin, url, lost)
         answers, silent = await ask_each(brokers, lambda one: read_runtime(admin, address(one)))
@@ -233,10 +212,6 @@ class ClusterReader:
             kept = (_TOPICS, _HOST_INTERVAL_MINUTES, *_SHOWN)
             self._settings[broker] = {key: runtime.get(key, "") for key in kept}
         return silent
-
-
-def _distinct(*urls: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(urls))
 
 
 def prefer_tls(admin: PulsarAdmin, url: str, runtime: Mapping[str, str]) -> None:
@@ -253,27 +228,19 @@ def prefer_tls(admin: PulsarAdmin, url: str, runtime: Mapping[str, str]) -> None
 async def locate(admin: PulsarAdmin, url: str, brokers: Iterable[BrokerId]) -> bool:
     """Look up where brokers are reached, at ``url``; return whether that is known of any.
 
-    Their ids name the plain port also where there is one with TLS, and the host for the inside of
-    the cluster also where listeners are advertised.
+    Their ids name the plain port, and the host for the inside of the cluster.
     """
     found, _ = await ask_each(tuple(brokers), lambda one: read_own_urls(admin, url, one))
     for broker, urls in found.items():
         tls = admin.encrypts or (admin.access.secret and bool(urls.http_url_tls))
         base = urls.http_url_tls if tls else urls.http_url
-        if netloc := _netloc(base, ("https",) if tls else ("http", "https")):
-            admin.reached[broker] = base.rstrip("/")
-            admin.reached[netloc] = admin.access.addresses.get(broker, admin.reached[broker])
+        with suppress(ValueError):
+            parts = urlsplit(base)
+            if parts.scheme in ({"https"} if tls else {"http", "https"}) and parts.port != 0:
+                admin.reached[broker] = base.rstrip("/")
+                reached = admin.access.addresses.get(broker, admin.reached[broker])
+                admin.reached[parts.netloc] = reached
     return bool(found)
-
-
-def _netloc(url: str, schemes: tuple[str, ...]) -> str:
-    """Return host and port of a URL that a lookup named, "" if it is none of these schemes."""
-    try:
-        parts = urlsplit(url)
-        sound = parts.scheme in schemes and parts.port != 0
-    except ValueError:
-        return ""
-    return parts.netloc if sound else ""
 
 
 async def ask_each(
@@ -317,9 +284,10 @@ async def read_runtime(admin: PulsarAdmin, url: str) -> Mapping[str, str]:
 
 async def read_brokers(admin: PulsarAdmin, url: str, cluster: str) -> tuple[BrokerId, ...]:
     where = f"{url}/admin/v2/brokers/{quote(cluster, safe='')}"
-    found = await admin.json(where)
-    if not isinstance(found, list) or len(found) > _MOST_BROKERS:
-        raise NotPulsar(f"{where}: expected a list of at most {_MOST_BROKERS:,} brokers")
+    expected = f"a list of at most {_MOST_BROKERS:,} brokers"
+    found = await admin.json(where, list, expected)
+    if len(found) > _MOST_BROKERS:
+        raise NotPulsar(f"{where}: expected {expected}")
     if not found:
         raise NotPulsar(f"{where}: the cluster {cluster} has no active broker; start one")
     try:
@@ -330,11 +298,16 @@ async def read_brokers(admin: PulsarAdmin, url: str, cluster: str) -> tuple[Brok
 
 
 async def read_dynamic(admin: PulsarAdmin, url: str) -> Mapping[str, str]:
-    where = f"{url}{CONFIGURATION}/values"
-    found = await admin.json(where)
-    if not isinstance(found, dict):
-        raise NotPulsar(f"{where}: expected the dynamic settings of a Pulsar cluster")
+    expected = "the dynamic settings of a Pulsar cluster"
+    found = await admin.json(f"{url}{CONFIGURATION}/values", dict, expected)
     return {key: value for key, value in found.items() if isinstance(value, str)}
+
+
+async def read_load_report(admin: PulsarAdmin, url: str) -> dict[str, Any]:
+    """Raises `PulsarAdminError`: the broker has no such report, or refuses to return it."""
+    where = f"{url}/admin/v2/broker-stats/load-report"
+    found: dict[str, Any] = await admin.json(where, dict, "the load report of a Pulsar broker")
+    return found
 
 
 async def read_manager(admin: PulsarAdmin, url: str) -> str:
@@ -343,11 +316,10 @@ async def read_manager(admin: PulsarAdmin, url: str) -> str:
     A broker that cannot create the manager that is configured runs the simple one.
     """
     try:
-        found = await admin.json(f"{url}/admin/v2/broker-stats/load-report")
-    except AnswerRefused:
+        report = await read_load_report(admin, url)
+    except (AnswerRefused, NotPulsar):
         return ""
-    report = found.get("loadReportType") if isinstance(found, dict) else None
-    return _REPORTS.get(report, "") if isinstance(report, str) else ""
+    return _REPORTS.get(str(report.get("loadReportType")), "")
 
 
 async def read_version(admin: PulsarAdmin, url: str) -> str:
@@ -357,9 +329,5 @@ async def read_version(admin: PulsarAdmin, url: str) -> str:
 
 def manager_of(class_name: str) -> str:
     last = class_name.rpartition(".")[2]
-    return _MANAGERS.get(last, last or "unknown")
-
-
-def _host_interval_s(value: str) -> float:
-    minutes = int(value) if value.isdecimal() and len(value) < _MOST_DIGITS else 0
-    return 60.0 * minutes or _USUAL_HOST_INTERVAL_S
+    kind = last.removesuffix("Wrapper").removesuffix("Impl").removesuffix("LoadManager").lower()
+    return kind if kind in _KINDS else last or "unknown"

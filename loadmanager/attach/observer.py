@@ -1,39 +1,59 @@
 import asyncio
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from math import inf
 from time import monotonic
 from typing import Final
 
-from loadmanager.adapters.pulsar_admin import NotPulsar, PulsarAdmin, PulsarAdminError, RightMissing
+from loadmanager.adapters.pulsar_admin.client import (
+    NotPulsar,
+    PulsarAdmin,
+    PulsarAdminError,
+    RequestFailed,
+    RightMissing,
+)
 from loadmanager.adapters.pulsar_admin.lookups import (
     read_anti_affinity_group,
+    read_boundaries,
     read_failure_domains,
+    read_namespaces,
+    read_tenants,
 )
 from loadmanager.attach.discovery import FAILURE_DOMAINS, PulsarCluster
 from loadmanager.attach.observation import GREEDY, Observation, Rules, observe
-from loadmanager.attach.sampling import BrokerSample
+from loadmanager.attach.sampling import Samples
 from loadmanager.attach.strategy import Strategy
+from loadmanager.attach.tasks import Proposal
+from loadmanager.core.bundle_task import TaskKind
+from loadmanager.core.bundle_traffic import CHANGE_EVENTS, BundleTraffic, topics_in
 from loadmanager.core.errors import MalformedContent
-from loadmanager.core.ids import BrokerId, BundleId, Namespace, belongs_to_a_broker, namespace_of
+from loadmanager.core.ids import (
+    BrokerId,
+    BundleId,
+    Namespace,
+    TopicName,
+    belongs_to_a_broker,
+    namespace_of,
+)
+from loadmanager.core.plan import Cause
+from loadmanager.core.policies import open_to
 from loadmanager.core.wire.policies import decode_failure_domain
 
-_KNOWN_FOR_S = 300.0
-_READ_A_ROUND: Final = 50
-"""Namespaces without a proposed move whose group is read in one window."""
-
+_KNOWN_FOR_S: Final = 300.0
+_READ_A_ROUND: Final = 50  # Namespaces without a proposed move whose group is read in one window.
+# Windows in a row after which a bundle counts as one without traffic, or with traffic again.
 IDLE_WINDOWS: Final = 3
-"""Windows in a row after which a bundle counts as one without traffic, or with traffic again."""
 
 
 @dataclass(slots=True)
 class Observer:
     """Observes windows, with what lasts over several of them.
 
-    The anti-affinity group of each namespace is kept for five minutes; with many namespaces they
-    are read over several windows, first those of proposed moves. So are failure domains, if there
-    are groups and Pulsar uses domains for them.
+    The anti-affinity group of each namespace is kept for five minutes, and so are failure domains;
+    with many namespaces they are read over several windows, first those of proposed moves.
     """
 
     admin: PulsarAdmin
@@ -47,20 +67,22 @@ class Observer:
         self,
         url: str,
         cluster: PulsarCluster,
-        samples: Mapping[BrokerId, BrokerSample],
+        samples: Samples,
         missing: Mapping[BrokerId, str],
         rules: Rules,
     ) -> Observation:
         """Return an observation of a window, in which policies hold.
 
         Bundles of a namespace whose group, or its failure domains, cannot be read stay. Raises
-        `RightMissing`: a permission is missing; `LoadManagerError`: the cluster does not report
-        what the strategy needs.
+        `LoadManagerError`: a permission is missing, or a figure that the strategy needs.
         """
         samples, missing = self.strategy.take(cluster, samples, missing)
         self._unread = {}
         idle = self._note_quiet(samples)
-        await self._read_groups(url, self._oldest(samples))
+        bundles = (bundle for sample in samples.values() for bundle in sample.bundles)
+        served = {namespace_of(one) for one in bundles if not belongs_to_a_broker(one)}
+        self._known = {name: one for name, one in self._known.items() if name in served}
+        await self._read_groups(url, self._due(served)[:_READ_A_ROUND])
         while True:
             groups = {name: group for name, (group, _) in self._known.items() if group}
             try:
@@ -81,28 +103,18 @@ class Observer:
                 unknown=self._unread,
                 idle=idle,
             )
-            fresh_s = monotonic() - _KNOWN_FOR_S
-            unread = {
-                namespace
-                for namespace in {namespace_of(one.bundle) for one in seen.proposals}
-                if namespace not in self._known or self._known[namespace][1] < fresh_s
-            }
+            unread = self._due({namespace_of(one.bundle) for one in seen.proposals})
             if not unread:
                 return seen
             await self._read_groups(url, unread)
 
-    def _oldest(self, samples: Mapping[BrokerId, BrokerSample]) -> list[Namespace]:
-        """Return the namespaces to read now; forget those that are served no longer."""
-        bundles = (bundle for sample in samples.values() for bundle in sample.bundles)
-        served = {namespace_of(one) for one in bundles if not belongs_to_a_broker(one)}
-        self._known = {name: one for name, one in self._known.items() if name in served}
+    def _due(self, names: Iterable[Namespace]) -> list[Namespace]:
+        """Return those whose group was not read for `_KNOWN_FOR_S`, the longest ago first."""
         fresh_s = monotonic() - _KNOWN_FOR_S
-        read_s = {name: self._known.get(name, ("", -inf))[1] for name in served}
-        due = sorted((at_s, name) for name, at_s in read_s.items() if at_s < fresh_s)
-        return [name for _, name in due[:_READ_A_ROUND]]
+        read = sorted((self._known.get(name, ("", -inf))[1], name) for name in names)
+        return [name for at_s, name in read if at_s < fresh_s]
 
-    async def _read_groups(self, url: str, namespaces: Iterable[Namespace]) -> None:
-        names = sorted(namespaces)
+    async def _read_groups(self, url: str, names: Sequence[Namespace]) -> None:
         reading = (read_anti_affinity_group(self.admin, url, name) for name in names)
         found = await asyncio.gather(*reading, return_exceptions=True)
         for name, one in zip(names, found, strict=True):
@@ -118,22 +130,18 @@ class Observer:
             return {}
         if self._domains is None or self._domains[1] < monotonic() - _KNOWN_FOR_S:
             listed = await read_failure_domains(self.admin, url, cluster.name)
+            found: dict[BrokerId, str] = {}
             try:
-                found = {
-                    broker: name
-                    for name, one in listed.items()
-                    for broker in decode_failure_domain(name, json.dumps(one).encode())
-                }
+                for name, one in listed.items():
+                    brokers = decode_failure_domain(name, json.dumps(one).encode())
+                    found |= dict.fromkeys(brokers, name)
             except MalformedContent as error:
                 raise NotPulsar(f"{url}: failure domain {error}") from None
             self._domains = found, monotonic()
         return self._domains[0]
 
-    def _note_quiet(self, samples: Mapping[BrokerId, BrokerSample]) -> set[BundleId]:
-        """Return the bundles without traffic over several windows.
-
-        Those with a message now and then do not change sides with each one.
-        """
+    def _note_quiet(self, samples: Samples) -> set[BundleId]:
+        """Return bundles without traffic over several windows, not those with one now and then."""
         noted: dict[BundleId, tuple[bool, int]] = {}
         for sample in samples.values():
             for bundle, traffic in sample.bundles.items():
@@ -146,3 +154,140 @@ class Observer:
                 noted[bundle] = (quiet is not turns, 0 if turns else against)
         self._quiet = noted
         return {bundle for bundle, (quiet, _) in noted.items() if quiet}
+
+
+MOST_TENANTS: Final = 50  # Tenants whose namespaces are read in one round.
+# A namespace with more bundles is left to Pulsar: each placement takes a lookup.
+MOST_BUNDLES: Final = 128
+_TRIED_FOR_S: Final = 60.0
+_MOST_NAMES: Final = 100_000
+_MOST_COORDINATORS: Final = 64
+
+
+@dataclass(slots=True)
+class NewNamespaces:
+    """Places the bundles of new namespaces that no broker serves yet.
+
+    Pulsar places a bundle at its first lookup, by load figures that do not yet include bundles
+    placed just before: a namespace that many clients begin to use at once may end up on few.
+    """
+
+    admin: PulsarAdmin
+    _known: dict[str, frozenset[Namespace] | None] | None = None
+    _until_s: dict[Namespace, float] = field(default_factory=dict)
+
+    async def proposals(
+        self,
+        url: str,
+        cluster: PulsarCluster,
+        samples: Samples,
+        rules: Rules,
+    ) -> tuple[Proposal, ...]:
+        """Return a broker for each bundle of a new namespace that no broker serves.
+
+        A namespace counts as new for a minute after it is first read. Those that the rules exclude,
+        that have an anti-affinity group or more than `MOST_BUNDLES` bundles are left to Pulsar.
+        Nothing is proposed while a broker has no sample, because it may serve such a bundle.
+        """
+        listed, now_s = await self._list(url), monotonic()
+        new = ((name, until_s) for name, until_s in self._until_s.items() if name in listed)
+        self._until_s = {name: until_s for name, until_s in new if now_s < until_s}
+        if not samples.keys() >= set(cluster.brokers):
+            return ()
+        found: list[Proposal] = []
+        for name in sorted(self._until_s):
+            with suppress(RequestFailed):
+                left = await self._unserved(url, name, samples, rules)
+                found += spread(name, left, cluster, samples)
+                if not left:
+                    del self._until_s[name]
+        return tuple(found)
+
+    async def _list(self, url: str) -> frozenset[Namespace]:
+        """Return the namespaces; read those of tenants not read yet, and of those read longest ago.
+
+        The namespaces of a tenant that is there at the start are not new when they are first read.
+        """
+        tenants = await read_tenants(self.admin, url)
+        known, unread = (self._known or {}), None if self._known is None else frozenset[Namespace]()
+        new = {one: unread for one in tenants if one not in known}
+        self._known = {**new, **{one: known[one] for one in known if one in set(tenants)}}
+        due = list(self._known)[:MOST_TENANTS]
+        reading = (read_namespaces(self.admin, url, one) for one in due)
+        found = await asyncio.gather(*reading, return_exceptions=True)
+        for tenant, names in zip(due, found, strict=True):
+            before = self._known[tenant] = self._known.pop(tenant)
+            if isinstance(names, frozenset):
+                self._known[tenant] = names
+                fresh = frozenset() if before is None else names - before
+                self._until_s |= dict.fromkeys(fresh, monotonic() + _TRIED_FOR_S)
+            elif not isinstance(names, RequestFailed):
+                raise names
+        return frozenset().union(*(names or () for names in self._known.values()))
+
+    async def _unserved(
+        self, url: str, namespace: Namespace, samples: Samples, rules: Rules
+    ) -> list[BundleId]:
+        """Return the bundles to place; none is final."""
+        boundaries = await read_boundaries(self.admin, url, namespace)
+        if boundaries is None or len(boundaries.bundles) > MOST_BUNDLES:
+            return []
+        served = set(chain.from_iterable(one.bundles for one in samples.values()))
+        left = [one for one in boundaries.bundles if one not in served]
+        if not left or rules.why_stays(left[0], BundleTraffic()):
+            return []
+        return [] if await read_anti_affinity_group(self.admin, url, namespace) else left
+
+
+def spread(
+    namespace: Namespace, bundles: list[BundleId], cluster: PulsarCluster, samples: Samples
+) -> list[Proposal]:
+    isolation, brokers = cluster.isolation, tuple(samples)
+    open_mask = open_to(isolation, isolation.governing(namespace), brokers, cluster.brokers)
+    counts = {
+        broker: sum(namespace_of(one) == namespace for one in samples[broker].bundles)
+        for broker, is_open in zip(brokers, open_mask, strict=True)
+        if is_open
+    }
+    msgs_per_s = {broker: samples[broker].total.msgs_per_s for broker in counts}
+    found: list[Proposal] = []
+    for bundle in bundles if counts else ():
+        target = min(counts, key=lambda one: (counts[one], msgs_per_s[one], one))
+        counts[target] += 1
+        found.append(
+            Proposal(
+                kind=TaskKind.PLACE,
+                bundle=bundle,
+                source=None,
+                target=target,
+                cause=Cause.UNOWNED,
+                reason=f"its namespace is new; {target} has the fewest of its bundles",
+            )
+        )
+    return found
+
+
+def holds_policies(bundle: BundleId) -> bool:
+    """Return whether a bundle contains the topic of its namespace's policies.
+
+    A modular broker that begins to serve another bundle of the namespace looks that topic up,
+    which makes Pulsar's leader place it if no broker serves its bundle.
+    """
+    return _topic_in(bundle, [CHANGE_EVENTS]) is not None
+
+
+def name_in(bundle: BundleId) -> TopicName | None:
+    """Return the name of a topic whose hash is in a bundle; its lookup creates no topic.
+
+    Topics of transaction coordinators exist, which some brokers require of what they look up.
+    """
+    name = "transaction_coordinator_assign-partition"
+    coordinators = (f"{name}-{number}" for number in range(_MOST_COORDINATORS))
+    others = (f"loadmanager-{number}" for number in range(_MOST_NAMES))
+    system = namespace_of(bundle) == "pulsar/system"
+    return _topic_in(bundle, chain(coordinators if system else (), others))
+
+
+def _topic_in(bundle: BundleId, local_names: Iterable[str]) -> TopicName | None:
+    names = (f"persistent://{namespace_of(bundle)}/{local}" for local in local_names)
+    return next((topic for _, topic, _ in topics_in(bundle, names)), None)

@@ -6,26 +6,128 @@ so there are no stored orders to read, and no other process can change them.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
+from itertools import islice
 from time import monotonic
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
-from loadmanager.adapters.pulsar_admin import PulsarAdmin, RightMissing
-from loadmanager.adapters.pulsar_admin.move_order import Move, Outcome, OutcomeState
-from loadmanager.adapters.pulsar_admin.moves import BundleMover, split_bundle
-from loadmanager.adapters.pulsar_admin.ownership import BrokerQueries
-from loadmanager.attach.mandate import Mandate
+from loadmanager.adapters.clock import SystemClock
+from loadmanager.adapters.pulsar_admin.client import PulsarAdmin, RightMissing
+from loadmanager.adapters.pulsar_admin.moves import (
+    CUT_AT,
+    BrokerQueries,
+    BundleMover,
+    Move,
+    Outcome,
+    OutcomeState,
+    split_bundle,
+)
+from loadmanager.attach.discovery import PulsarCluster
+from loadmanager.attach.observation import Observation
+from loadmanager.attach.observer import holds_policies, name_in
+from loadmanager.attach.sampling import Samples
+from loadmanager.attach.tasks import Proposal
+from loadmanager.common.cluster_owners import Holding
 from loadmanager.common.cluster_state import OwnerView
-from loadmanager.core.bundle_task import TaskEvent
+from loadmanager.common.runtime_settings import TaskBounds
+from loadmanager.common.subscriptions import Subscriptions
+from loadmanager.core import znodes
+from loadmanager.core.bundle_task import BundleTask, TaskEvent, TaskKind, TaskState
+from loadmanager.core.bundle_traffic import NO_TRAFFIC, BundleTraffic, topics_in
 from loadmanager.core.errors import LoadManagerError
-from loadmanager.core.ids import BrokerId, BundleId, TopicName
+from loadmanager.core.ids import BrokerId, BundleId, TopicName, namespace_of, parse_full_topic
+from loadmanager.core.move_limits import HeldReason, MoveBudget
 from loadmanager.core.orders import OrderChanges, SplitOrder
 from loadmanager.core.splitting.cutting import even_cuts, parts_at
-from loadmanager.ports.coordination import Disconnected, SetData
+from loadmanager.leader.election import Deposed, Term
+from loadmanager.leader.task_controller import TaskController
+from loadmanager.ports.coordination import (
+    Check,
+    CommitRejected,
+    Connection,
+    Coordination,
+    CoordinationError,
+    Disconnected,
+    NodeMissing,
+    SetData,
+)
 from loadmanager.ports.orders import Reported
 
-CUT_AT: Final = "specified_positions_divide"
+
+class Mandate:
+    """Whether a controller may act: this one may, as the only one of its state folder."""
+
+    @property
+    def epoch(self) -> int:
+        return 0
+
+    def lapsed(self) -> str:
+        return ""
+
+    async def confirm(self) -> str:
+        """Return as `lapsed`, after a request to ZooKeeper with elections. Raises `Deposed`."""
+        return self.lapsed()
+
+    async def hands_over(self) -> bool:
+        """Return whether another controller takes over, so that Pulsar's balancer stays off."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Elected(Mandate):
+    term: Term
+    coordination: Coordination
+    name: str
+
+    @property
+    def epoch(self) -> int:
+        return self.term.epoch
+
+    def lapsed(self) -> str:
+        session = self.coordination.session
+        if session.session_id != self.term.session_id:
+            return "its session with ZooKeeper has ended"
+        if session.connection is not Connection.CONNECTED:
+            return "ZooKeeper does not answer"
+        return ""
+
+    async def confirm(self) -> str:
+        """Have ZooKeeper confirm that no later term began."""
+        if why := self.lapsed():
+            return why
+        try:
+            await self.coordination.commit([Check(znodes.EPOCH, self.term.epoch)])
+        except CommitRejected as error:
+            raise Deposed(f"term {self.term.epoch} is over: {error}") from None
+        except CoordinationError as error:
+            return f"ZooKeeper does not confirm that term {self.term.epoch} lasts: {error}"
+        return ""
+
+    async def hands_over(self) -> bool:
+        """Withdraw; return whether the term is already lost, or other candidates are listed."""
+        try:
+            if await self.confirm():
+                return True
+            return await withdrawn(self.coordination, self.name)
+        except (Deposed, CoordinationError):
+            return True
+
+
+async def withdrawn(coordination: Coordination, name: str) -> bool:
+    """Remove a candidate; return whether others are listed; raises `CoordinationError`.
+
+    If several end at the same time, the last one to remove itself finds the list empty.
+    """
+    with suppress(NodeMissing):
+        await coordination.delete(f"{znodes.ATTACH_CANDIDATES}/{name}")
+    await coordination.sync(znodes.ATTACH_CANDIDATES)
+    return bool(await coordination.children(znodes.ATTACH_CANDIDATES))
+
+
 CUT_EVENLY: Final = "range_equally_divide"
 _EVENTS: Final[Mapping[OutcomeState, TaskEvent]] = {
     "serving": TaskEvent.DONE,
@@ -36,12 +138,8 @@ _EVENTS: Final[Mapping[OutcomeState, TaskEvent]] = {
     "stuck": TaskEvent.STUCK,
     "owned_not_served": TaskEvent.NOT_SERVED,
 }
-
-
 CutOf = Callable[[BundleId, SplitOrder, BrokerId], Awaitable[int | None]]
-
-UNFINISHED_S: Final = 60.0
-"""Time without splits after a split whose parts did not appear."""
+UNFINISHED_S: Final = 60.0  # Time without splits after a split whose parts did not appear.
 
 
 async def ordered_cut(bundle: BundleId, split: SplitOrder, _broker: BrokerId) -> int | None:
@@ -58,8 +156,7 @@ class _Lapsed(LoadManagerError):
     """An order must not be sent any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Order:
+class _Order(NamedTuple):
     target: BrokerId
     split: SplitOrder | None
 
@@ -94,18 +191,15 @@ class _Assigned(Mapping[BundleId, BrokerId]):
 class PulsarOrders:
     """The `StandingOrders` of one term, carried out through the admin REST API.
 
-    ``claims`` is whether moves need the claim, as with the modular load manager; ``topic_of``
-    returns a topic of a bundle for it, and ``name_in`` the name of one to claim a bundle that no
-    broker serves (None leaves such bundles to Pulsar). A ``disputed`` bundle, which has a reason,
-    is left alone. ``failed`` is called with errors that do not
-    concern one bundle alone: a missing permission, or a defect of this program. ``active_topics``
-    are those by which it is seen whether the target serves a bundle, and ``sent`` is called with
-    each unload and split. Pulsar did not split the bundles in ``uncut`` when ordered to.
+    ``topic_of`` returns a topic of a bundle to claim it, and ``name_in`` the name of one to claim a
+    bundle that no broker serves (None leaves such bundles to Pulsar). A ``disputed`` bundle, which
+    has a reason, is left alone. ``failed`` is called with errors that do not concern one bundle
+    alone: a missing permission, or a defect of this program. ``active_topics`` are those by which
+    it is seen whether the target serves a bundle, and ``sent`` is called with each unload and
+    split. Pulsar did not split the bundles in ``uncut`` when ordered to.
     """
 
-    admin: PulsarAdmin
-    address: Callable[[BrokerId], str]
-    cluster: str
+    brokers: BrokerQueries
     _: KW_ONLY
     claims: bool
     owners: FoundOwners
@@ -131,8 +225,7 @@ class PulsarOrders:
 
     def __post_init__(self) -> None:
         self.assigned = _Assigned(self._under_way, self.owners)
-        brokers = BrokerQueries(self.admin, self.address, self.cluster, lambda: self.owners.brokers)
-        self._mover = BundleMover(brokers, self.claims)
+        self._mover = BundleMover(self.brokers, self.claims)
 
     @property
     def waiting(self) -> int:
@@ -140,7 +233,6 @@ class PulsarOrders:
 
     @property
     def stuck(self) -> Mapping[BundleId, Move]:
-        """The moves whose sources have not released the bundle, and still may."""
         return self._mover.stuck
 
     @property
@@ -148,22 +240,15 @@ class PulsarOrders:
         return {b: one.split for b, one in self._under_way.items() if one.split is not None}
 
     def follow(self, reported: Reported) -> None:
-        """Call ``reported`` at the end of each order, and at each attempt but the first."""
         self._reported = reported
 
     async def read(self) -> None: ...
 
     async def rewrite_changed(self) -> tuple[BrokerId, ...]:
-        """Return no brokers: no other process changes orders."""
-        return ()
+        return ()  # No other process changes orders.
 
     async def write(self, changes: OrderChanges, _rider: SetData | None = None) -> bool:
-        """Begin to carry out orders; return False: without nodes, no rider can be written.
-
-        Raises:
-            Deposed: another candidate was elected.
-            Disconnected: it is uncertain whether this process may send orders; none is begun.
-        """
+        """Begin to carry out orders; return False: without nodes, no rider can be written."""
         if not changes:
             return False
         if why := await self.mandate.confirm():
@@ -193,12 +278,11 @@ class PulsarOrders:
     def _begin(self, bundle: BundleId, order: _Order) -> None:
         work = self._carry_out(bundle, order, self._working.get(bundle))
         self._working[bundle] = task = asyncio.create_task(work, name=f"order {bundle}")
+        task.add_done_callback(partial(self._done, bundle))
 
-        def done(_: asyncio.Task[None]) -> None:
-            if self._working.get(bundle) is task:
-                del self._working[bundle]
-
-        task.add_done_callback(done)
+    def _done(self, bundle: BundleId, task: asyncio.Task[None]) -> None:
+        if self._working.get(bundle) is task:
+            del self._working[bundle]
 
     async def _carry_out(
         self, bundle: BundleId, order: _Order, former: asyncio.Task[None] | None
@@ -249,14 +333,8 @@ class PulsarOrders:
             return await self._mover.place(bundle, order.target, topic, ordered)
         if order.split is not None:
             return await self._split(bundle, order.split, source, ordered)
-        topic = await self.topic_of(bundle)
-        move = Move(
-            bundle=bundle,
-            source=source,
-            target=order.target,
-            topic=topic,
-            active=self.active_topics(bundle),
-        )
+        topic, active = await self.topic_of(bundle), self.active_topics(bundle)
+        move = Move(bundle=bundle, source=source, target=order.target, topic=topic, active=active)
         return await self._mover.move(move, ordered, lambda: self.sent(bundle))
 
     async def _split(
@@ -281,7 +359,7 @@ class PulsarOrders:
                 ordered()
                 self.sent(bundle)
 
-            outcome = await split_bundle(self._mover.brokers, broker, bundle, cut, begun)
+            outcome = await split_bundle(self.brokers, broker, bundle, cut, begun)
         if outcome.state == "timed_out":
             self._unfinished_until_s = monotonic() + UNFINISHED_S
         if outcome.attempts and outcome.state != "serving":
@@ -290,3 +368,219 @@ class PulsarOrders:
         elif outcome.state == "serving":
             self._parts[bundle] = parts_at(bundle, cut)
         return outcome
+
+
+# Windows in each of which a topic has to have traffic, to be followed through a move.
+ACTIVE_WINDOWS: Final = 3
+MOST_WATCHED: Final = 3
+# Time for which a controller that stops follows its last unloads: Pulsar's usual limit.
+_LAST_ORDERS_S: Final = 60.0
+
+
+class SampledOwners:
+    """The owners of bundles by the last samples, updated as moves and splits end."""
+
+    def __init__(self) -> None:
+        self.brokers: Collection[BrokerId] = ()
+        self.owners: dict[BundleId, Holding] = {}
+        self.owner_changes = Subscriptions()
+        self._traffic: dict[BundleId, BundleTraffic] = {}
+        self._windows: deque[Samples] = deque(maxlen=ACTIVE_WINDOWS)
+
+    def sampled(self, brokers: Collection[BrokerId], samples: Samples) -> None:
+        self.brokers, self.owners, self._traffic = brokers, {}, {}
+        for broker, sample in samples.items():
+            for bundle, traffic in sample.bundles.items():
+                self.owners[bundle] = Holding(broker, 0)
+                self._traffic[bundle] = traffic
+        self.owner_changes.notify()
+
+    def window(self, samples: Samples) -> None:
+        self._windows.append(samples)
+
+    def active_topics(self, bundle: BundleId) -> tuple[TopicName, ...]:
+        """Return up to `MOST_WATCHED` topics with traffic at their broker in each last window.
+
+        If there are none, it is the topic of the bundle that others need to be loaded, if any.
+        Segments are left out, because brokers do not say what a single one has counted.
+        """
+        owner, needed = self.listed_owner(bundle), self._traffic.get(bundle, NO_TRAFFIC).needed
+        seen = [one[owner].topics for one in self._windows if owner is not None and owner in one]
+        within = f"://{namespace_of(bundle)}/"
+        names = (
+            name
+            for name in (seen[-1] if len(seen) == ACTIVE_WINDOWS else ())
+            if within in name
+            and not name.startswith("segment://")
+            and all(name in one and one[name].msgs_per_s > 0 for one in seen)
+        )
+        found = tuple(topic for _, topic, _ in islice(topics_in(bundle, names), MOST_WATCHED))
+        return found or ((parse_full_topic(needed),) if needed else ())
+
+    def topics(self, bundle: BundleId) -> int:
+        return self._traffic.get(bundle, NO_TRAFFIC).topics
+
+    def found(self, owners: Mapping[BundleId, BrokerId | None]) -> None:
+        for bundle, broker in owners.items():
+            self.owners.pop(bundle, None)
+            if broker is not None:
+                self.owners[bundle] = Holding(broker, 0)
+        self.owner_changes.notify()
+
+    def listed_owner(self, bundle: BundleId) -> BrokerId | None:
+        holding = self.owners.get(bundle)
+        return holding.broker if holding else None
+
+    async def topic_of(self, bundle: BundleId) -> TopicName | None:
+        traffic = self._traffic.get(bundle, NO_TRAFFIC)
+        return parse_full_topic(traffic.topic) if traffic.topic else name_in(bundle)
+
+
+@dataclass(slots=True, kw_only=True)
+class Dispatcher:
+    """Proposes placements, moves and splits of one cluster within the limits, for one term.
+
+    Once ``stopping`` is set, no task begins; it is set here at a defect of this program. After an
+    order that lacks a right, no further task of the round begins.
+    """
+
+    admin: PulsarAdmin
+    address: Callable[[BrokerId], str]
+    cluster: PulsarCluster
+    budget: MoveBudget
+    stopping: asyncio.Event
+    mandate: Mandate
+    log: Callable[[BundleTask, str], None]
+    _seen: Observation | None = None
+    _why: dict[BundleId, str] = field(default_factory=dict)
+    _placing: frozenset[BundleId] = frozenset()
+    _sent: dict[BundleId, int] = field(default_factory=dict)
+    _unfinished: BundleId | None = None
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _failures: list[BaseException] = field(default_factory=list)
+    _owners: SampledOwners = field(default_factory=SampledOwners)
+    _orders: PulsarOrders = field(init=False)
+    _tasks: TaskController = field(init=False)
+
+    def __post_init__(self) -> None:
+        name, owners = self.cluster.name, self._owners
+        self._orders = PulsarOrders(
+            BrokerQueries(self.admin, self.address, name, lambda: owners.brokers),
+            claims=self.cluster.manager != "extensible",
+            owners=owners,
+            topic_of=owners.topic_of,
+            mandate=self.mandate,
+            failed=self._failed,
+            name_in=lambda bundle: name_in(bundle) if bundle in self._placing else None,
+            active_topics=owners.active_topics,
+            sent=self._unload_sent,
+        )
+        at_once = self.budget.limits.at_once
+        self._tasks = TaskController(
+            self.mandate.epoch,
+            self._orders,
+            self._owners,
+            SystemClock(),
+            # The controller repeats no orders: `PulsarOrders` follows each one to its end.
+            bounds=lambda: TaskBounds(most_per_broker=at_once, lost_after_s=float("inf")),
+            listener=self._task_changed,
+            caught=lambda _, error: self._failed(error),
+        )
+
+    def close(self) -> None:
+        self._tasks.close()
+
+    @property
+    def stuck(self) -> Mapping[BundleId, Move]:
+        return self._orders.stuck
+
+    def window(self, samples: Samples) -> None:
+        self._owners.window(samples)
+
+    async def carry_out(self, seen: Observation) -> None:
+        """Place unserved bundles, then carry out the splits, or if there are none the moves."""
+        self._owners.sampled(seen.cluster.brokers, seen.samples)
+        splits = [one for one in seen.splits if one.bundle not in self._orders.uncut]
+        moving = splits or seen.proposals
+        self._why = {one.bundle: one.reason for one in (*seen.placements, *moving)}
+        self._failures.clear()
+        self._placing = frozenset(one.bundle for one in seen.placements)
+        self._unfinished, self._seen = None, seen
+        at_once = self.budget.limits.at_once
+        ending = asyncio.create_task(self._end_in_time())
+        try:
+            for first in (True, False):  # Otherwise Pulsar places those that hold policies.
+                placements = [one for one in seen.placements if holds_policies(one.bundle) is first]
+                await self._carry_out(placements, at_once)
+            await self._carry_out(moving, 1 if splits else at_once)
+        finally:
+            # Also after an error, wait until the owner of each ordered bundle is known.
+            await self._orders.settled()
+            ending.cancel()
+
+    async def _end_in_time(self) -> None:
+        await self.stopping.wait()
+        await asyncio.sleep(_LAST_ORDERS_S)
+        self._orders.close()
+
+    def _fits(self, proposal: BundleTask) -> bool:
+        under_way = [self._owners.topics(one.bundle) for one in self._tasks.tasks]
+        topics = sum(under_way) + self._owners.topics(proposal.bundle)
+        return not under_way or topics <= self.budget.limits.topics_at_once
+
+    async def _carry_out(self, proposed: Iterable[Proposal], at_once: int) -> None:
+        waiting, live = deque(one.task() for one in proposed), self._tasks.tasks
+        while waiting or len(live):
+            self._changed.clear()
+            while waiting and len(live) < at_once and self._fits(waiting[0]):
+                await self._propose(waiting.popleft())
+            if len(live):
+                await self._changed.wait()
+            if self._failures:
+                raise self._failures[0]
+
+    async def _propose(self, proposal: BundleTask) -> None:
+        if why := self._held(proposal):
+            self._tasks.withdraw(proposal, f"held: {why}")
+            return
+        found = await self._tasks.dispatch([proposal])
+        if not found.tasks and (refused := found.refused.get(proposal.bundle)) is not None:
+            self._tasks.withdraw(proposal, refused)
+
+    def _held(self, proposal: BundleTask) -> str:
+        if self.stopping.is_set():
+            return "asked to stop"
+        if self._failures:
+            return "another order was refused"
+        if proposal.kind is TaskKind.PLACE:
+            return ""  # It interrupts no client, so no limit on moves applies to it.
+        if self._unfinished is not None:
+            return f"the split of {self._unfinished} is not finished"
+        if self._seen is not None and (why := self._seen.holds.get(HeldReason.BUDGET)):
+            return why
+        urgent = self._seen is not None and self._seen.urgent
+        return self.budget.exhausted(proposal.bundle, monotonic(), urgent=urgent)
+
+    def _unload_sent(self, bundle: BundleId) -> None:
+        self._sent[bundle] = self._sent.get(bundle, 0) + 1
+        if self._sent[bundle] > 1:
+            self.budget.again(bundle, monotonic())
+
+    def _task_changed(self, task: BundleTask) -> None:
+        self._changed.set()
+        begins = task.last_event is TaskEvent.ORDER_WRITTEN
+        if task.kind is not TaskKind.PLACE and (begins or (task.state.ended and task.attempts)):
+            sent = self._sent.pop(task.bundle, 0)
+            if begins:
+                self.budget.begin(task.bundle, monotonic())
+            else:
+                self.budget.end(task.bundle, monotonic(), unsent=not sent)
+        if task.kind is TaskKind.SPLIT and task.state is TaskState.TIMED_OUT:
+            self._unfinished = task.bundle
+        if begins or task.state.ended:
+            self.log(task, self._why.get(task.bundle, ""))
+
+    def _failed(self, error: BaseException) -> None:
+        if not isinstance(error, RightMissing):
+            self.stopping.set()
+        self._failures.append(error)

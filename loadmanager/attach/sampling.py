@@ -1,36 +1,174 @@
 import asyncio
 import math
+import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
-from loadmanager.adapters.pulsar_admin import NotPulsar, PulsarAdmin
+from loadmanager.adapters.pulsar_admin.client import NotPulsar, PulsarAdmin, PulsarAdminError
 from loadmanager.adapters.pulsar_admin.exposition import Exposition, Moment, read_exposition
-from loadmanager.adapters.pulsar_admin.ownership import read_owned
-from loadmanager.attach.discovery import BUFFERS, PulsarCluster, ask_each
-from loadmanager.attach.hosts import HostFigures, Hosts
+from loadmanager.adapters.pulsar_admin.lookups import read_owned
+from loadmanager.attach.discovery import BUFFERS, PulsarCluster, ask_each, read_load_report
 from loadmanager.core.bundle_traffic import NO_TRAFFIC, BundleTraffic, between, bundle_traffic
 from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.load import ResourceUsage
 from loadmanager.core.rates import Rates, total
 
-_PARALLEL = 16
-_LEAST_S = 1e-3
+_PERCENT: Final = 100.0
+# The core's name of each resource, and its names in metrics and in load reports.
+_RESOURCES: Final = (
+    ("cpu", "cpu", "cpu"),
+    ("memory", "memory", "memory"),
+    ("direct_memory", "directMemory", "directMemory"),
+    ("bandwidth_in", "bandwidth_in", "bandwidthIn"),
+    ("bandwidth_out", "bandwidth_out", "bandwidthOut"),
+)
+_MOST: Final = 1e12
+_MOST_OFF: Final = 0.1
+_INTERVALS_BACK: Final = 2.0
+# Intervals after a broker's start within which its measurements may include the start.
+_START_INTERVALS: Final = 2.5
+# Less than any Java process uses of a host; 4.0.7 reports 1e-7 until its first interval is over.
+_LEAST_PERCENT: Final = 1e-4
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostFigures:
+    """Resource usage of one broker's host, from the first of three sources that reports it.
+
+    These are the load report of the modular load manager, the metrics of the extensible one in
+    percent, and the CPU time of the process, which has no limit unless ``--cores`` is set. The
+    first two are measured once per interval, so they may be of a period that began ``age_s`` ago.
+    ``pending`` is whether the broker's next measurements will show what is ``unknown``, and
+    ``distrusted`` why the CPU time of the process takes the place of what was reported.
+    """
+
+    usages: Mapping[str, ResourceUsage] = field(default_factory=dict)
+    age_s: float = 0.0
+    unknown: str = ""
+    pending: bool = False
+    cpu_limit: float = 0.0
+    distrusted: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """Reads host usage; ``cores`` is the CPU limit of brokers, for those that do not report it.
+
+    Pulsar 2.10 to 3.0 divide the use of the whole host by the limit of the container. Where the
+    reported CPU usage is further than a tenth of the limit from every value of the last ``windows``
+    or more, which cover the period that it may be of, the process's CPU time is used.
+    """
+
+    cores: float | None = None
+    windows: int = 3
+    _counted: dict[BrokerId, deque[tuple[float, float]]] = field(default_factory=dict)
+
+    async def measured(
+        self, admin: PulsarAdmin, url: str, cluster: PulsarCluster, seen: Exposition
+    ) -> HostFigures:
+        age_s = _INTERVALS_BACK * cluster.host_interval_s
+        refused = f"the {cluster.manager} load manager has no load report"
+        if cluster.manager != "extensible":
+            try:
+                reported = _usages(await read_load_report(admin, url))
+            except PulsarAdminError as error:
+                refused = str(error)
+            else:
+                if "cpu" in reported:
+                    found = _steady(reported, seen, age_s)
+                    return replace(found, cpu_limit=reported["cpu"].limit)
+                refused = "its load report has no usage and limit of CPU"
+        named = ((ours, seen.usages.get(name)) for ours, name, _ in _RESOURCES)
+        usages = {ours: ResourceUsage(one, _PERCENT) for ours, one in named if one is not None}
+        if "cpu" in usages:
+            return _steady(usages, seen, age_s)
+        return HostFigures(unknown=f"{refused}, and its metrics have no pulsar_lb_cpu_usage")
+
+    def completed(
+        self, broker: BrokerId, measured: HostFigures, cpu_cores: float | None, window_s: float
+    ) -> HostFigures:
+        """Return ``measured``, with usage by the process's CPU time if unknown or wrong."""
+        if not measured.unknown:
+            return self._checked(broker, measured, cpu_cores)
+        if measured.pending and self.cores is None:
+            return measured
+        if cpu_cores is None or self.cores is None:
+            why = "; process_cpu_seconds_total has no limit without --cores"
+            why = " or process_cpu_seconds_total" if cpu_cores is None else why
+            return HostFigures(unknown=f"{measured.unknown}{why}")
+        cpu = ResourceUsage(_PERCENT * cpu_cores, _PERCENT * self.cores)
+        return HostFigures(usages={"cpu": cpu}, age_s=window_s)
+
+    def _checked(
+        self, broker: BrokerId, measured: HostFigures, cpu_cores: float | None
+    ) -> HostFigures:
+        limit = measured.cpu_limit if self.cores is None else _PERCENT * self.cores
+        if cpu_cores is None or not limit:
+            self._counted.pop(broker, None)
+            return measured
+        counted, now_s = self._counted.setdefault(broker, deque()), time.monotonic()
+        counted.append((now_s, _PERCENT * cpu_cores))
+        while len(counted) > self.windows and counted[0][0] < now_s - measured.age_s:
+            counted.popleft()
+        used = [one for _, one in counted]
+        said = limit * (measured.usages["cpu"].fraction or 0.0)
+        above, below = said - max(used), min(used) - said
+        if len(used) < self.windows or max(above, below) <= _MOST_OFF * limit:
+            return measured
+        why = f"its load manager reports {said / limit:.0%} of {limit / _PERCENT:g} cores"
+        why = f"{why}, and its process takes {used[-1] / limit:.0%}"
+        usages = {**measured.usages, "cpu": ResourceUsage(used[-1], limit)}
+        return replace(measured, usages=usages, distrusted=why)
+
+
+def _steady(usages: Mapping[str, ResourceUsage], seen: Exposition, age_s: float) -> HostFigures:
+    """Return what a load manager reported, or pending if it may include the broker's start."""
+    if usages["cpu"].usage < _LEAST_PERCENT:
+        return HostFigures(unknown="its load manager has not measured its CPU yet", pending=True)
+    start_s = _START_INTERVALS / _INTERVALS_BACK * age_s
+    if seen.started_s is not None and time.time_ns() / 1e9 - seen.started_s < start_s:
+        why = f"it began less than {start_s:g} s ago, which takes more than its traffic does"
+        return HostFigures(unknown=why, pending=True)
+    return HostFigures(usages=usages, age_s=age_s)
+
+
+def _usages(report: Mapping[str, Any]) -> dict[str, ResourceUsage]:
+    found = {}
+    for ours, _, name in _RESOURCES:
+        one = report.get(name)
+        value = one if isinstance(one, dict) else {}
+        usage, limit = _number(value.get("usage")), _number(value.get("limit"))
+        if usage is not None and limit:
+            found[ours] = ResourceUsage(usage, limit)
+    return found
+
+
+def _number(value: Any) -> float | None:
+    """Return a number from 0 to 1e12, which no host reaches; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 <= value <= _MOST else None
+
+
+_PARALLEL: Final = 16
+_LEAST_S: Final = 1e-3
+# After this time counters that stand still are no repeated page: nothing is counted.
 LONGEST_REPEATED_S: Final = 90.0
-"""After this time counters that stand still are no repeated page: nothing is counted."""
-
 _UNKNOWN: Final = BundleTraffic(partial=True)
+REPEATED: Final = f"it repeats its page of metrics ({BUFFERS}): its rates follow with the next one"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSample:
-    """One broker over one window, of the length ``window_s``.
+    """One broker over one window.
 
     ``bundles`` are those that it served at the end. ``usages`` are in percent, as its load manager
     last measured them; ``cpu_cores`` is of its process, None if unknown, as after a restart.
     ``homeless`` is the traffic of topics in none of its bundles, and of its totals what no topic
     has. ``began_s`` is on the monotonic clock of this process. ``repeated_s`` is how long its page
-    of metrics has been repeated. ``host`` is None if the strategy needs none.
+    of metrics has been repeated.
     """
 
     window_s: float
@@ -46,7 +184,6 @@ class BrokerSample:
 
     @property
     def total(self) -> Rates:
-        """Lasting traffic, by which bundles are moved."""
         return total(self.bundles.values())
 
     @property
@@ -63,6 +200,9 @@ class BrokerSample:
         if self.host is None:
             return self.began_s
         return min(self.began_s, self.began_s + self.window_s - self.host.age_s)
+
+
+Samples = Mapping[BrokerId, BrokerSample]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,9 +229,9 @@ class _Reading:
 class Sampler:
     """Reads all brokers repeatedly; a window lies between two readings of a broker.
 
-    ``hosts`` also reads the usage of their hosts; with None it is not read. While a broker repeats
-    a page of metrics its last sample counts, and the next window ends with its next page. A bundle
-    that came to a broker is partial for two windows, in which its clients connect and catch up.
+    ``hosts`` reads the usage of their hosts. While a broker repeats a page of metrics its last
+    sample counts, and the next window ends with its next page. A bundle that came to a broker is
+    partial for two windows, in which its clients connect and catch up.
     """
 
     admin: PulsarAdmin
@@ -99,9 +239,7 @@ class Sampler:
     hosts: Hosts | None = None
     _former: dict[BrokerId, _Reading] = field(default_factory=dict)
 
-    async def sample(
-        self, cluster: PulsarCluster
-    ) -> tuple[Mapping[BrokerId, BrokerSample], Mapping[BrokerId, str]]:
+    async def sample(self, cluster: PulsarCluster) -> tuple[Samples, Mapping[BrokerId, str]]:
         parallel = asyncio.Semaphore(_PARALLEL)
 
         async def bounded(broker: BrokerId) -> BrokerSample | str:
@@ -115,9 +253,8 @@ class Sampler:
         answers, missing = await ask_each(cluster.brokers, bounded)
         for gone in self._former.keys() - set(cluster.brokers):
             del self._former[gone]
-        samples = {name: one for name, one in answers.items() if isinstance(one, BrokerSample)}
-        waiting = {name: one for name, one in answers.items() if isinstance(one, str)}
-        return samples, {**missing, **waiting}
+        missing |= {name: one for name, one in answers.items() if isinstance(one, str)}
+        return {name: one for name, one in answers.items() if not isinstance(one, str)}, missing
 
     async def _sample(self, cluster: PulsarCluster, broker: BrokerId) -> BrokerSample | str:
         """Return the sample of a window that ends now, or why there is none."""
@@ -144,7 +281,8 @@ class Sampler:
             self._former[broker] = reading
             return "its second reading is not there yet"
         restarted = _restarted(former.seen, seen)
-        still = not restarted and seen.topics == former.seen.topics and _has_counted(seen)
+        counts = any(one.msgs_in or one.out for one in seen.topics.values())
+        still = not restarted and seen.topics == former.seen.topics and counts
         if still and _repeats(former, seen, buffers=buffers):
             former.read, former.owned = now, owned
             if former.sample is None:
@@ -220,14 +358,7 @@ def _sampled(
     )
 
 
-REPEATED: Final = f"it repeats its page of metrics ({BUFFERS}): its rates follow with the next one"
-
-
 def _restarted(before: Exposition, now: Exposition) -> bool:
     if before.started_s is not None and now.started_s is not None:
         return now.started_s != before.started_s
     return (before.cpu_seconds or 0.0) > (now.cpu_seconds or math.inf)
-
-
-def _has_counted(seen: Exposition) -> bool:
-    return any(one.msgs_in or one.out for one in seen.topics.values())

@@ -1,9 +1,7 @@
 """What must outlive a controller of one cluster, as texts in files or in ZooKeeper.
 
-These are the settings of Pulsar's own balancer from before it was switched off, whether moves are
-paused, the recent moves, the course of the balance, targets that serve nothing, and the URLs of
-brokers. The prior settings are stored before anything is changed, and removed when everything is
-restored.
+The settings of Pulsar's own balancer from before it was switched off are stored before anything is
+changed, and removed when everything is restored.
 """
 
 import asyncio
@@ -14,16 +12,20 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Annotated, Final, Literal
 from urllib.parse import quote
 
 from pydantic import BaseModel, Field, StrictInt
 
+from loadmanager.adapters.pulsar_admin.client import PulsarAdminError, RequestFailed, RightMissing
+from loadmanager.attach.discovery import CONFIGURATION, ClusterReader, PulsarCluster, read_dynamic
 from loadmanager.attach.observation import Observation
 from loadmanager.core import znodes
 from loadmanager.core.balance_course import (
@@ -34,7 +36,7 @@ from loadmanager.core.balance_course import (
 )
 from loadmanager.core.errors import InvalidName, LoadManagerError, MalformedContent
 from loadmanager.core.fields import Fields, unpacked_object
-from loadmanager.core.ids import BundleId, Namespace, parse_namespace
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, parse_namespace
 from loadmanager.core.move_limits import Begun, MoveBudget
 from loadmanager.ports.coordination import Coordination, CoordinationError, NodeExists, NodeMissing
 
@@ -43,7 +45,7 @@ _WRITING: Final = threading.Lock()
 
 
 class StateUnusable(LoadManagerError):
-    """The state cannot be used; the message says which file or node, why, what was expected."""
+    """The message says which file or node, why, and what was expected."""
 
 
 class PriorSettings(BaseModel, frozen=True):
@@ -52,6 +54,11 @@ class PriorSettings(BaseModel, frozen=True):
     format: Literal[1] = 1
     dynamic: dict[str, str | None]
     effective: dict[str, str]
+
+
+class _Brokers(BaseModel):
+    format: Literal[1] = 1
+    urls: tuple[str, ...]
 
 
 class Part(Enum):
@@ -104,28 +111,19 @@ class State(ABC):
     async def brokers(self) -> tuple[str, ...]:
         """Return the URLs of brokers that were known last, none if they cannot be read."""
         try:
-            text = await self.text(Part.BROKERS)
-        except StateUnusable:
+            urls = _Brokers.model_validate_json(await self.text(Part.BROKERS) or "").urls
+        except (StateUnusable, ValueError):
             return ()
-        return _urls(text or "")
+        return tuple(one for one in urls if one.startswith("http"))
 
     async def know(self, urls: Collection[str]) -> None:
-        await self.keep(Part.BROKERS, json.dumps({"format": 1, "urls": list(urls)}))
+        await self.keep(Part.BROKERS, _Brokers(urls=tuple(urls)).model_dump_json())
 
     async def pause(self, why: str) -> None:
         await self.keep(Part.PAUSED, why)
 
     async def resume(self) -> None:
         await self.remove(Part.PAUSED)
-
-
-def _urls(text: str) -> tuple[str, ...]:
-    try:
-        found = json.loads(text)["urls"]
-    except (ValueError, RecursionError, LookupError, TypeError):
-        return ()
-    urls = found if isinstance(found, list) else []
-    return tuple(one for one in urls if isinstance(one, str) and one.startswith("http"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +185,6 @@ def state_file(folder: Path, cluster: str) -> StateFile:
 
 
 async def stored_brokers(folder: Path, urls: Collection[str]) -> tuple[str, ...]:
-    """Return the stored URLs of each cluster that one of these URLs is of."""
     found: list[str] = []
     files = await asyncio.to_thread(lambda: sorted(folder.glob("attach-*.brokers")))
     for path in files:
@@ -221,10 +218,8 @@ def _writable(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        why = error.strerror or error
-        raise StateUnusable(
-            f"{path}: {why}; expected a folder that can be written (--state-dir)"
-        ) from None
+        expected = "expected a folder that can be written (--state-dir)"
+        raise StateUnusable(f"{path}: {error.strerror or error}; {expected}") from None
 
 
 def _sync(folder: Path) -> None:
@@ -282,6 +277,7 @@ def _usable(path: str, what: str) -> Iterator[None]:
 
 
 _HOUR_MS: Final = 3_600_000
+_LOST: Final = "expected the moves of the last hour as attach --balance stored them; remove it, and"
 
 
 class _Stored(BaseModel):
@@ -295,9 +291,8 @@ class _Stored(BaseModel):
 class StoredBudget:
     """The budget of moves, stored so that the next controller continues it.
 
-    Before the moves of a round it is stored as if all of them had begun, and after them as it is.
-    So a controller that takes over after a crash may count moves that did not begin, but misses
-    none.
+    Before the moves of a round it is stored as if all of them had begun: a controller that takes
+    over after a crash may count moves that did not begin, but misses none.
     """
 
     budget: MoveBudget
@@ -306,25 +301,17 @@ class StoredBudget:
     monotonic_s: Callable[[], float] = time.monotonic
 
     async def resume(self) -> None:
-        """Count the stored moves; those of a clock that is ahead of this one began now."""
         text = await self.state.text(Part.MOVES)
         if text is None:
             return
-        now_ms = self.wall_ms()
+        begun, now_ms = list[Begun](), self.wall_ms()
         try:
-            begun = [
-                Begun(
-                    min(max(now_ms - at_ms, 0), _HOUR_MS) / 1000,
-                    parse_namespace(name) if name else Namespace(""),
-                    count,
-                )
-                for at_ms, name, count in _Stored.model_validate_json(text).begun
-            ]
+            for at_ms, name, count in _Stored.model_validate_json(text).begun:
+                age_s = min(max(now_ms - at_ms, 0), _HOUR_MS) / 1000
+                begun.append(Begun(age_s, parse_namespace(name) if name else Namespace(""), count))
         except (ValueError, InvalidName):
-            raise StateUnusable(
-                f"{self.state.where(Part.MOVES)}: expected the moves of the last hour as attach "
-                "--balance stored them; remove it, and budgets start over"
-            ) from None
+            where = self.state.where(Part.MOVES)
+            raise StateUnusable(f"{where}: {_LOST} budgets start over") from None
         self.budget.resume(begun, self.monotonic_s())
 
     async def store(self, planned: Collection[BundleId] = ()) -> None:
@@ -355,25 +342,27 @@ class Course:
     _stored_ms: int = 0
 
     def note(self, seen: Observation, at_ms: int) -> None:
-        plan = seen.plan
-        if plan is not None and plan.least_max_over_mean > 0:
-            largest, bound = plan.max_over_mean, plan.least_max_over_mean
+        if seen.plan is not None and (bound := seen.plan.least_max_over_mean) > 0:
+            largest = seen.plan.max_over_mean
             gap = max(largest / bound - 1.0, 0.0)
             self.add(BalancePoint(at_ms=at_ms, gap=gap, largest=largest, bound=bound))
 
     def add(self, point: BalancePoint) -> None:
-        """Add a point, which must be later than all others."""
         self._points.append(point)
 
     def points(self, now_ms: int) -> tuple[BalancePoint, ...]:
         return last_hour(self._points, now_ms, _MOST_POINTS)
 
     async def resume(self, state: State, now_ms: int) -> str:
-        """Continue the stored course; return why it cannot be read, "" if it can."""
         try:
-            text = await state.text(Part.COURSE)
-            stored = () if text is None else _parsed(text, state.where(Part.COURSE))
-        except StateUnusable as error:
+            stored, text = tuple[BalancePoint, ...](), await state.text(Part.COURSE)
+            if text is not None:
+                where = state.where(Part.COURSE)
+                fields = Fields(where, unpacked_object(where, text.encode(), _LARGEST_BYTES))
+                if fields.count("format") != _FORMAT:
+                    fields.refuse("format", str(_FORMAT))
+                stored = course_from_fields(fields)
+        except (StateUnusable, MalformedContent) as error:
             return f"the course of the balance starts over: {error}"
         # This controller may have led before, and then has points already.
         known = {one.at_ms: one for one in (*self._points, *last_hour(stored, now_ms, _MOST_KEPT))}
@@ -394,11 +383,251 @@ class Course:
         return ""
 
 
-def _parsed(text: str, where: str) -> tuple[BalancePoint, ...]:
-    try:
-        fields = Fields(where, unpacked_object(where, text.encode(), _LARGEST_BYTES))
-        if fields.count("format") != _FORMAT:
-            fields.refuse("format", str(_FORMAT))
-        return course_from_fields(fields)
-    except MalformedContent as error:
-        raise StateUnusable(str(error)) from None
+# Time without moves to or from a target that owned a bundle without serving it.
+NOT_SERVED_S: Final = 3600.0
+# Time within which a broker that joins, leaves or restarts again is held by name.
+FLAPS_WITHIN_S: Final = 3600.0
+
+
+@dataclass(slots=True)
+class Changes:
+    """When each broker joined, left or restarted; times are of one monotonic clock.
+
+    A broker that does so for the first time within an hour has the whole cluster settle: it may be
+    the first of a rolling restart. If it does so again, only moves to and from it are held, for
+    twice as long each time. One that leaves and joins again has restarted once.
+    """
+
+    settle_s: float
+    _brokers: frozenset[BrokerId] | None = None
+    _times_s: dict[BrokerId, list[float]] = field(default_factory=dict)
+
+    def listed(self, brokers: Collection[BrokerId], now_s: float) -> None:
+        former, self._brokers = self._brokers, frozenset(brokers)
+        if former is None:
+            return
+        for broker in former ^ self._brokers:
+            if broker not in former and self._times_s.get(broker):
+                self._times_s[broker][-1] = now_s
+            else:
+                self.restarted(broker, now_s)
+
+    def restarted(self, broker: BrokerId, now_s: float) -> None:
+        times_s = self._times_s.get(broker, [])
+        self._times_s[broker] = [*(one for one in times_s if one > now_s - FLAPS_WITHIN_S), now_s]
+
+    @property
+    def last_s(self) -> float:
+        """When a broker last changed for the first time within an hour."""
+        first = (times_s[0] for times_s in self._times_s.values() if len(times_s) == 1)
+        return max(first, default=float("-inf"))
+
+    def lost(self, now_s: float) -> tuple[BrokerId, ...]:
+        """Return the brokers that left within the last hour and are not back."""
+        return tuple(
+            broker
+            for broker, times_s in sorted(self._times_s.items())
+            if broker not in (self._brokers or ()) and times_s[-1] > now_s - FLAPS_WITHIN_S
+        )
+
+    def held(self, now_s: float) -> Mapping[BrokerId, str]:
+        held: dict[BrokerId, str] = {}
+        for broker, times_s in self._times_s.items():
+            hold_s = min(self.settle_s * 2.0 ** (len(times_s) - 1), FLAPS_WITHIN_S)
+            left_s = times_s[-1] + hold_s - now_s
+            if len(times_s) > 1 and left_s > 0:
+                what = f"it joined, left or restarted {len(times_s)} times within an hour"
+                held[broker] = f"{what}: nothing moves to or from it for {left_s:.0f} s"
+        return held
+
+
+class _Targets(BaseModel):
+    targets: dict[str, tuple[StrictInt, str]]
+
+
+@dataclass(slots=True)
+class HeldTargets:
+    """The targets that owned a bundle without serving it: until when, and why.
+
+    A person may clear them before. All methods raise `StateUnusable`; what was read or added before
+    is held nevertheless.
+    """
+
+    state: State
+    wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    _known: dict[str, tuple[int, str]] = field(default_factory=dict)
+    _added: dict[str, tuple[int, str]] = field(default_factory=dict)
+
+    @property
+    def held(self) -> Mapping[BrokerId, str]:
+        now_ms = self.wall_ms()
+        return {
+            BrokerId(broker): f"{why}; attach --clear-target {broker} lets it take part again"
+            for broker, (until_ms, why) in {**self._known, **self._added}.items()
+            if until_ms > now_ms
+        }
+
+    def add(self, broker: BrokerId, why: str) -> None:
+        self._added[broker] = self.wall_ms() + round(1000 * NOT_SERVED_S), why
+
+    async def refresh(self) -> None:
+        text = await self.state.text(Part.TARGETS)
+        try:
+            self._known = {} if text is None else _Targets.model_validate_json(text).targets
+        except ValueError:
+            remedy = "remove it, and all brokers take part"
+            expected = f"expected the targets that attach --balance stored; {remedy}"
+            raise StateUnusable(f"{self.state.where(Part.TARGETS)}: {expected}") from None
+        if self._added:
+            self._known |= self._added
+            await self._store()
+            self._added.clear()
+
+    async def clear(self, broker: str) -> bool:
+        """Return whether the broker was held."""
+        await self.refresh()
+        known = self._known.pop(broker, None) is not None
+        if known:
+            await self._store()
+        return known
+
+    async def _store(self) -> None:
+        now_ms = self.wall_ms()
+        self._known = {name: one for name, one in self._known.items() if one[0] > now_ms}
+        await self.state.keep(Part.TARGETS, json.dumps({"targets": self._known}))
+
+
+_CHANGED_WITHIN_S: Final = 30.0
+
+
+SHEDDING: Final = "loadBalancerSheddingEnabled"
+SWITCHES: Final = (SHEDDING, "loadBalancerAutoBundleSplitEnabled")
+_OFF: Final = "false"
+_PAUSE_S: Final = 1.0
+
+
+class BalancerNotOff(LoadManagerError):
+    """Pulsar's own balancer must not, or cannot, be switched off; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class PulsarBalancer:
+    """Pulsar's own shedding and automatic splits: off while we balance, then restored.
+
+    Two balancers undo each other's moves. A value that others changed meanwhile is left unchanged.
+    Brokers must apply a dynamic setting within ``settle_s``. ``otherwise`` is the remedy if
+    shedding is off without a controller.
+    """
+
+    state: State
+    settle_s: float = 10.0
+    otherwise: str = "give --take-over"
+
+    async def begin(
+        self, reader: ClusterReader, cluster: PulsarCluster, *, take_over: bool
+    ) -> None:
+        """Store the settings, then switch the balancer off on all brokers, by any of them.
+
+        Settings that an earlier controller stored and did not restore are not replaced. Raises
+        `BalancerNotOff`: shedding was already switched off by others, or brokers do not apply it;
+        `StateUnusable`: the settings cannot be stored; nothing was changed; `PulsarAdminError`.
+        """
+        dynamic = await _dynamic(reader)
+        if await self.state.read() is None:
+            if dynamic.get(SHEDDING) == _OFF and not take_over:
+                raise BalancerNotOff(
+                    f"{cluster.name}: {SHEDDING} is overridden with false, and not by a controller "
+                    f"with the state {self.state.where()}: another one may balance this cluster; "
+                    f"end it, or {self.otherwise}"
+                )
+            found = {key: tuple(cluster.differing(key)) for key in SWITCHES}
+            effective = {key: one[0] if len(one) == 1 else "" for key, one in found.items()}
+            prior = {key: dynamic.get(key) for key in SWITCHES}
+            await self.state.write(PriorSettings(dynamic=prior, effective=effective))
+        for key in SWITCHES:
+            if dynamic.get(key) != _OFF:
+                await _write(reader, key, _OFF)
+        late = await self._until(reader, dict.fromkeys(SWITCHES, _OFF))
+        if late:
+            what = f"{'; '.join(late)} {self.settle_s:g} s after the order"
+            raise BalancerNotOff(f"{cluster.name}: {what}")
+
+    async def restore(self, reader: ClusterReader) -> tuple[str, ...]:
+        """Restore all settings, each at any broker that accepts it; return one line for each.
+
+        Raises `StateUnusable`; `PulsarAdminError`: no broker accepts a setting; the others are
+        restored, the message has the line of each, and the stored settings stay.
+        """
+        prior = await self.state.read()
+        if prior is None:
+            return (f"nothing to restore: {self.state.where()} does not exist",)
+        dynamic, done = await _dynamic(reader), list[str]()
+        failed: PulsarAdminError | None = None
+        for key, value in prior.dynamic.items():
+            now = dynamic.get(key)
+            if now == value:
+                done.append(f"{key}: {_shown(value)}, as before")
+            elif now != _OFF:
+                done.append(f"{key}: {_shown(now)}, as set by others; left unchanged")
+            else:
+                try:
+                    await self._put_back(reader, key, value, prior.effective.get(key, ""))
+                except PulsarAdminError as error:
+                    failed = error
+                    done.append(f"{key}: not restored: {error}")
+                else:
+                    done.append(f"{key}: {_shown(value)} again")
+        if failed is not None:
+            kind = RightMissing if isinstance(failed, RightMissing) else RequestFailed
+            raise kind("; ".join(done)) from failed
+        await self.state.remove()
+        return tuple(done)
+
+    async def _put_back(
+        self, reader: ClusterReader, key: str, value: str | None, effective: str
+    ) -> None:
+        await _write(reader, key, value)
+        if value is not None or not effective:
+            return
+        # Older brokers keep the value of a removed override until they restart.
+        if await self._until(reader, {key: effective}):
+            await _write(reader, key, effective)
+            await self._until(reader, {key: effective})
+            await _write(reader, key, None)
+
+    async def _until(self, reader: ClusterReader, wanted: Mapping[str, str]) -> tuple[str, ...]:
+        """Wait until all brokers that answer apply settings; return those that do not in time."""
+        until_s = monotonic() + self.settle_s
+        while True:
+            reader.forget()
+            cluster = await reader.read()
+            late = tuple(
+                f"{key} is {value} on {', '.join(brokers)}"
+                for key, right in wanted.items()
+                for value, brokers in cluster.differing(key).items()
+                if value != right
+            )
+            if not late or monotonic() >= until_s:
+                return late
+            await asyncio.sleep(_PAUSE_S)
+
+
+async def _dynamic(reader: ClusterReader) -> Mapping[str, str]:
+    return await reader.at_any(partial(read_dynamic, reader.admin))
+
+
+async def _write(reader: ClusterReader, key: str, value: str | None) -> None:
+    path = f"{CONFIGURATION}/{quote(key, safe='')}"
+    path = path if value is None else f"{path}/{quote(value, safe='')}"
+    change = partial(reader.admin.change, "DELETE" if value is None else "POST")
+    await reader.at_any(lambda url: change(f"{url}{path}", timeout_s=_CHANGED_WITHIN_S))
+
+
+def switched_on(cluster: PulsarCluster) -> str:
+    on = ((key, cluster.differing(key).get("true")) for key in SWITCHES)
+    why = "was switched on by others (true on"
+    return "; ".join(f"{key} {why} {', '.join(brokers)})" for key, brokers in on if brokers)
+
+
+def _shown(value: str | None) -> str:
+    return "not overridden" if value is None else f"overridden with {value}"

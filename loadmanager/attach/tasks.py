@@ -3,13 +3,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from loadmanager.attach.orders import CUT_AT
+from loadmanager.adapters.pulsar_admin.moves import CUT_AT
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind, TaskState
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.plan import Cause
 from loadmanager.core.rates import Rates, total
 
+MOST_COLUMNS: Final = 120
 _HOUR_S: Final = 3600.0
 _OFTEN: Final = 3
 
@@ -18,9 +19,8 @@ _OFTEN: Final = 3
 class Proposal:
     """A proposed placement, move or split, with the strategy's cause and its reason in one line.
 
-    ``source`` is None if no broker serves the bundle. ``cut`` is the position of a split.
-    ``max_over_mean`` is that of the fullest broker after a move and all moves before it.
-    ``weighed`` is the benefit and cost of a move that were compared, "" if none were.
+    ``cut`` is the position of a split. ``max_over_mean`` is that of the fullest broker after a move
+    and all moves before it. ``weighed`` is the benefit and cost of a move, "" if not compared.
     """
 
     kind: TaskKind
@@ -50,21 +50,17 @@ class Proposal:
         )
 
 
-MOST_COLUMNS: Final = 120
-
-
 def line(task: BundleTask, why: str = "", traffic: Rates | None = None) -> str:
     """Return a task as one line, with ``why`` it was ordered unless it has ended."""
     tries = f" after {task.attempts} attempts" if task.attempts > 1 else ""
     cut = _cut(task)
-    way = f"{task.source or 'no broker'} -> {task.target}"
-    what = way if cut is None else f"cut at 0x{cut:08x}"
-    served = task.state is TaskState.SERVING and task.kind is TaskKind.MOVE
-    moved = f", {traffic.msgs_per_s:,.0f} msg/s" if served and traffic is not None else ""
-    pause = f", pause {task.pause_s:.1f} s" if served and task.pause_s is not None else ""
+    text = f"{task.source or 'no broker'} -> {task.target}"
+    text = text if cut is None else f"cut at 0x{cut:08x}"
+    if task.state is TaskState.SERVING and task.kind is TaskKind.MOVE:
+        text += "" if traffic is None else f", {traffic.msgs_per_s:,.0f} msg/s"
+        text += "" if task.pause_s is None else f", pause {task.pause_s:.1f} s"
     note = task.note if task.state.ended else why
-    reason = f": {note}" if note else ""
-    return f"{task.state}{tries}  {task.bundle}: {what}{moved}{pause}{reason}"
+    return f"{task.state}{tries}  {task.bundle}: {text}{note and f': {note}'}"
 
 
 def short_line(task: BundleTask, traffic: Rates | None, columns: int) -> str:

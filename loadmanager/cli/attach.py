@@ -4,12 +4,11 @@ from typing import Any, Final
 
 import click
 
-from loadmanager.cli.options import is_http_url, option
+from loadmanager.cli.options import Decorator, is_http_url, option
 from loadmanager.cli.pulsar_access import access_options
 from loadmanager.cli.sections import SectionedCommand
 from loadmanager.core.errors import LoadManagerError
-from loadmanager.core.move_limits import MoveLimits
-from loadmanager.core.move_windows import InvalidWindow, MoveWindow, parse_window
+from loadmanager.core.move_limits import InvalidWindow, MoveLimits, MoveWindow, parse_window
 
 _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
@@ -41,6 +40,14 @@ def _parse_urls(_context: click.Context, _option: click.Parameter, value: str) -
     return urls
 
 
+def _flag(name: str, text: str) -> Decorator:
+    return option(name, is_flag=True, help=text)
+
+
+def _limit(name: str, default: int, text: str) -> Decorator:
+    return option(name, default=default, type=_COUNT, help=text)
+
+
 class _Attach(SectionedCommand):
     sections = {  # noqa: RUF012 - never changed
         "doctor": "Actions",
@@ -70,12 +77,10 @@ class _Attach(SectionedCommand):
     type=click.FloatRange(0.2, 3600),
     help="Seconds between two samples; rates are means over this interval.",
 )
-@option("--once", is_flag=True, help="Sample one interval, print it and exit.")
+@_flag("--once", "Sample one interval, print it and exit.")
 @option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
-@option(
-    "--verbose",
-    is_flag=True,
-    help="With --balance, also print each move when it is proposed and when it is ordered.",
+@_flag(
+    "--verbose", "With --balance, also print each move when it is proposed and when it is ordered."
 )
 @option(
     "--as",
@@ -83,48 +88,39 @@ class _Attach(SectionedCommand):
     type=click.Choice(["pulsar-admin"]),
     help="With --once, print the proposed moves and splits as commands to read, sign off and run.",
 )
-@option(
-    "--doctor", is_flag=True, help="Report rights, versions and settings with remedies, and end."
-)
-@option(
+@_flag("--doctor", "Report rights, versions and settings with remedies, and end.")
+@_flag(
     "--balance",
-    is_flag=True,
-    help="Make the moves. Pulsar's own shedding and automatic splits are off meanwhile, restored "
+    "Make the moves. Pulsar's own shedding and automatic splits are off meanwhile, restored "
     "at the end.",
 )
-@option(
+@_flag(
     "--restore",
-    is_flag=True,
-    help="Set Pulsar's own shedding and splits as they were before --balance, and end: after a "
+    "Set Pulsar's own shedding and splits as they were before --balance, and end: after a "
     "crash of it.",
 )
-@option(
+@_flag(
     "--pause",
-    is_flag=True,
-    help="Pause a running --balance until --resume, and exit. Pulsar's own shedding stays off.",
+    "Pause a running --balance until --resume, and exit. Pulsar's own shedding stays off.",
 )
-@option("--resume", is_flag=True, help="End a pause, and exit.")
+@_flag("--resume", "End a pause, and exit.")
 @option(
     "--clear-target",
     metavar="BROKER",
     help="Let a broker that owned a bundle without serving it take part in moves again, and exit.",
 )
-@option(
+@_flag(
     "--split",
-    is_flag=True,
-    help="Split bundles that are too large to balance by moves; requires Pulsar 3.0 or newer. "
+    "Split bundles that are too large to balance by moves; requires Pulsar 3.0 or newer. "
     "Not reversible: Pulsar does not merge bundles.",
 )
-@option(
+@_flag(
     "--place-new",
-    is_flag=True,
-    help="With --balance, spread the bundles of each new namespace over the brokers before their "
+    "With --balance, spread the bundles of each new namespace over the brokers before their "
     "first lookup. Only with the modular load manager: the extensible one has no API for it.",
 )
-@option(
-    "--take-over",
-    is_flag=True,
-    help="Balance although shedding was already switched off by another tool or operator.",
+@_flag(
+    "--take-over", "Balance although shedding was already switched off by another tool or operator."
 )
 @option(
     "--config",
@@ -162,30 +158,16 @@ class _Attach(SectionedCommand):
     show_default=True,
     help="The address of --metrics-port; an empty one is all addresses of this host.",
 )
-@option(
-    "--moves-per-minute",
-    default=_LIMITS.per_minute,
-    type=_COUNT,
-    help="Begin at most this many moves within any minute.",
+@_limit(
+    "--moves-per-minute", _LIMITS.per_minute, "Begin at most this many moves within any minute."
 )
-@option(
-    "--moves-per-hour",
-    default=_LIMITS.per_hour,
-    type=_COUNT,
-    help="Begin at most this many moves within any hour.",
-)
-@option(
+@_limit("--moves-per-hour", _LIMITS.per_hour, "Begin at most this many moves within any hour.")
+@_limit(
     "--moves-per-namespace",
-    default=_LIMITS.per_namespace,
-    type=_COUNT,
-    help="Begin at most this many moves of one namespace within any minute.",
+    _LIMITS.per_namespace,
+    "Begin at most this many moves of one namespace within any minute.",
 )
-@option(
-    "--moves-at-once",
-    default=_LIMITS.at_once,
-    type=_COUNT,
-    help="Allow at most this many moves in flight.",
-)
+@_limit("--moves-at-once", _LIMITS.at_once, "Allow at most this many moves in flight.")
 @option(
     "--topics-at-once",
     default=_LIMITS.topics_at_once,
@@ -221,21 +203,18 @@ class _Attach(SectionedCommand):
     metavar="TENANT/NAMESPACE",
     help="Move none of these bundles; * matches any text. May be given again.",
 )
-@option(
+@_flag(
     "--move-non-persistent",
-    is_flag=True,
-    help="Move bundles with non-persistent topics as well; they lose messages in a move.",
+    "Move bundles with non-persistent topics as well; they lose messages in a move.",
 )
-@option(
+@_flag(
     "--move-system",
-    is_flag=True,
-    help="Move bundles of pulsar/system and public/functions as well, such as those of transaction "
+    "Move bundles of pulsar/system and public/functions as well, such as those of transaction "
     "coordinators, which are spread by their number.",
 )
-@option(
+@_flag(
     "--pin-system",
-    is_flag=True,
-    help="Never move bundles with __change_events or transaction snapshots, which otherwise move "
+    "Never move bundles with __change_events or transaction snapshots, which otherwise move "
     "when nothing else does.",
 )
 @option(
@@ -297,15 +276,15 @@ def attach_command(context: click.Context, /, **options: Any) -> None:
 
 def _check_options(options: dict[str, Any]) -> None:
     given = [one.replace("_", "-") for one in _ACTIONS if options[one]]
-    if len(given) > 1:
-        raise click.UsageError(f"--{given[0]} and --{given[1]} are not given together")
-    if options["history_dir"] and given not in ([], ["balance"]):
-        raise click.UsageError(f"--history is not given with --{given[0]}")
-    if options["config"] and given == ["doctor"]:
-        raise click.UsageError("--config is not given with --doctor")
-    if options["strategy"] and given not in ([], ["balance"]):
-        raise click.UsageError(f"--strategy is not given with --{given[0]}")
-    if options["commands"] and (given or options["as_json"] or not options["once"]):
-        raise click.UsageError("--as is given with --once, and without --json")
-    if options["take_over"] and not options["balance"]:
-        raise click.UsageError("--take-over is given with --balance")
+    acts, action = given not in ([], ["balance"]), "".join(given[:1])
+    alone = not given and options["once"] and not options["as_json"]
+    for wrong, why in (
+        (len(given) > 1, f"--{action} and --{''.join(given[1:2])} are not given together"),
+        (options["history_dir"] and acts, f"--history is not given with --{action}"),
+        (options["config"] and action == "doctor", "--config is not given with --doctor"),
+        (options["strategy"] and acts, f"--strategy is not given with --{action}"),
+        (options["commands"] and not alone, "--as is given with --once, and without --json"),
+        (options["take_over"] and action != "balance", "--take-over is given with --balance"),
+    ):
+        if wrong:
+            raise click.UsageError(why)

@@ -2,30 +2,28 @@ import asyncio
 import os
 import shlex
 import signal
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin, RequestFailed
-from loadmanager.attach.admin_commands import commands
+from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin, RequestFailed
 from loadmanager.attach.balancing import Balancer
 from loadmanager.attach.discovery import ClusterReader, PulsarCluster, addresses
-from loadmanager.attach.held_brokers import HeldTargets
-from loadmanager.attach.hosts import Hosts
-from loadmanager.attach.mandate import Mandate
 from loadmanager.attach.observation import Rules
 from loadmanager.attach.observer import Observer
-from loadmanager.attach.pulsar_balancer import PulsarBalancer
+from loadmanager.attach.orders import Mandate
 from loadmanager.attach.sampled_loads import SampledLoads
-from loadmanager.attach.sampling import LONGEST_REPEATED_S, REPEATED, Sampler
+from loadmanager.attach.sampling import LONGEST_REPEATED_S, REPEATED, Hosts, Sampler
+from loadmanager.attach.screen import commands
 from loadmanager.attach.state import (
+    HeldTargets,
+    PulsarBalancer,
     State,
     StateUnusable,
     locked_state,
@@ -34,15 +32,18 @@ from loadmanager.attach.state import (
     stored_brokers,
 )
 from loadmanager.attach.strategy import GreedyRate, PlannerStrategy, Strategy
-from loadmanager.cli.attach_log import (
+from loadmanager.cli.attach_page import (
+    AttachOverviews,
     BalancerLog,
     PrintedLog,
     print_findings,
     print_window,
     recording,
+    served_metrics,
+    served_page,
+    show_window,
 )
-from loadmanager.cli.attach_page import AttachOverviews, served_metrics, served_page, show_window
-from loadmanager.config import Config, PlacementSettings, SheddingSettings, load_config
+from loadmanager.config import Config, load_config
 from loadmanager.config.planning import planner_of
 from loadmanager.config.strategies import go_together, not_together
 from loadmanager.core.bundle_traffic import CHANGE_EVENTS, SNAPSHOTS
@@ -59,12 +60,20 @@ if TYPE_CHECKING:
     from loadmanager.core.leadership import Incumbent
 
 _LAST_LOOK_S: Final = 120.0
+_RULES: Final = (
+    *("exclude", "move_non_persistent", "most_moves", "split", "place_new"),
+    *("most_bundles", "move_system"),
+)
 _ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_NO_BROKER: Final = "attach:1"
+_NO_BROKER: Final = "attach:1"  # A candidate has none; what it is called is never seen.
 
 
 def strategy_of(options: Mapping[str, Any]) -> Strategy:
-    config = _config(options["config"])
+    if options["config"] is None:
+        config = Config.model_validate({"broker": {"id": _NO_BROKER}})
+    else:
+        environment = {**os.environ, "LOADMANAGER_BROKER__ID": _NO_BROKER}
+        config = load_config(options["config"], environment)
     shedding, placement = config.shedding, config.placement
     name = options["strategy"]
     if name is None:
@@ -76,7 +85,10 @@ def strategy_of(options: Mapping[str, Any]) -> Strategy:
     shedding = _named(shedding, name, SHEDDERS, "strategy")
     if options["placement"] is not None:
         placement = _named(placement, options["placement"], PLACEMENTS, "placement")
-    _check_together(shedding, placement)
+    shedder, named = SHEDDERS[shedding.strategy], placement.strategy
+    if named is not None and not go_together(shedder, PLACEMENTS[named]):
+        text = f"strategy {shedding.strategy} with placement {named}"
+        raise click.UsageError(f"{text}; expected as placement {not_together(shedder)}")
     planner = planner_of(shedding, placement, config.planner, config.leader)
     return PlannerStrategy(
         name=name,
@@ -89,13 +101,6 @@ def strategy_of(options: Mapping[str, Any]) -> Strategy:
     )
 
 
-def _config(path: Path | None) -> Config:
-    # A candidate has no broker; what it is called here is never seen.
-    if path is None:
-        return Config.model_validate({"broker": {"id": _NO_BROKER}})
-    return load_config(path, {**os.environ, "LOADMANAGER_BROKER__ID": _NO_BROKER})
-
-
 def _named(settings: Any, name: str, known: Mapping[str, type], option: str) -> Any:
     """Return a section with another strategy; the settings of the one it had go with that."""
     if name not in known:
@@ -105,13 +110,6 @@ def _named(settings: Any, name: str, known: Mapping[str, type], option: str) -> 
     same = known[name] is known.get(settings.strategy)
     kept = settings.settings if same else {}
     return settings.model_copy(update={"strategy": name, "settings": kept})
-
-
-def _check_together(shedding: SheddingSettings, placement: PlacementSettings) -> None:
-    shedder, named = SHEDDERS[shedding.strategy], placement.strategy
-    if named is not None and not go_together(shedder, PLACEMENTS[named]):
-        text = f"strategy {shedding.strategy} with placement {named}"
-        raise click.UsageError(f"{text}; expected as placement {not_together(shedder)}")
 
 
 class AttachActions:
@@ -126,7 +124,6 @@ class AttachActions:
         self._options = options
 
     async def run(self) -> int:
-        """Raises `LoadManagerError`: it cannot be done; the message says why."""
         options = self._options
         self._admin = PulsarAdmin(self._access)
         self._reader = ClusterReader(self._admin, options["urls"])
@@ -146,17 +143,9 @@ class AttachActions:
             await self._admin.close()
 
     def _rules(self, *, move_partial: bool = True) -> Rules:
-        return Rules(
-            exclude=self._options["exclude"],
-            move_non_persistent=self._options["move_non_persistent"],
-            most_moves=self._options["most_moves"],
-            move_partial=move_partial,
-            split=self._options["split"],
-            place_new=self._options["place_new"],
-            most_bundles=self._options["most_bundles"],
-            move_system=self._options["move_system"],
-            pinned=(CHANGE_EVENTS, SNAPSHOTS) if self._options["pin_system"] else (),
-        )
+        pinned = (CHANGE_EVENTS, SNAPSHOTS) if self._options["pin_system"] else ()
+        same = {name: self._options[name] for name in _RULES}
+        return Rules(move_partial=move_partial, pinned=pinned, **same)
 
     async def _observe(self) -> int:
         doctor = self._options["doctor"]
@@ -182,25 +171,20 @@ class AttachActions:
                     return int(print_findings(seen, self._restore_command(cluster.name)))
                 show_window(self._metrics, seen)
                 self._overviews.round(seen, "")
+                once, as_json = self._options["once"], self._options["as_json"]
                 if self._options["commands"]:
                     click.echo("\n".join(commands(seen, self._address)))
                 else:
-                    print_window(
-                        seen,
-                        self._admin.cost,
-                        as_json=self._options["as_json"],
-                        traffic=self._options["once"],
-                    )
+                    print_window(seen, self._admin.cost, as_json=as_json, traffic=once)
                 if history is not None:
                     history.round(seen, "")
-                if self._options["once"]:
+                if once:
                     return 0
 
     def _address(self, broker: BrokerId) -> str:
         return self._admin.reachable(addresses(self._reader.url)(broker))
 
     async def _cluster(self) -> PulsarCluster:
-        """Return the cluster as any broker describes it, given or known from before."""
         if self._options["config"] is None:
             known = await stored_brokers(self._options["state_dir"], self._options["urls"])
             self._reader.add(known)
@@ -216,8 +200,16 @@ class AttachActions:
 
     async def _restore(self) -> int:
         self._reader.with_isolation = False
-        async with self._idle_state() as state:
-            await self._restore_settings(state)
+        if self._options["config"] is None:
+            cluster = await self._cluster()
+            with locked_state(self._options["state_dir"], cluster.name) as state:
+                await self._restore_settings(state)
+            return 0
+        async with self._candidate() as standing:
+            if leader := await standing.incumbent():
+                who = leader.broker or "somebody"
+                raise StateUnusable(f"{who} balances it; expected no controller: end it")
+            await self._restore_settings(standing.state)
         return 0
 
     async def _restore_settings(self, state: State) -> None:
@@ -226,19 +218,6 @@ class AttachActions:
         for line in await PulsarBalancer(state).restore(self._reader):
             self._log.event(line)
 
-    @asynccontextmanager
-    async def _idle_state(self) -> AsyncIterator[State]:
-        """Give the state of the cluster, on which no controller acts now."""
-        if self._options["config"] is None:
-            cluster = await self._cluster()
-            with locked_state(self._options["state_dir"], cluster.name) as state:
-                yield state
-            return
-        async with self._candidate() as standing:
-            if leader := await standing.leads():
-                raise StateUnusable(f"{leader} balances it; expected no controller: end it")
-            yield standing.state
-
     def _candidate(self) -> AbstractAsyncContextManager["Candidate"]:
         # Only here: it needs what sidecars need of libraries.
         from loadmanager.cli.attach_candidate import candidate
@@ -246,26 +225,27 @@ class AttachActions:
         return candidate(self._options["config"])
 
     async def _steer(self) -> int:
-        if self._options["config"] is None:
-            self._reader.with_isolation = False
-            cluster = await self._cluster()
-            await self._change(state_file(self._options["state_dir"], cluster.name))
-        else:
+        if self._options["config"] is not None:
             async with self._candidate() as standing:
                 await self._change(standing.state)
+            return 0
+        self._reader.with_isolation = False
+        cluster = await self._cluster()
+        await self._change(state_file(self._options["state_dir"], cluster.name))
         return 0
 
     async def _change(self, state: State) -> None:
+        said = "not paused"
         if target := self._options["clear_target"]:
             known = await HeldTargets(state).clear(target)
-            self._log.event(f"{target} {'takes part again' if known else 'was not left out'}")
+            said = f"{target} {'takes part again' if known else 'was not left out'}"
         elif self._options["resume"]:
             await state.resume()
-            self._log.event("not paused")
         else:
             at = datetime.now(tz=UTC).isoformat(timespec="seconds")
             await state.pause(f"paused by attach --pause at {at}")
-            self._log.event("paused: nothing moves until attach --resume")
+            said = "paused: nothing moves until attach --resume"
+        self._log.event(said)
 
     async def _balance(self) -> int:
         options, stopping = self._options, asyncio.Event()
@@ -290,7 +270,8 @@ class AttachActions:
     async def _balance_if_elected(self, stopping: asyncio.Event, *, reached: bool) -> None:
         from loadmanager.cli.attach_candidate import standing_until
 
-        log, left = self._log, None
+        log = self._log
+        left: tuple[Incumbent | None] | None = None
         try:
             async with standing_until(self._options["config"], stopping) as standing:
                 if standing is None:
@@ -311,18 +292,17 @@ class AttachActions:
                     left = await _left_by(standing, log)
         finally:
             if left is not None:
-                await self._see_that_another_leads(left)
+                await self._see_that_another_leads(*left)
 
-    async def _see_that_another_leads(self, left: "_LeftBy") -> None:
+    async def _see_that_another_leads(self, former: "Incumbent | None") -> None:
         """Wait until another candidate leads, and restore the settings if none is left.
 
-        A candidate that crashed is listed until its session ends, like one that goes on. Raises
-        `LoadManagerError`: neither can be seen or done; the message says what to do.
+        A candidate that crashed is listed until its session ends, like one that goes on.
         """
         self._log.event("waits until another candidate leads; else it restores Pulsar's settings")
         try:
             async with asyncio.timeout(_LAST_LOOK_S), self._candidate() as watching:
-                if await watching.another_leads(left.leader):
+                if await watching.another_leads(former):
                     return
                 await self._restore_settings(watching.state)
         except TimeoutError:
@@ -341,7 +321,7 @@ class AttachActions:
         cluster = await reader.read()
         with (
             recording(options, cluster, strategy, mandate.epoch) as history,
-            self._overviews.steering.open(state, self._log.event),
+            self._overviews.of_term(state, self._log.event),
         ):
             balancer = Balancer(
                 reader=reader,
@@ -369,24 +349,12 @@ class AttachActions:
                 await balancer.run(cluster, rounds, take_over=options["take_over"])
             finally:
                 metrics.balancing.set(0)
-                self._overviews.end()
 
     def _limits(self) -> MoveLimits:
-        return MoveLimits(
-            per_minute=self._options["moves_per_minute"],
-            per_hour=self._options["moves_per_hour"],
-            per_namespace=self._options["moves_per_namespace"],
-            at_once=self._options["moves_at_once"],
-            topics_at_once=self._options["topics_at_once"],
-            windows=self._options["windows"],
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _LeftBy:
-    """Pulsar's settings are not restored; ``leader`` led when this candidate ended."""
-
-    leader: "Incumbent | None"
+        names = ("per_minute", "per_hour", "per_namespace", "at_once")
+        moves = {name: self._options[f"moves_{name}"] for name in names}
+        same = {name: self._options[name] for name in ("topics_at_once", "windows")}
+        return MoveLimits(**moves, **same)
 
 
 def _waits_for(standing: "Candidate") -> str:
@@ -396,12 +364,12 @@ def _waits_for(standing: "Candidate") -> str:
     return f"{leader.broker} leads, and its page shows the cluster; this candidate waits"
 
 
-async def _left_by(standing: "Candidate", log: PrintedLog) -> _LeftBy | None:
-    """Return the candidate that left Pulsar's settings to another, None if they are restored."""
+async def _left_by(standing: "Candidate", log: PrintedLog) -> "tuple[Incumbent | None] | None":
+    """Return who leads once Pulsar's settings are left to others, None if they are restored."""
     try:
         if await standing.state.read() is None:
             return None
-        return _LeftBy(await standing.incumbent())
+        return (await standing.incumbent(),)
     except (StateUnusable, CoordinationError) as error:
         log.event(
             f"whether Pulsar's settings are restored is not known ({error}); if no other "

@@ -5,7 +5,7 @@ import os
 import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -13,11 +13,11 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.clock import SystemClock
-from loadmanager.adapters.pulsar_admin import PulsarAdminError
+from loadmanager.adapters.pulsar_admin.client import PulsarAdminError
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination
-from loadmanager.attach.mandate import Elected
+from loadmanager.attach.orders import Elected
 from loadmanager.attach.state import SharedState, StateUnusable
-from loadmanager.cli.attach_log import host_name
+from loadmanager.cli.attach_page import host_name
 from loadmanager.cli.simulate_history import warnings_alone
 from loadmanager.common.chroot import ChrootRefused
 from loadmanager.common.cluster_conditions import OF_ATTACH, agree
@@ -38,9 +38,7 @@ from loadmanager.wiring.sidecar import conditions_of, zookeeper_options
 
 _REGISTER_S: Final = 2.0
 _RETRY_S: Final = 0.2
-_TICKS_LATE: Final = 2.0
-"""The most ticks until ZooKeeper ends a session that has timed out."""
-
+_TICKS_LATE: Final = 2.0  # The most ticks until ZooKeeper ends a session that has timed out.
 Lead = Callable[[Elected, SharedState], Awaitable[None]]
 
 
@@ -79,9 +77,8 @@ class Candidate:
             stopping.set()
 
         election = Election(self, eligible=lambda: not stopping.is_set(), lead=led)
-        working = [
-            asyncio.create_task(one) for one in (election.run(), self._stay_registered(stopping))
-        ]
+        works = election.run(), self._stay_registered(stopping)
+        working = [asyncio.create_task(one) for one in works]
         try:
             await stopping.wait()
             await idle.wait()
@@ -92,10 +89,6 @@ class Candidate:
         if failures:
             raise failures[0]
 
-    async def leads(self) -> str:
-        incumbent = await self.incumbent()
-        return "" if incumbent is None else incumbent.broker or "somebody"
-
     async def incumbent(self) -> Incumbent | None:
         self.cluster_state.leader_read(await self.coordination.get(znodes.LEADER))
         return self.cluster_state.incumbent
@@ -103,9 +96,8 @@ class Candidate:
     async def another_leads(self, former: Incumbent | None) -> bool:
         """Wait for a leader; return False once no candidate is left.
 
-        A leader elected after ``former`` is alive. ``former`` itself may have crashed and be listed
-        until its session ends, so its node has to last for longer than that. Raises
-        `CoordinationError`: ZooKeeper does not answer.
+        ``former`` may have crashed and be listed until its session ends, so its node has to last
+        for longer than that.
         """
         sure_s = self.clock.monotonic_s() + self.longest_session_s
         while True:
@@ -119,12 +111,10 @@ class Candidate:
     async def register(self) -> None:
         path = f"{znodes.ATTACH_CANDIDATES}/{self.identity.broker}"
         while True:
-            try:
+            with suppress(CoordinationError):
                 await self.coordination.create(path, b"", ephemeral=True)
-            except CoordinationError:
-                await self.clock.sleep(_RETRY_S)
-            else:
                 return
+            await self.clock.sleep(_RETRY_S)
 
     async def _stay_registered(self, stopping: asyncio.Event) -> None:
         while not stopping.is_set():
@@ -134,11 +124,7 @@ class Candidate:
 
 @asynccontextmanager
 async def candidate(path: Path) -> AsyncIterator[Candidate]:
-    """Yield a candidate in the chroot that a configuration names.
-
-    Waits for ZooKeeper for as long as it takes. Raises `ConfigError`: the configuration has a
-    fault; `LoadManagerError`: the chroot belongs to something else.
-    """
+    """Yield a candidate in the chroot that a configuration names, once ZooKeeper answers."""
     name = BrokerId(f"attach-{host_name()}-{secrets.token_hex(4)}:1")
     # A candidate has no broker, and a name of its own in each life.
     config = load_config(path, {**os.environ, "LOADMANAGER_BROKER__ID": name})
@@ -149,10 +135,24 @@ async def candidate(path: Path) -> AsyncIterator[Candidate]:
         await coordination.start()
         try:
             await agree(coordination, clock, replace(conditions_of(config), kind=OF_ATTACH))
-            await _refuse_sidecars(coordination)
+            if names := await coordination.children(znodes.BROKERS):
+                raise ChrootRefused(  # Their leader would be elected among us, too.
+                    "the [zookeeper] chroot is that of a cluster of sidecars (such as "
+                    f"{names[0]}); expected a path of its own for loadmanager attach"
+                )
             cluster_state.open()
+            identity = Identity(
+                broker=name,
+                urls=BrokerUrls(http_url=""),
+                sidecar_url="",
+                instance=secrets.token_hex(8),
+                started_at_ms=clock.wall_ms(),
+                version="",
+                host=socket.gethostname(),
+                process_id=os.getpid(),
+            )
             yield Candidate(
-                identity=_identity(name, clock),
+                identity=identity,
                 coordination=coordination,
                 cluster_state=cluster_state,
                 clock=clock,
@@ -182,25 +182,3 @@ async def standing_until(path: Path, stopping: asyncio.Event) -> AsyncIterator[C
             entering.cancel()
             await asyncio.wait({entering})
         yield None if entering.cancelled() else entering.result()
-
-
-def _identity(name: BrokerId, clock: Clock) -> Identity:
-    return Identity(
-        broker=name,
-        urls=BrokerUrls(http_url=""),
-        sidecar_url="",
-        instance=secrets.token_hex(8),
-        started_at_ms=clock.wall_ms(),
-        version="",
-        host=socket.gethostname(),
-        process_id=os.getpid(),
-    )
-
-
-async def _refuse_sidecars(coordination: Coordination) -> None:
-    """Refuse a chroot in which sidecars work, whose leader would be elected among us, too."""
-    if names := await coordination.children(znodes.BROKERS):
-        raise ChrootRefused(
-            f"the [zookeeper] chroot is that of a cluster of sidecars (such as {names[0]}); "
-            "expected a path of its own for loadmanager attach"
-        )

@@ -1,16 +1,24 @@
 import asyncio
+import json
+import re
+import secrets
+import socket
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import chain
 from math import nan
-from typing import Final
+from time import monotonic
+from typing import Any, Final
 
+import click
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from loadmanager.adapters.clock import SystemClock
+from loadmanager.adapters.history import open_history
 from loadmanager.adapters.http.listening import TimedSite, listening_sockets
 from loadmanager.adapters.http.live.feed import Feed, OverviewReader
 from loadmanager.adapters.http.live.page import LivePage
@@ -31,12 +39,20 @@ from loadmanager.adapters.http.security.guard import (
     refuse_foreign_hosts,
     refuse_foreign_page,
 )
+from loadmanager.adapters.pulsar_admin.client import Cost
 from loadmanager.admin.balancing import BalancingState
 from loadmanager.admin.overview import overview_document
-from loadmanager.attach.observation import Observation
-from loadmanager.attach.pulsar_balancer import SHEDDING
-from loadmanager.attach.state import Course, State, StateUnusable
-from loadmanager.attach.tasks import Proposal
+from loadmanager.attach import screen, tasks
+from loadmanager.attach.discovery import PulsarCluster, addresses
+from loadmanager.attach.observation import Observation, document
+from loadmanager.attach.recording import AttachHistory
+from loadmanager.attach.sampled_loads import SampledLoads
+from loadmanager.attach.screen import examine
+from loadmanager.attach.state import SHEDDING, Course, State, StateUnusable
+from loadmanager.attach.strategy import Strategy
+from loadmanager.attach.tasks import LastHour
+from loadmanager.cli.simulate_history import warnings_alone
+from loadmanager.cli.text_tables import fitted, print_table, terminal_width
 from loadmanager.common.overview import (
     MOST_BROKERS,
     MOST_DECISIONS,
@@ -45,15 +61,19 @@ from loadmanager.common.overview import (
     scarcest_first,
 )
 from loadmanager.config.deployment import HttpSettings
+from loadmanager.config.history import HistorySettings
 from loadmanager.core.balancing import Balancing, BalancingMode
 from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.explaining import Decision, Outcome
+from loadmanager.core.history.records import Origin
+from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.move_limits import HeldReason
+from loadmanager.core.rates import Rates
 from loadmanager.ports.leading import TaskList
 from loadmanager.ports.lookup import Unavailable
 from loadmanager.ports.overview import BrokerUse, MissingBroker, Overview
-from loadmanager.telemetry.metrics import AttachMetrics
+from loadmanager.telemetry.metrics import AttachMetrics, HistoryMetrics
 
 
 class PortUnusable(LoadManagerError):
@@ -104,7 +124,6 @@ async def listening(
 
 @asynccontextmanager
 async def served_metrics(port: int | None, host: str) -> AsyncIterator[AttachMetrics]:
-    """Yield metrics, served at ``/metrics`` of a port; None serves none."""
     registry = CollectorRegistry()
     metrics = AttachMetrics(registry)
     if port is None:
@@ -139,130 +158,59 @@ _RETRY_AFTER_S: Final = 10.0
 
 
 @dataclass(slots=True)
-class PageSteering:
-    """Pauses and resumes the balancer of this process, as ``--pause`` and ``--resume`` do."""
-
-    balances: bool
-    proposals: Sequence[Proposal] = ()
-    _state: State | None = None
-    _report: Callable[[str], None] = lambda _: None
-    _paused: str = ""
-
-    @contextmanager
-    def open(self, state: State, report: Callable[[str], None]) -> Iterator[None]:
-        self._state, self._report = state, report
-        try:
-            yield
-        finally:
-            self._state = None
-
-    @property
-    def actions(self) -> tuple[str, ...]:
-        return () if self._state is None else ("pause", "resume")
-
-    @property
-    def balancing(self) -> Balancing:
-        if self._paused:
-            return Balancing(mode=BalancingMode.PAUSED, by=self._paused.removeprefix(_BY))
-        return Balancing(mode=BalancingMode.ACTIVE if self.balances else BalancingMode.OBSERVING)
-
-    def held(self, why: str) -> str:
-        """Keep the reason why a round moves nothing; return it, "" for a pause."""
-        self._paused = why if why.startswith(_BY) else ""
-        return "" if self._paused else why
-
-    def routes(self) -> list[Route]:
-        path = f"{_ADMIN}/balancing"
-        return [
-            Route("GET", path, self._get, Role.READ),
-            Route("PUT", f"{path}/pause", self._pause, Role.ADMIN),
-            Route("PUT", f"{path}/resume", self._resume, Role.ADMIN),
-            Route("GET", f"{_ADMIN}/plan", self._plan, Role.READ),
-        ]
-
-    async def _get(self, _request: web.BaseRequest, _target: Target) -> web.StreamResponse:
-        return json_reply(BalancingState.model_validate(self.balancing))
-
-    async def _plan(self, _request: web.BaseRequest, _target: Target) -> web.StreamResponse:
-        moves = [
-            {"bundle": m.bundle, "source": m.source, "target": m.target, "meaning": m.reason}
-            for m in self.proposals
-        ]
-        return json_reply({"moves": moves, "optimality": None, "withMoves": None})
-
-    async def _pause(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
-        state = self._open_to(request)
-        at = datetime.now(tz=UTC).isoformat(timespec="seconds")
-        reason = " ".join(target.query("reason").split())[:_LONGEST]
-        why = f"{_BY}the live page at {at}{f': {reason}' if reason else ''}"
-        try:
-            await state.pause(why)
-        except StateUnusable as error:
-            raise unavailable(str(error), _RETRY_AFTER_S) from None
-        self._paused = why
-        self._report(f"{why}: nothing moves until it is resumed")
-        return empty_reply(204)
-
-    async def _resume(self, request: web.BaseRequest, _target: Target) -> web.StreamResponse:
-        state = self._open_to(request)
-        try:
-            await state.resume()
-        except StateUnusable as error:
-            raise unavailable(str(error), _RETRY_AFTER_S) from None
-        self._paused = ""
-        self._report("not paused any more: resumed by the live page")
-        return empty_reply(204)
-
-    def _open_to(self, request: web.BaseRequest) -> State:
-        refuse_foreign_page(request, OwnNames())
-        if is_forwarded(request):
-            raise Refused(403, "a proxy passes the request on; only this host may pause and resume")
-        if self._state is None:
-            raise unavailable("this process makes no moves now; expected --balance", _RETRY_AFTER_S)
-        return self._state
-
-
-@dataclass(slots=True)
 class AttachOverviews:
-    """Keeps what the page shows; ``waits`` names what makes moves instead of this process, or "".
+    """What the page shows, and its pause and resume, as by ``--pause`` and ``--resume``.
 
-    It is shown until the first observation is over, and once another controller goes on.
+    ``waits`` names what makes moves instead of this process, or "". It is shown until the first
+    observation is over, and once another controller goes on.
     """
 
-    steering: PageSteering
+    balances: bool
     waits: Callable[[], str] = lambda: ""
     course: Course = field(default_factory=Course)
     _clock: SystemClock = field(default_factory=SystemClock)
     _began_ms: int = 0
     _seen: Observation | None = None
     _held: str = ""
+    _paused: str = ""
     _rounds: int = 0
     _epoch: int = 0
     _decisions: deque[Decision] = field(default_factory=lambda: deque(maxlen=MOST_DECISIONS))
     _tasks: dict[int, BundleTask] = field(default_factory=dict)
+    _state: State | None = None
+    _report: Callable[[str], None] = lambda _: None
+
+    @contextmanager
+    def of_term(self, state: State, report: Callable[[str], None]) -> Iterator[None]:
+        self._state, self._report = state, report
+        try:
+            yield
+        finally:
+            self._state = self._seen = None
+            self._decisions.clear()
+            self._tasks.clear()
 
     def round(self, seen: Observation, held: str) -> None:
         at_ms = self._clock.wall_ms()
         self._began_ms = self._began_ms or at_ms
-        self._seen, self._held = seen, self.steering.held(held)
-        self.steering.proposals = seen.proposals
+        self._paused = held if held.startswith(_BY) else ""
+        self._seen, self._held = seen, "" if self._paused else held
         self._rounds += 1
         self.course.note(seen, at_ms)
-        moves = self.steering.balances and not held
-        for one in seen.proposals:
-            self._decisions.appendleft(
-                Decision(
-                    at_ms=at_ms,
-                    epoch=self._epoch,
-                    round=self._rounds,
-                    subject=one.bundle,
-                    outcome=Outcome.MOVED if moves else Outcome.OBSERVED,
-                    code=one.cause,
-                    detail=one.reason,
-                    source=one.source,
-                    target=one.target,
-                )
+        self._decisions.extendleft(
+            Decision(
+                at_ms=at_ms,
+                epoch=self._epoch,
+                round=self._rounds,
+                subject=one.bundle,
+                outcome=Outcome.MOVED if self.balances and not held else Outcome.OBSERVED,
+                code=one.cause,
+                detail=one.reason,
+                source=one.source,
+                target=one.target,
             )
+            for one in seen.proposals
+        )
 
     def task(self, task: BundleTask) -> None:
         self._epoch = task.epoch
@@ -271,17 +219,29 @@ class AttachOverviews:
         while len(self._tasks) > MOST_TASKS:
             del self._tasks[next(iter(self._tasks))]
 
-    def end(self) -> None:
-        self._seen, self.steering.proposals = None, ()
-        self._decisions.clear()
-        self._tasks.clear()
+    @property
+    def _balancing(self) -> Balancing:
+        if self._paused:
+            return Balancing(mode=BalancingMode.PAUSED, by=self._paused.removeprefix(_BY))
+        return Balancing(mode=BalancingMode.ACTIVE if self.balances else BalancingMode.OBSERVING)
 
     def overview(self) -> Overview:
         """Return the cluster at a glance; raises `Unavailable` until it was observed."""
         seen, at_ms = self._seen, self._clock.wall_ms()
         if seen is None:
             raise Unavailable(self.waits() or "no window of the cluster is over yet")
-        brokers = scarcest_first(_brokers(seen))
+        brokers = scarcest_first(
+            [
+                BrokerUse(
+                    broker=broker,
+                    bundles=len(sample.bundles),
+                    topics=sample.topics_in_bundles,
+                    msgs_per_s=sample.total.msgs_per_s,
+                    bytes_per_s=sample.total.bytes_per_s,
+                )
+                for broker, sample in seen.samples.items()
+            ]
+        )
         tasks = sorted(self._tasks.values(), key=lambda one: (one.state.ended, -one.number))
         return Overview(
             cluster=seen.cluster.name,
@@ -290,7 +250,7 @@ class AttachOverviews:
             since_ms=self._began_ms,
             at_ms=at_ms,
             measure="rate",
-            balancing=self.steering.balancing,
+            balancing=self._balancing,
             course=self.course.points(at_ms),
             brokers=brokers[:MOST_BROKERS],
             brokers_in_all=len(brokers),
@@ -309,31 +269,60 @@ class AttachOverviews:
             refusals=most_refused(seen.refusals),
             decisions=tuple(self._decisions),
             held=self._held,
-            actions=self.steering.actions,
+            actions=() if self._state is None else ("pause", "resume"),
         )
 
+    def routes(self) -> list[Route]:
+        path = f"{_ADMIN}/balancing"
+        return [
+            Route("GET", path, self._get, Role.READ),
+            Route("PUT", f"{path}/pause", self._pause, Role.ADMIN),
+            Route("PUT", f"{path}/resume", self._resume, Role.ADMIN),
+            Route("GET", f"{_ADMIN}/plan", self._plan, Role.READ),
+        ]
 
-def _brokers(seen: Observation) -> list[BrokerUse]:
-    return [
-        BrokerUse(
-            broker=broker,
-            bundles=len(sample.bundles),
-            topics=sum(one.topics for one in sample.bundles.values()),
-            msgs_per_s=sum(one.msgs_per_s for one in sample.bundles.values()),
-            bytes_per_s=sum(one.bytes_per_s for one in sample.bundles.values()),
-        )
-        for broker, sample in seen.samples.items()
-    ]
+    async def _get(self, _request: web.BaseRequest, _target: Target) -> web.StreamResponse:
+        return json_reply(BalancingState.model_validate(self._balancing))
+
+    async def _plan(self, _request: web.BaseRequest, _target: Target) -> web.StreamResponse:
+        moves = [
+            {"bundle": m.bundle, "source": m.source, "target": m.target, "meaning": m.reason}
+            for m in (() if self._seen is None else self._seen.proposals)
+        ]
+        return json_reply({"moves": moves, "optimality": None, "withMoves": None})
+
+    async def _pause(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
+        at = datetime.now(tz=UTC).isoformat(timespec="seconds")
+        reason = " ".join(target.query("reason").split())[:_LONGEST]
+        return await self._set(request, f"{_BY}the live page at {at}{reason and f': {reason}'}")
+
+    async def _resume(self, request: web.BaseRequest, _target: Target) -> web.StreamResponse:
+        return await self._set(request, "")
+
+    async def _set(self, request: web.BaseRequest, paused: str) -> web.StreamResponse:
+        refuse_foreign_page(request, OwnNames())
+        if is_forwarded(request):
+            raise Refused(403, "a proxy passes the request on; only this host may pause and resume")
+        if self._state is None:
+            raise unavailable("this process makes no moves now; expected --balance", _RETRY_AFTER_S)
+        try:
+            await (self._state.pause(paused) if paused else self._state.resume())
+        except StateUnusable as error:
+            raise unavailable(str(error), _RETRY_AFTER_S) from None
+        self._paused = paused
+        resumed = "not paused any more: resumed by the live page"
+        self._report(f"{paused}: nothing moves until it is resumed" if paused else resumed)
+        return empty_reply(204)
 
 
 @asynccontextmanager
 async def served_page(port: int | None, *, balances: bool) -> AsyncIterator[AttachOverviews]:
-    overviews = AttachOverviews(PageSteering(balances=balances))
+    overviews = AttachOverviews(balances)
     if port is None:
         yield overviews
         return
     feed = Feed(OverviewReader(lambda: overview_document(overviews.overview()), _NAME))
-    routes = (*LivePage(feed).routes(), *overviews.steering.routes())
+    routes = (*LivePage(feed).routes(), *overviews.routes())
     async with listening(routes, "--page", port, "127.0.0.1", _check_host):
         try:
             yield overviews
@@ -343,3 +332,151 @@ async def served_page(port: int | None, *, balances: bool) -> AsyncIterator[Atta
 
 def _check_host(request: web.BaseRequest) -> None:
     refuse_foreign_hosts(asked_hosts(request), OwnNames())
+
+
+_CLOSE_S: Final = 30.0
+
+
+def host_name() -> str:
+    return re.sub(r"[^-.\w]", "_", socket.gethostname(), flags=re.ASCII) or "localhost"
+
+
+@contextmanager
+def recording(
+    options: Mapping[str, Any], cluster: PulsarCluster, strategy: Strategy, epoch: int = 0
+) -> Iterator[AttachHistory | None]:
+    if options["history_dir"] is None:
+        yield None
+        return
+    origin = Origin(cluster.name, BrokerId(f"attach-{host_name()}:0"), secrets.token_hex(8))
+    settings = HistorySettings(dir=str(options["history_dir"]))
+    with warnings_alone():
+        sink = open_history(settings, origin, HistoryMetrics(CollectorRegistry()))
+        sink.start()
+        history = AttachHistory(
+            sink=sink,
+            strategy=strategy,
+            loads=strategy.loads or SampledLoads(addresses(options["urls"][0])),
+            interval_s=options["interval_s"],
+            most_moves=options["most_moves"],
+            balances=options["balance"],
+            epoch=epoch,
+            base_every_rounds=settings.base_every_rounds,
+        )
+        history.began()
+        try:
+            yield history
+        finally:
+            history.ended()
+            sink.close(_CLOSE_S)
+
+
+def print_window(seen: Observation, cost: Cost, *, as_json: bool, traffic: bool = False) -> None:
+    if as_json:
+        _print_json(_window(seen, cost, traffic=traffic))
+    else:
+        _print_screen(seen, cost, screen.summary(seen))
+
+
+def _print_screen(seen: Observation, cost: Cost, summary: Iterable[str]) -> None:
+    print_table(screen.title(seen), *screen.columns(seen))
+    for line in summary:
+        click.echo(fitted(line, terminal_width()))
+    click.echo(f"read with {cost.requests} requests and {cost.answer_bytes / 1e6:.1f} MB so far")
+
+
+def print_findings(seen: Observation, restore: str) -> bool:
+    found = examine(seen, restore)
+    # Not cut to the terminal: remedies are to be copied.
+    for line in (screen.title(seen), *screen.findings(found)):
+        click.echo(line)
+    return any(one.level == "problem" for one in found)
+
+
+@dataclass(slots=True)
+class PrintedLog:
+    cost: Cost
+    as_json: bool
+    verbose: bool = False
+    _last_hour: LastHour = field(default_factory=LastHour)
+    _moving: dict[BundleId, Rates] = field(default_factory=dict)
+
+    def round(self, seen: Observation, held: str) -> None:
+        self._moving = {
+            one.bundle: Rates(one.msgs_per_s, 0.0, one.bytes_per_s, 0.0) for one in seen.proposals
+        }
+        if self.as_json:
+            _print_json({"at": _now(), **_window(seen, self.cost), "held": held})
+            return
+        summary = screen.summary(seen, proposals=self.verbose)
+        _print_screen(seen, self.cost, chain(summary, self._last_hour.summary(monotonic())))
+        if held:
+            self.event(f"nothing moves in this round: {held}")
+
+    def task(self, task: BundleTask, why: str) -> None:
+        traffic = self._moving.get(task.bundle)
+        if task.state.ended:
+            self._last_hour.add(monotonic(), task, traffic)
+        if self.as_json:
+            _print_json({"at": _now(), "task": tasks.document(task, why)})
+        elif self.verbose:
+            self.event(tasks.line(task, why, traffic))
+        elif task.state.ended:
+            columns = tasks.MOST_COLUMNS - len(_now(short=True)) - 2
+            self.event(tasks.short_line(task, traffic, columns))
+
+    def event(self, what: str) -> None:
+        if self.as_json:
+            _print_json({"at": _now(), "event": what})
+        else:
+            click.echo(f"{_now(short=True)}  {what}")
+
+
+@dataclass(slots=True, kw_only=True)
+class BalancerLog:
+    """Reports the events of a balancer to all that follow them."""
+
+    printed: PrintedLog
+    metrics: AttachMetrics
+    overviews: AttachOverviews
+    strategy: Strategy
+    history: AttachHistory | None
+    _trouble: str = ""
+
+    def round(self, seen: Observation, held: str) -> None:
+        self.overviews.round(seen, held)
+        show_window(self.metrics, seen)
+        if self.history is not None:
+            self.history.round(seen, held)
+        self.printed.round(seen, held)
+        trouble = "" if self.history is None else self.history.sink.trouble
+        if trouble and not self._trouble:
+            self.event(f"history is not written: {trouble}")
+        self._trouble = trouble
+
+    def task(self, task: BundleTask, why: str) -> None:
+        self.strategy.task(task)
+        self.overviews.task(task)
+        if task.state.ended:
+            self.metrics.tasks.labels(task.state.value).inc()
+        if task.pause is not None and task.pause_s is not None:
+            self.metrics.move_pause.observe(task.pause_s)
+        if self.history is not None:
+            self.history.task(task)
+        self.printed.task(task, why)
+
+    def event(self, what: str) -> None:
+        self.printed.event(what)
+
+
+def _window(seen: Observation, cost: Cost, *, traffic: bool = False) -> dict[str, Any]:
+    return document(seen, requests=cost.requests, answer_bytes=cost.answer_bytes, traffic=traffic)
+
+
+def _print_json(content: dict[str, Any]) -> None:
+    click.echo(json.dumps(content, allow_nan=False))
+
+
+def _now(*, short: bool = False) -> str:
+    at = datetime.now(tz=UTC).isoformat(timespec="seconds" if short else "milliseconds")
+    return at.replace("+00:00", "Z") if short else at

@@ -1,6 +1,6 @@
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,8 +12,7 @@ from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import parse_broker
 
 if TYPE_CHECKING:
-    from loadmanager.adapters.pulsar_admin import Access
-    from loadmanager.adapters.pulsar_admin.oauth2 import ClientCredentials
+    from loadmanager.adapters.pulsar_admin.client import Access
 
 
 def _parse_addresses(
@@ -61,61 +60,39 @@ _OPTIONS: Final = (
         "or https://host:port). May be given again.",
     ),
 )
-_OAUTH2: Final = ("issuer_url", "audience", "scope")
 _NAMES: Final = (
     *("token_file", "ca_file", "certificate_file", "key_file", "addresses", "oauth2_key_file"),
-    *(f"oauth2_{name}" for name in _OAUTH2),
+    *("oauth2_issuer_url", "oauth2_audience", "oauth2_scope"),
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class AccessFiles:
     """What options say of access; ``given`` are those on the command line itself."""
 
-    token_file: Path | None = None
-    ca_file: Path | None = None
-    certificate_file: Path | None = None
-    key_file: Path | None = None
-    oauth2_key_file: Path | None = None
-    oauth2_issuer_url: str | None = None
-    oauth2_audience: str | None = None
-    oauth2_scope: str | None = None
-    addresses: Mapping[str, str] = field(default_factory=dict)
-    given: tuple[str, ...] = ()
+    settings: Mapping[str, Any]
+    given: tuple[str, ...]
 
     def access(self) -> "Access":
-        from loadmanager.adapters.http.security.tls import ClientTls, TlsFilesUnusable
-        from loadmanager.adapters.pulsar_admin import Access
+        from loadmanager.adapters.http.security.tls import TlsFilesUnusable
+        from loadmanager.adapters.pulsar_admin.client import OAUTH2, access_of
 
-        if (self.certificate_file is None) != (self.key_file is None):
+        of = self.settings
+        if (of["certificate_file"] is None) != (of["key_file"] is None):
             why = "--certificate-file and --key-file are given together, or neither"
             raise click.UsageError(why)
-        tls = None
-        if self.ca_file is not None or self.certificate_file is not None:
-            try:
-                tls = ClientTls(self.ca_file, self.certificate_file, self.key_file).context
-            except TlsFilesUnusable as error:
-                raise click.UsageError(str(error)) from None
-        return Access(
-            token_file=self.token_file,
-            oauth2=self._oauth2(),
-            tls=tls,
-            addresses=self.addresses,
-        )
-
-    def _oauth2(self) -> "ClientCredentials | None":
-        from loadmanager.adapters.pulsar_admin.oauth2 import ClientCredentials
-
-        settings = {name: getattr(self, f"oauth2_{name}") or "" for name in _OAUTH2}
-        if self.oauth2_key_file is None:
-            for name in filter(settings.get, _OAUTH2):
-                option = f"--oauth2-{name.replace('_', '-')}"
-                raise click.UsageError(f"{option} is given with --oauth2-key-file")
-            return None
-        if self.token_file is not None:
+        if of["oauth2_key_file"] is None:
+            for name in OAUTH2:
+                if of[f"oauth2_{name}"]:
+                    option = f"--oauth2-{name.replace('_', '-')}"
+                    raise click.UsageError(f"{option} is given with --oauth2-key-file")
+        elif of["token_file"] is not None:
             why = "--token-file and --oauth2-key-file are not given together"
             raise click.UsageError(why)
-        return ClientCredentials(key_file=self.oauth2_key_file, **settings)
+        try:
+            return access_of(of, of["addresses"])
+        except TlsFilesUnusable as error:
+            raise click.UsageError(str(error)) from None
 
 
 def access_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -127,7 +104,7 @@ def access_options(command: Callable[..., Any]) -> Callable[..., Any]:
             for name in _NAMES
             if source(name) is ParameterSource.COMMANDLINE
         )
-        files = AccessFiles(**{name: options.pop(name) for name in _NAMES}, given=given)
+        files = AccessFiles({name: options.pop(name) for name in _NAMES}, given)
         return command(*args, access_files=files, **options)
 
     return options_of(with_files, _OPTIONS)

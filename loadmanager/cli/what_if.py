@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
-from loadmanager.attach.discovery import addresses, discover
+from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
+from loadmanager.attach.discovery import ClusterReader, addresses
 from loadmanager.attach.observation import Rules
 from loadmanager.attach.observation import document as observed
 from loadmanager.attach.observer import Observer
@@ -18,9 +18,7 @@ from loadmanager.cli.pulsar_access import AccessFiles
 from loadmanager.cli.text_tables import print_table
 from loadmanager.core.errors import LoadManagerError
 
-INTERVAL_S = 10.0
-"""How long a cluster is observed."""
-
+INTERVAL_S = 10.0  # How long a cluster is observed.
 _MOST_NAMED = 3
 
 
@@ -80,10 +78,10 @@ def _reported(source: str, files: AccessFiles) -> Any:
 async def _look(url: str, access: Access) -> Any:
     admin = PulsarAdmin(access)
     try:
-        sampler = Sampler(admin, addresses(url))
-        await sampler.sample(await discover(admin, url))
+        sampler, reader = Sampler(admin, addresses(url)), ClusterReader(admin, (url,))
+        await sampler.sample(await reader.read())
         await asyncio.sleep(INTERVAL_S)
-        cluster = await discover(admin, url)
+        cluster = await reader.read()
         samples, missing = await sampler.sample(cluster)
         seen = await Observer(admin).observe(url, cluster, samples, missing, Rules())
         return observed(seen, requests=0, answer_bytes=0, traffic=True)

@@ -1,53 +1,51 @@
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
-from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import structlog
 
-from loadmanager.adapters.http.security.tls import ClientTls
-from loadmanager.adapters.pulsar_admin import (
-    Access,
+from loadmanager.adapters.pulsar_admin.client import (
     AnswerRefused,
     PulsarAdmin,
     PulsarAdminError,
+    access_of,
     answer_of,
+    confidential,
 )
-from loadmanager.adapters.pulsar_admin.client import confidential
-from loadmanager.adapters.pulsar_admin.lookups import (
-    read_boundaries,
-    read_lookup,
-    read_partitions,
-)
-from loadmanager.adapters.pulsar_admin.oauth2 import ClientCredentials
+from loadmanager.adapters.pulsar_admin.lookups import read_boundaries, read_lookup, read_partitions
 from loadmanager.agent.agent import Agent
+from loadmanager.agent.lease_terms import BrokerLost, Displaced, MembershipEnded
 from loadmanager.agent.load_reports import Publisher
+from loadmanager.agent.registration import Membership, Registrar, deregister, register
+from loadmanager.agent.takeover import Takeover
 from loadmanager.attach.discovery import ClusterReader
 from loadmanager.attach.observation import Rules
 from loadmanager.common.context import Context
 from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.common.subscriptions import Subscriptions
+from loadmanager.common.task_groups import first_leaf, leaves, raise_if_cancelled
 from loadmanager.config import Config
+from loadmanager.core import znodes
 from loadmanager.core.bundle_traffic import SNAPSHOTS, BundleTraffic
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName, LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, parse_broker
 from loadmanager.core.lookup import LookupMode
+from loadmanager.core.orders import encode_owned
 from loadmanager.leader.election import Term
 from loadmanager.lookup.service import LookupService, OwnBundles
+from loadmanager.ports.broker import BrokerError
+from loadmanager.ports.coordination import CoordinationError, Disconnected, TooLarge
 from loadmanager.ports.lookup import NamespaceUnknown, Owner, Redirection, Unavailable
-from loadmanager.pulsar_sidecar.broker import PulsarBroker
-from loadmanager.pulsar_sidecar.observing_agent import ObservingAgent
-from loadmanager.pulsar_sidecar.term import PulsarTerm, balancer_of, log_restored
+from loadmanager.pulsar_sidecar.term import PulsarBroker, PulsarTerm, restore
 
 _RULES: Final = Rules(pinned=(SNAPSHOTS,))
-_NO_HANDOVERS: Final[Mapping[BundleId, BrokerId]] = MappingProxyType({})
+log = structlog.get_logger()
 
 
 class ObservedBundles:
@@ -55,7 +53,7 @@ class ObservedBundles:
 
     def __init__(self) -> None:
         self.changes = Subscriptions()
-        self.handovers = _NO_HANDOVERS
+        self.handovers: Mapping[BundleId, BrokerId] = {}
 
     def serves(self, _bundle: BundleId) -> bool:
         return True
@@ -78,7 +76,6 @@ class ObservedLookups(LookupService):
             return found
 
     async def partitions(self, topic: TopicName) -> int:
-        """Return the broker's number of partitions of a topic; raises as `boundaries`."""
         await self.boundaries(topic.namespace)
         with _as_refused(f"the partitions of {topic}"):
             return await read_partitions(self._broker.admin, self._broker.url, topic)
@@ -95,24 +92,17 @@ class ObservedLookups(LookupService):
         authoritative: bool,  # noqa: ARG002
     ) -> Owner | Redirection:
         bundle = await self.bundle_of(topic)
-        known = self.owner_if_known(topic)
-        return known if known is not None else await self._ask_broker(topic, bundle)
-
-    async def _ask_broker(self, topic: TopicName, bundle: BundleId) -> Owner:
+        if known := self.owner_if_known(topic):
+            return known
         with _as_refused(f"the owner of {topic}"):
             urls = await read_lookup(self._broker.admin, self._broker.url, topic)
             try:
                 broker = parse_broker(urlsplit(urls.http_url or urls.http_url_tls).netloc)
             except InvalidName as error:
                 raise Unavailable(f"the owner of {topic} has no address: {error}") from None
-        leader = self.leader
+        epoch = self.leader.epoch if self.leader else 0
         return Owner(
-            bundle=bundle,
-            broker=broker,
-            urls=urls,
-            listeners={},
-            fencing_token=0,
-            epoch=leader.epoch if leader else 0,
+            bundle=bundle, broker=broker, urls=urls, listeners={}, fencing_token=0, epoch=epoch
         )
 
 
@@ -121,15 +111,9 @@ def _as_refused(what: str) -> Iterator[None]:
     try:
         with answer_of(what):
             yield
-    except AnswerRefused as error:
-        if error.status == HTTPStatus.NOT_FOUND:
-            raise NamespaceUnknown(f"{what}: {error}") from None
-        raise Unavailable(f"{what}: {error}") from None
     except PulsarAdminError as error:
-        raise Unavailable(f"{what}: {error}") from None
-
-
-log = structlog.get_logger()
+        missing = isinstance(error, AnswerRefused) and error.status == HTTPStatus.NOT_FOUND
+        raise (NamespaceUnknown if missing else Unavailable)(f"{what}: {error}") from None
 
 
 @dataclass(slots=True)
@@ -148,10 +132,10 @@ class BesidePulsar:
         _settings: RuntimeSettings,
         _commands: asyncio.TaskGroup,
     ) -> tuple[Agent, OwnBundles]:
-        async def restore() -> None:
+        async def left() -> None:
             try:
                 reader = ClusterReader(self.broker.admin, self.broker.urls, with_isolation=False)
-                log_restored(await balancer_of(context).restore(reader))
+                await restore(context, reader)
             except LoadManagerError as error:
                 log.warning("pulsar.balancer.restore_failed", error=str(error))
 
@@ -159,12 +143,11 @@ class BesidePulsar:
             if self._term is not None:
                 await self._term.orders.settled()
 
-        member = ObservingAgent(context, self.broker, publisher, settled=settled, last_left=restore)
+        member = ObservingAgent(context, self.broker, publisher, settled=settled, last_left=left)
         return member, ObservedBundles()
 
     @property
     def answering(self) -> Callable[..., LookupService]:
-        """Make the service that answers from the observed owners, or else asks the broker."""
         return partial(ObservedLookups, self.broker)
 
     def stays(self, bundle: BundleId, /) -> bool:
@@ -177,36 +160,188 @@ class BesidePulsar:
 
 def make_pulsar_broker(config: Config) -> PulsarBroker:
     """Raises `TlsFilesUnusable`: a file cannot be read or does not fit the others."""
-    settings = config.pulsar
-    tls = None
-    if settings.ca_file or settings.certificate_file:
-        tls = ClientTls(
-            _path(settings.ca_file), _path(settings.certificate_file), _path(settings.key_file)
-        ).context
-    oauth2 = None
-    if settings.oauth2_key_file:
-        oauth2 = ClientCredentials(
-            key_file=Path(settings.oauth2_key_file),
-            issuer_url=settings.oauth2_issuer_url,
-            audience=settings.oauth2_audience,
-            scope=settings.oauth2_scope,
-        )
-    url = settings.admin_url or config.broker.http_url
+    url = config.pulsar.admin_url or config.broker.http_url
     itself = urlsplit(url).netloc
-    access = Access(
-        token_file=_path(settings.token_file),
-        oauth2=oauth2,
-        tls=tls,
-        # On this host a token is safe without TLS, whose certificate rarely names 127.0.0.1.
-        addresses={itself: itself} if confidential(url) else {},
-    )
-    return PulsarBroker(
-        PulsarAdmin(access),
-        url,
-        config.broker.id,
-        _RULES.why_stays,
-    )
+    # On this host a token is safe without TLS, whose certificate rarely names 127.0.0.1.
+    access = access_of(config.pulsar.model_dump(), {itself: itself} if confidential(url) else {})
+    return PulsarBroker(PulsarAdmin(access), url, config.broker.id, _RULES.why_stays)
 
 
-def _path(text: str) -> Path | None:
-    return Path(text) if text else None
+OWNED_EVERY_S: Final = 1.0  # Interval of requests for the bundles that the broker serves.
+# A broker without an answer for this time is deregistered, and takes no part in moves.
+LOST_AFTER_S: Final = 10.0
+# Time for the last sidecar's ``last_left``, which may wait for older brokers twice.
+LAST_LEFT_WITHIN_S: Final = 45.0
+_PAUSE_S: Final = 0.5
+_LOG_EVERY_S: Final = 60.0
+_READY_TIMEOUT_S: Final = 5.0
+
+
+@dataclass(slots=True, eq=False)
+class ObservingAgent:
+    """Keeps a broker registered, and its load report and owned list published, while it answers.
+
+    On leaving, ``settled`` is awaited first, so that moves under way come to an end, and
+    ``last_left`` after it if no other broker is registered.
+    """
+
+    context: Context
+    broker: PulsarBroker
+    publisher: Publisher
+    settled: Callable[[], Awaitable[None]]
+    last_left: Callable[[], Awaitable[None]]
+    _takeover: Takeover = field(init=False)
+    _registrar: Registrar = field(init=False)
+    _membership: Membership | None = None
+    _tokens: Mapping[BundleId, int] = field(default_factory=dict)
+    _leaving: bool = False
+    _why: str = "it is being registered"
+    _log_again_s: float = float("-inf")
+
+    def __post_init__(self) -> None:
+        context = self.context
+        self._takeover = Takeover(context.identity, context.coordination, context.clock)
+        self._registrar = Registrar(context)
+        context.metrics.broker_leased.set(0)
+
+    @property
+    def registered(self) -> bool:
+        return self._membership is not None
+
+    def unready(self) -> Iterator[str]:
+        if self._membership is None:
+            yield f"the broker is not registered: {self._why}"
+
+    async def run(self) -> None:
+        while not self._leaving:
+            try:
+                await self._one_membership()
+            except* Displaced as displaced:
+                self._ended(displaced)
+                try:
+                    await self._takeover.insist()
+                except CoordinationError as unread:  # The next registration finds out.
+                    log.debug("broker.takeover.read_failed", error=str(unread))
+            except* (CoordinationError, BrokerError, MembershipEnded) as ended:
+                self._ended(ended)
+            except* Exception as unexpected:  # noqa: BLE001 - no error ends the sidecar
+                for error in leaves(unexpected):
+                    self.context.unexpected.caught("membership", error)
+                self._ended(unexpected)
+            finally:
+                self._membership = None
+                self.context.metrics.broker_leased.set(0)
+            raise_if_cancelled()
+            await self.context.clock.sleep(_PAUSE_S)
+
+    def _ended(self, ended: BaseExceptionGroup[Exception]) -> None:
+        error = first_leaf(ended)
+        self._why = str(error) or type(error).__name__
+        now_s = self.context.clock.monotonic_s()
+        if self._membership is not None or now_s >= self._log_again_s:
+            self._log_again_s = now_s + _LOG_EVERY_S
+            log.warning("broker.membership.ended", why=self._why)
+
+    async def _one_membership(self) -> None:
+        context, registrar = self.context, self._registrar
+        await registrar.ready()
+        broker = context.identity.broker
+        mark_read, draining = self.publisher.sampler.intention.mark_read, znodes.draining(broker)
+        mark_read(await context.coordination.get(draining))
+        try:
+            await self.broker.health(_READY_TIMEOUT_S)
+            report = self.publisher.fitting(await self.publisher.sampler.sample())
+            owned = await self.broker.owned()
+        except BrokerError:
+            await registrar.take_back()
+            raise
+        membership, _ = await register(
+            context.coordination, context.identity, report, self._takeover
+        )
+        try:
+            self._tokens = {}
+            await self._publish_owned(owned)
+            self._membership = membership
+            context.metrics.broker_leased.set(1)
+            context.cluster_state.changes.notify()  # This sidecar may be eligible to lead now.
+            watch = context.coordination.watch(draining, mark_read)
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self.publisher.run(membership, report), name="reports")
+                    tasks.create_task(self._observe(), name="owned")
+                    await registrar.until_deleted(membership, lambda: self._leaving)
+                    raise MembershipEnded("the registration was deleted")
+            finally:
+                watch.close()
+        except* BrokerLost:
+            await registrar.give_up(membership)
+            raise
+        except* (CoordinationError, MembershipEnded, Displaced):
+            raise
+        except* Exception:
+            await registrar.give_up(membership)
+            raise
+
+    async def _observe(self) -> None:
+        """Raises `BrokerLost`: it has not answered, or has not been ready, for too long."""
+        clock = self.context.clock
+        answered_s = clock.monotonic_s()
+        while True:
+            await clock.sleep(OWNED_EVERY_S)
+            try:
+                await self.broker.health(_READY_TIMEOUT_S)
+                owned = await self.broker.owned()
+            except BrokerError as error:
+                if clock.monotonic_s() - answered_s >= LOST_AFTER_S:
+                    raise BrokerLost(f"no answer for {LOST_AFTER_S:g} s: {error}") from error
+                continue
+            answered_s = clock.monotonic_s()
+            try:
+                await self._publish_owned(owned)
+            except Disconnected as error:
+                log.debug("broker.owned_list.write_failed", error=str(error))
+
+    async def drain(self) -> None:
+        """Return at once: the broker continues without its sidecar, and keeps its bundles."""
+
+    async def leave(self, within_s: float) -> None:
+        """Deregister within ``within_s``; if no other broker is registered, await ``last_left``."""
+        self._leaving = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s / 2):
+                await self.settled()
+        coordination = self.context.coordination
+        try:
+            async with asyncio.timeout(within_s):
+                if self._membership is not None:
+                    await deregister(coordination, self._membership)
+                last = not await coordination.children(znodes.BROKERS)
+            if last:
+                async with asyncio.timeout(LAST_LEFT_WITHIN_S):
+                    await self.last_left()
+        except TimeoutError:
+            log.warning("sidecar.shutdown.timed_out")
+        except CoordinationError as error:
+            log.warning("broker.deregistration.failed", why=str(error))
+
+    async def serving_ended(self) -> None:
+        """Return at once: the broker serves under Pulsar's locks, none of which is held here."""
+
+    async def _publish_owned(self, owned: Collection[BundleId]) -> None:
+        """Write the owned list if it changed; after a lost reply the next call writes it again.
+
+        A bundle's fencing token is the zxid of its first listing. If two brokers list it for a
+        moment, the later listing counts. Raises `CoordinationError`: it may not have been written.
+        """
+        if self._tokens.keys() == set(owned):
+            return
+        broker = self.context.identity.broker
+        tokens = {bundle: self._tokens.get(bundle) for bundle in sorted(owned)}
+        try:
+            stat = await self.context.coordination.set(znodes.owned(broker), encode_owned(tokens))
+        except TooLarge as error:
+            self.context.oversized.refused("owned", broker, error)
+            return
+        self._tokens = {
+            bundle: stat.mzxid if token is None else token for bundle, token in tokens.items()
+        }

@@ -1,34 +1,252 @@
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from time import monotonic
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
+from urllib.parse import urlsplit
 
 import structlog
 
-from loadmanager.adapters.pulsar_admin import Unanswered
-from loadmanager.attach.discovery import ClusterReader, PulsarCluster
-from loadmanager.attach.mandate import Elected
+from loadmanager.adapters.host.neighbours import SEARCH_EVERY_S, listener_on
+from loadmanager.adapters.pulsar_admin.client import (
+    AnswerRefused,
+    PulsarAdmin,
+    PulsarAdminError,
+    Unanswered,
+    answer_of,
+)
+from loadmanager.adapters.pulsar_admin.lookups import (
+    read_anti_affinity_group,
+    read_boundaries,
+    read_failure_domains,
+    read_isolation,
+    read_own_urls,
+    read_owned,
+    read_readiness,
+    read_topics,
+)
+from loadmanager.adapters.pulsar_admin.moves import BrokerQueries
+from loadmanager.attach.discovery import (
+    MANAGER,
+    ClusterReader,
+    PulsarCluster,
+    addresses,
+    locate,
+    manager_of,
+    prefer_tls,
+    read_brokers,
+    read_runtime,
+    read_version,
+)
 from loadmanager.attach.observation import topic_loads
-from loadmanager.attach.orders import PulsarOrders, ordered_cut
-from loadmanager.attach.pulsar_balancer import PulsarBalancer, switched_on
+from loadmanager.attach.observer import name_in
+from loadmanager.attach.orders import Elected, PulsarOrders, ordered_cut
 from loadmanager.attach.sampling import LONGEST_REPEATED_S, REPEATED, BrokerSample, Sampler
-from loadmanager.attach.state import SharedState
+from loadmanager.attach.state import PulsarBalancer, SharedState, switched_on
 from loadmanager.common.cluster_owners import Holding
 from loadmanager.common.cluster_state import ClusterState
 from loadmanager.common.context import Context
+from loadmanager.common.documents import Documents
 from loadmanager.common.subscriptions import Subscriptions
-from loadmanager.core.errors import LoadManagerError
-from loadmanager.core.ids import BrokerId, BundleId, range_of
+from loadmanager.core import znodes
+from loadmanager.core.bundle_traffic import BundleTraffic, topics_in
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.errors import LoadManagerError, MalformedContent
+from loadmanager.core.fields import to_json
+from loadmanager.core.ids import (
+    BrokerId,
+    BundleId,
+    Namespace,
+    TopicName,
+    belongs_to_a_broker,
+    namespace_of,
+    range_of,
+)
+from loadmanager.core.load import BrokerUrls
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.rate_splits import evenest_cut
+from loadmanager.core.rates import Rates
+from loadmanager.core.wire.policies import (
+    decode_anti_affinity,
+    encode_boundaries,
+    with_anti_affinity,
+)
 from loadmanager.leader.election import Deposed, Term
+from loadmanager.ports.broker import BrokerRefused, BrokerStats, BrokerUnreachable
 from loadmanager.ports.host import Clock
-from loadmanager.pulsar_sidecar.broker import PulsarBroker
-from loadmanager.pulsar_sidecar.importer import Importer
 
+log = structlog.get_logger()
+
+FIRST_WINDOW_S: Final = 1.0  # Window of the first sample, without which a broker would look idle.
+_KNOWN_FOR_S: Final = 60.0
+
+
+@dataclass(slots=True)
+class PulsarBroker:
+    """One Pulsar broker, as a `BrokerControl` that refuses all commands.
+
+    ``stays`` returns why a bundle never moves; such bundles are left out of the statistics, so that
+    no leader moves them. ``cluster`` is "" until the broker has answered. ``claims`` is whether
+    moves need a claim at their target, as with the modular load manager.
+    """
+
+    admin: PulsarAdmin
+    url: str
+    name: BrokerId
+    stays: Callable[[BundleId, BundleTraffic], str]
+    cluster: str = ""
+    claims: bool = True
+    _owned: Sized = ()
+    _settings: Mapping[str, str] = field(default_factory=dict)
+    _urls: BrokerUrls | None = None
+    _version: str = ""
+    _known_until_s: float = float("-inf")
+    _missing: str = ""
+    _sample: BrokerSample | None = None
+    _process_id: int | None = None
+    _look_again_s: float = float("-inf")
+    _sampler: Sampler = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._sampler = Sampler(self.admin, self.address)
+
+    async def close(self) -> None:
+        await self.admin.close()
+
+    async def health(self, timeout_s: float) -> None:
+        with _as_broker_error():
+            try:
+                async with asyncio.timeout(timeout_s):
+                    why = await read_readiness(self.admin, self.url, self.url)
+            except TimeoutError:
+                raise Unanswered(f"{self.url}: not ready within {timeout_s:g} s") from None
+        if why:
+            raise BrokerRefused(why)
+
+    async def owned(self) -> tuple[BundleId, ...]:
+        with _as_broker_error():
+            await self._know()
+            before, self._owned = self._owned, ()
+            found = await read_owned(self.admin, self.url, self.cluster, self.name, before)
+            self._owned = found
+            return tuple(found)
+
+    async def stats(self) -> BrokerStats:
+        """Return the traffic of each bundle that may move, since the last call."""
+        with _as_broker_error():
+            await self._know()
+            begins = self._sample is None
+            sample = await self._read()
+            if sample is None and begins:
+                await asyncio.sleep(FIRST_WINDOW_S)
+                sample = await self._read()
+        if sample is None:
+            raise BrokerUnreachable(self._missing)
+        self._sample = sample
+        return BrokerStats(
+            window_s=sample.window_s,
+            bundles={
+                bundle: traffic.stats()
+                for bundle, traffic in sample.bundles.items()
+                if not self.stays(bundle, traffic)
+            },
+            version=self._version,
+            process_id=await self._process(),
+            urls=self._urls,
+        )
+
+    async def _process(self) -> int | None:
+        """Return the id of the process that listens on the broker's port, None if unknown.
+
+        Without it, a sidecar in a container beside the broker's would measure itself. The search is
+        slow, so it runs in a thread.
+        """
+        now_s = monotonic()
+        if self._process_ended() or now_s >= self._look_again_s:
+            self._look_again_s = now_s + SEARCH_EVERY_S
+            parts = urlsplit(self.url)
+            port = parts.port or (443 if parts.scheme == "https" else 80)
+            found = await asyncio.to_thread(listener_on, port)
+            self._process_id = None if found is None else found.process_id
+        return self._process_id
+
+    def _process_ended(self) -> bool:
+        return self._process_id is not None and not Path("/proc", str(self._process_id)).exists()
+
+    async def topics(self, bundle: BundleId) -> Mapping[TopicName, Rates]:
+        if self._sample is None or bundle not in self._sample.bundles:
+            raise BrokerRefused(f"{self.name} did not serve {bundle} when it was last read")
+        rates = self._sample.topics
+        return {topic: rates[name] for name, topic, _ in topics_in(bundle, rates)}
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        others = (one for one in sorted(self.admin.known) if one != self.name)
+        return (self.url, *(self.admin.reachable(self.address(BrokerId(one))) for one in others))
+
+    def address(self, broker: BrokerId) -> str:
+        return self.url if broker == self.name else addresses(self.url)(broker)
+
+    async def topic_of(self, bundle: BundleId) -> TopicName | None:
+        """Return one that a lookup finds, though it may not exist. Raises `PulsarAdminError`."""
+        return next(iter(await read_topics(self.admin, self.url, bundle)), name_in(bundle))
+
+    async def _read(self) -> BrokerSample | None:
+        settings = {self.name: self._settings}
+        alone = PulsarCluster(name=self.cluster, brokers=(self.name,), settings=settings)
+        samples, missing = await self._sampler.sample(alone)
+        self._missing = missing.get(self.name, "")
+        return samples.get(self.name)
+
+    async def _know(self) -> None:
+        """Read the settings, and the brokers that redirects may name, once a minute."""
+        if monotonic() < self._known_until_s:
+            return
+        runtime = self._settings = await read_runtime(self.admin, self.url)
+        self.claims = manager_of(runtime.get(MANAGER, "")) != "extensible"
+        self.cluster = runtime["clusterName"]
+        self._version = await read_version(self.admin, self.url)
+        brokers = await read_brokers(self.admin, self.url, self.cluster)
+        if self.name not in brokers:
+            raise BrokerRefused(
+                f"{self.url}: [broker] id {self.name} is no active broker of {self.cluster}; "
+                f"expected one of {', '.join(brokers[:8])}"
+            )
+        self.admin.known = set(brokers)
+        prefer_tls(self.admin, self.url, runtime)
+        if self.admin.access.secret or self.admin.encrypts:
+            others = {*brokers} - {self.name} - self.admin.reached.keys()
+            await locate(self.admin, self.url, sorted(others))
+        try:
+            self._urls = await read_own_urls(self.admin, self.url, self.name)
+        except AnswerRefused as error:
+            log.debug("broker.urls.read_failed", error=str(error))
+        self._known_until_s = monotonic() + _KNOWN_FOR_S
+
+    async def renew_lease(self, *_: object, **__: object) -> NoReturn:
+        """Refuse: the broker serves under Pulsar's own locks, without leases."""
+        raise BrokerRefused(f"{self.name} owns its bundles by itself and obeys no agent")
+
+    load = renew_lease
+    unload = renew_lease
+
+
+@contextmanager
+def _as_broker_error() -> Iterator[None]:
+    try:
+        with answer_of("the broker"):
+            yield
+    except Unanswered as error:
+        raise BrokerUnreachable(str(error)) from error
+    except PulsarAdminError as error:
+        raise BrokerRefused(str(error)) from error
+
+
+# The longest time for which an owner found by a move overrides a list that differs.
 FOUND_FOR_S: Final = 5.0
-"""The longest time for which an owner found by a move overrides a list that differs."""
 
 
 class _Found(NamedTuple):
@@ -109,8 +327,7 @@ class ObservedOwners:
         return older and bundle in self._owners
 
 
-WINDOW_S: Final = 5.0
-"""Window in which the traffic of topics is counted to find a cut."""
+WINDOW_S: Final = 5.0  # Window in which the traffic of topics is counted to find a cut.
 
 
 async def find_cut(
@@ -148,17 +365,13 @@ async def _read(broker: PulsarBroker, owner: BrokerId) -> BrokerSample:
             raise Unanswered(missing.get(owner, f"{owner} does not say what its topics carry"))
 
 
-log = structlog.get_logger()
-
+# Interval of checks that Pulsar's own balancer is still off, and of imports.
 CHECK_EVERY_S: Final = 5.0
-"""Interval of checks that Pulsar's own balancer is still off."""
-
-SETTLE_S: Final = 10.0
-"""Time within which brokers must apply a dynamic setting."""
+SETTLE_S: Final = 10.0  # Time within which brokers must apply a dynamic setting.
 
 
 class PulsarTerm:
-    """See `ForeignTerm`; ``broker`` answers the requests about the cluster."""
+    """See `ForeignTerm`."""
 
     def __init__(self, context: Context, term: Term, broker: PulsarBroker, cluster: str) -> None:
         self._context = context
@@ -168,15 +381,13 @@ class PulsarTerm:
         self._reader = ClusterReader(broker.admin, broker.urls, with_isolation=False)
         self._importer = Importer(context, broker, cluster)
         self._held = "it is not known yet whether Pulsar's own balancer is off"
-        self.owners = ObservedOwners(context.cluster_state, context.clock)
+        self.owners = owners = ObservedOwners(context.cluster_state, context.clock)
         self.orders = PulsarOrders(
-            broker.admin,
-            broker.address,
-            broker.cluster,
+            BrokerQueries(broker.admin, broker.address, broker.cluster, lambda: owners.brokers),
             claims=broker.claims,
-            owners=self.owners,
+            owners=owners,
             topic_of=broker.topic_of,
-            disputed=self.owners.disputed,
+            disputed=owners.disputed,
             mandate=self._mandate,
             failed=self._failed,
             cut_of=partial(find_cut, broker),
@@ -213,18 +424,14 @@ class PulsarTerm:
             await self._context.clock.sleep(CHECK_EVERY_S)
 
     async def _check_balancer(self, *, wanted: bool, off: bool) -> bool:
-        """Switch Pulsar's balancer off, or restore it; return whether this term switched it off.
-
-        Raises `LoadManagerError`: it is not certain that the balancer is off; `Deposed`: another
-        sidecar leads.
-        """
+        """Switch Pulsar's balancer off, or restore it; return whether this term switched it off."""
         if why := await self._mandate.confirm():
             self._hold(why)
             return off
         if not wanted:
             self._hold("balancing is off")
             if await self._pulsar_balancer.state.read() is not None:
-                log_restored(await self._pulsar_balancer.restore(self._reader))
+                await restore(self._context, self._reader)
             return False
         if not off:
             cluster = await self._reader.read()
@@ -246,14 +453,125 @@ class PulsarTerm:
             (log.warning if why else log.info)("balancing.moves.held", why=why)
 
 
-def balancer_of(context: Context) -> PulsarBalancer:
-    return PulsarBalancer(
-        SharedState(context.coordination),
-        settle_s=SETTLE_S,
-        otherwise="delete that override, so that the leader finds what Pulsar is to have later",
-    )
-
-
-def log_restored(done: tuple[str, ...]) -> None:
-    for line in done:
+async def restore(context: Context, reader: ClusterReader) -> None:
+    for line in await balancer_of(context).restore(reader):
         log.info("pulsar.balancer.restored", setting=line)
+
+
+def balancer_of(context: Context) -> PulsarBalancer:
+    otherwise = "delete that override, so that the leader finds what Pulsar is to have later"
+    return PulsarBalancer(SharedState(context.coordination), settle_s=SETTLE_S, otherwise=otherwise)
+
+
+POLICIES_EVERY_S: Final = 30.0
+GROUPS_EVERY_S: Final = 300.0
+_LEAST_PAUSE_S: Final = 1.0
+_PARALLEL: Final = 8
+_LOG_EVERY_S: Final = 60.0
+
+
+@dataclass(slots=True, eq=False)
+class Importer:
+    """The leader's copy of Pulsar's bundles, groups, policies and domains in loadmanager's nodes.
+
+    The boundaries of a namespace are read again when a broker lists a bundle that is not in them,
+    as after a split or for a new namespace: it is copied once a broker serves one of its bundles.
+    ``cluster`` is the name of the cluster in loadmanager's configuration, which the copies of
+    isolation policies and failure domains are stored under.
+    """
+
+    context: Context
+    broker: PulsarBroker
+    cluster: str
+    _documents: Documents = field(init=False)
+    _policies_due_s: float = field(default=float("-inf"), init=False)
+    _group_due_s: dict[Namespace, float] = field(default_factory=dict, init=False)
+    _log_again_s: float = field(default=float("-inf"), init=False)
+
+    def __post_init__(self) -> None:
+        self._documents = Documents(self.context.coordination)
+
+    async def run(self) -> None:
+        """Import until cancelled; errors are logged, and leave the existing copies unchanged."""
+        clock, changes = self.context.clock, self.context.cluster_state.owner_changes
+        while True:
+            try:
+                with answer_of(self.broker.url):
+                    await self.import_due()
+            except LoadManagerError as error:
+                now_s = clock.monotonic_s()
+                if now_s >= self._log_again_s:
+                    self._log_again_s = now_s + _LOG_EVERY_S
+                    log.warning("pulsar.import.failed", why=str(error) or type(error).__name__)
+            await clock.sleep(_LEAST_PAUSE_S)
+            await changes.wait(CHECK_EVERY_S)
+
+    async def import_due(self) -> None:
+        now_s, failed = self.context.clock.monotonic_s(), list[BaseException]()
+        if now_s >= self._policies_due_s:
+            try:
+                await self._import_policies()
+                self._policies_due_s = now_s + POLICIES_EVERY_S
+            except LoadManagerError as error:
+                failed.append(error)  # Boundaries are imported nevertheless.
+        listed = list(self.context.cluster_state.owners)
+        stale = await self._unknown(listed)
+        for name in {namespace_of(one) for one in listed if not belongs_to_a_broker(one)}:
+            self._group_due_s.setdefault(name, float("-inf"))
+        due = stale | {name for name, at_s in self._group_due_s.items() if at_s <= now_s}
+        parallel = asyncio.Semaphore(_PARALLEL)
+
+        async def bounded(namespace: Namespace) -> None:
+            async with parallel:
+                if await self._import(namespace):
+                    self._group_due_s[namespace] = now_s + GROUPS_EVERY_S
+                else:
+                    self._group_due_s.pop(namespace, None)
+
+        ended = await asyncio.gather(*map(bounded, sorted(due)), return_exceptions=True)
+        for one in (*failed, *ended):
+            if one is not None:
+                raise one
+
+    async def _unknown(self, bundles: Iterable[BundleId]) -> set[Namespace]:
+        found: set[Namespace] = set()
+        for bundle in bundles:
+            namespace = namespace_of(bundle)
+            if namespace not in found and not belongs_to_a_broker(bundle):
+                boundaries = None
+                with suppress(MalformedContent):
+                    boundaries = await self.context.cluster_state.boundaries(namespace)
+                if boundaries is None or bundle not in boundaries:
+                    found.add(namespace)
+        return found
+
+    async def _import(self, namespace: Namespace) -> bool:
+        admin, url, path = self.broker.admin, self.broker.url, znodes.local_policies(namespace)
+        found = await read_boundaries(admin, url, namespace)
+        if found is None:
+            return False  # It was deleted; brokers will stop listing its bundles.
+        group = await read_anti_affinity_group(admin, url, namespace)
+        await self._documents.change(path, partial(_entered, path, found, group))
+        await self.context.cluster_state.reread_boundaries(namespace)
+        return True
+
+    async def _write(self, path: str, data: bytes | None) -> None:
+        await self._documents.change(path, lambda _: data)
+
+    async def _import_policies(self) -> None:
+        asked = (self.broker.admin, self.broker.url, self.broker.cluster)
+        isolation, _ = await read_isolation(*asked)
+        await self._write(znodes.isolation_policies(self.cluster), isolation.encode())
+        folder, domains = znodes.failure_domains(self.cluster), await read_failure_domains(*asked)
+        for name in sorted({*domains, *await self._documents.names(folder)}):
+            content = to_json(domains[name]) if name in domains else None
+            await self._write(f"{folder}/{name}", content)
+
+
+def _entered(path: str, found: Boundaries, group: str, data: bytes | None) -> bytes:
+    try:
+        if data and decode_anti_affinity(path, data) == group:
+            return encode_boundaries(found, data)
+        return with_anti_affinity(path, encode_boundaries(found, data), group)
+    except MalformedContent:
+        return with_anti_affinity(path, encode_boundaries(found), group)

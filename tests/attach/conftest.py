@@ -33,10 +33,9 @@ def brief_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look for less long, and more often, where a bundle went: a fake broker moves it at once."""
     brief = partial(BundleMover, look_s=0.2)
     monkeypatch.setattr("loadmanager.attach.orders.BundleMover", brief)
-    monkeypatch.setattr("loadmanager.adapters.pulsar_admin.move_order._PAUSE_S", 0.02)
+    monkeypatch.setattr("loadmanager.adapters.pulsar_admin.moves._PAUSE_S", 0.02)
     monkeypatch.setattr("loadmanager.adapters.pulsar_admin.moves._SPLIT_LOOK_S", 0.2)
-    monkeypatch.setattr("loadmanager.adapters.pulsar_admin.moves._SPLIT_PAUSE_S", 0.02)
-    monkeypatch.setattr("loadmanager.attach.pulsar_balancer._PAUSE_S", 0.02)
+    monkeypatch.setattr("loadmanager.attach.state._PAUSE_S", 0.02)
 
 
 @pytest.fixture

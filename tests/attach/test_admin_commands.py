@@ -7,10 +7,10 @@ import pytest
 from click.testing import CliRunner
 from fake_pulsar import EXTENSIBLE, FakePulsar
 
-from loadmanager.attach.admin_commands import commands
 from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.observation import Observation
 from loadmanager.attach.sampling import BrokerSample
+from loadmanager.attach.screen import commands
 from loadmanager.attach.tasks import Proposal
 from loadmanager.cli import main
 from loadmanager.core.bundle_task import TaskKind

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from fake_pulsar import FakePulsar
 from prometheus_client.parser import text_string_to_metric_families
 
-from loadmanager.attach.pulsar_balancer import SHEDDING
+from loadmanager.attach.state import SHEDDING
 from loadmanager.cli import attach_page, main
 
 BALANCING = "/admin/v2/loadmanager/balancing"

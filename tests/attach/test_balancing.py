@@ -17,9 +17,9 @@ from attach_process import AttachProcess, attached
 from click.testing import CliRunner, Result
 from fake_pulsar import FakeBroker, FakePulsar, answer, metrics, running
 
-from loadmanager.attach.dispatching import ACTIVE_WINDOWS, SampledOwners
-from loadmanager.attach.pulsar_balancer import SHEDDING, SWITCHES
+from loadmanager.attach.orders import ACTIVE_WINDOWS, SampledOwners
 from loadmanager.attach.sampling import BrokerSample
+from loadmanager.attach.state import SHEDDING, SWITCHES
 from loadmanager.cli import main
 from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.bundles import Boundaries

@@ -9,20 +9,19 @@ from aiohttp import web
 from fake_pulsar import FakePulsar, lies_in
 
 from loadmanager.adapters.host.neighbours import Listener
-from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
+from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
 from loadmanager.attach.observation import Rules
 from loadmanager.core.ids import BrokerId, parse_bundle
 from loadmanager.core.orders import SplitOrder
 from loadmanager.ports.broker import BrokerRefused
-from loadmanager.pulsar_sidecar.broker import PulsarBroker
-from loadmanager.pulsar_sidecar.term import find_cut
+from loadmanager.pulsar_sidecar.term import PulsarBroker, find_cut
 
 
 @pytest.fixture
 async def broker(
     pulsar: FakePulsar, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[PulsarBroker]:
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.broker.FIRST_WINDOW_S", 0.1)
+    monkeypatch.setattr("loadmanager.pulsar_sidecar.term.FIRST_WINDOW_S", 0.1)
     admin = PulsarAdmin(Access(), known={one.name for one in pulsar.brokers})
     one = PulsarBroker(admin, pulsar.url, BrokerId(pulsar.brokers[0].name), Rules().why_stays)
     yield one
@@ -44,7 +43,7 @@ async def test_one_that_ended_is_looked_for_anew_and_a_living_one_rarely(
         asked.append(port)
         return next(answers, None)
 
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.broker.listener_on", listener_on)
+    monkeypatch.setattr("loadmanager.pulsar_sidecar.term.listener_on", listener_on)
     found = [(await broker.stats()).process_id for _ in range(4)]
     assert found == [2**22 + 1, os.getpid(), os.getpid(), os.getpid()]
     assert asked == [int(broker.url.rpartition(":")[2])] * 2
@@ -53,7 +52,7 @@ async def test_one_that_ended_is_looked_for_anew_and_a_living_one_rarely(
 async def test_it_is_unknown_where_nobody_is_seen_to_listen(
     broker: PulsarBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.broker.listener_on", lambda _: None)
+    monkeypatch.setattr("loadmanager.pulsar_sidecar.term.listener_on", lambda _: None)
     assert (await broker.stats()).process_id is None
 
 

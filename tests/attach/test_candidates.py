@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from fake_pulsar import FakePulsar
 from kazoo.client import KazooClient
 
-from loadmanager.attach.pulsar_balancer import SWITCHES
+from loadmanager.attach.state import SWITCHES
 from loadmanager.cli import main
 
 pytestmark = pytest.mark.zookeeper

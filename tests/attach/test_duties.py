@@ -12,7 +12,7 @@ from attach_process import attached
 from click.testing import CliRunner
 from fake_pulsar import FakeBroker, FakePulsar, running
 
-from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
+from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
 from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.observation import Observation, Rules, observe
 from loadmanager.attach.observer import Observer

@@ -15,14 +15,22 @@ from attach_process import AttachProcess, attached, event, free_port
 from click.testing import CliRunner
 from fake_pulsar import FakePulsar
 
-from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
+from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
 from loadmanager.adapters.pulsar_admin.moves import BundleMover
 from loadmanager.attach.balancing import Balancer
 from loadmanager.attach.discovery import ClusterReader
-from loadmanager.attach.held_brokers import NOT_SERVED_S, Changes, HeldTargets
 from loadmanager.attach.observation import Observation, Rules
-from loadmanager.attach.pulsar_balancer import PulsarBalancer
-from loadmanager.attach.state import Part, State, StateUnusable, StoredBudget, state_file
+from loadmanager.attach.state import (
+    NOT_SERVED_S,
+    Changes,
+    HeldTargets,
+    Part,
+    PulsarBalancer,
+    State,
+    StateUnusable,
+    StoredBudget,
+    state_file,
+)
 from loadmanager.attach.strategy import GreedyRate
 from loadmanager.cli import main
 from loadmanager.core.bundle_task import BundleTask
@@ -258,7 +266,7 @@ async def test_a_broker_that_restarts_again_is_left_out_while_others_move(
 async def test_a_bundle_whose_unload_is_stuck_and_its_target_are_left_out(
     pulsar: FakePulsar, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadmanager.adapters.pulsar_admin.move_order._WATCH_S", 0.02)
+    monkeypatch.setattr("loadmanager.adapters.pulsar_admin.moves._WATCH_S", 0.02)
     brief = partial(BundleMover, look_s=0.2, stuck_s=0.1)
     monkeypatch.setattr("loadmanager.attach.orders.BundleMover", brief)
     pulsar.unload_s = 3600.0

@@ -8,11 +8,15 @@ import pytest
 from click.testing import CliRunner
 from fake_pulsar import CONFIGURATION, FakeBroker, FakePulsar, running
 
-from loadmanager.adapters.pulsar_admin import Access, NotPulsar, PulsarAdmin, PulsarAdminError
+from loadmanager.adapters.pulsar_admin.client import (
+    Access,
+    NotPulsar,
+    PulsarAdmin,
+    PulsarAdminError,
+)
 from loadmanager.attach import discovery
 from loadmanager.attach.discovery import ClusterReader
-from loadmanager.attach.pulsar_balancer import SHEDDING, SWITCHES, PulsarBalancer
-from loadmanager.attach.state import state_file
+from loadmanager.attach.state import SHEDDING, SWITCHES, PulsarBalancer, state_file
 from loadmanager.cli import main
 from loadmanager.core.ids import BrokerId
 

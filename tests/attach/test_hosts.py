@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 from fake_pulsar import FakePulsar
 
-from loadmanager.attach.hosts import HostFigures, Hosts
+from loadmanager.attach.sampling import HostFigures, Hosts
 from loadmanager.cli import main
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import ResourceUsage

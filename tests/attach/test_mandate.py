@@ -9,13 +9,19 @@ from coordination_worlds import connected
 from fake_pulsar import FakePulsar
 from waiting import eventually
 
-from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
+from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
 from loadmanager.attach.balancing import Balancer
 from loadmanager.attach.discovery import ClusterReader
-from loadmanager.attach.mandate import Elected, withdrawn
 from loadmanager.attach.observation import Observation, Rules
-from loadmanager.attach.pulsar_balancer import SWITCHES, PulsarBalancer
-from loadmanager.attach.state import Part, PriorSettings, SharedState, StateUnusable
+from loadmanager.attach.orders import Elected, withdrawn
+from loadmanager.attach.state import (
+    SWITCHES,
+    Part,
+    PriorSettings,
+    PulsarBalancer,
+    SharedState,
+    StateUnusable,
+)
 from loadmanager.core import znodes
 from loadmanager.core.bundle_task import BundleTask, TaskState
 from loadmanager.core.move_limits import MoveBudget, MoveLimits

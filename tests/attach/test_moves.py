@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 from time import monotonic
 
 import pytest
@@ -10,10 +11,8 @@ from aiohttp import web
 from fake_pulsar import EXTENSIBLE, FakePulsar, Handler, refused, release
 from waiting import eventually
 
-from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin, RightMissing
-from loadmanager.adapters.pulsar_admin.move_order import Move
-from loadmanager.adapters.pulsar_admin.moves import PAUSE_RATIO, BundleMover
-from loadmanager.adapters.pulsar_admin.ownership import BrokerQueries
+from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin, RightMissing
+from loadmanager.adapters.pulsar_admin.moves import PAUSE_RATIO, BrokerQueries, BundleMover, Move
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle, parse_full_topic
 
 
@@ -311,8 +310,8 @@ def moved(request: web.Request) -> str:
 
 @pytest.fixture
 def brief_watches(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("move_order._WATCH_S", "moves._STUCK_LOOK_S", "moves._LOOK_AGAIN_S"):
-        monkeypatch.setattr(f"loadmanager.adapters.pulsar_admin.{name}", 0.02)
+    for name in ("_WATCH_S", "_STUCK_LOOK_S", "_PAUSE_S"):
+        monkeypatch.setattr(f"loadmanager.adapters.pulsar_admin.moves.{name}", 0.02)
 
 
 @pytest.mark.usefixtures("brief_watches")
@@ -374,6 +373,29 @@ async def test_an_unload_that_does_not_end_is_stuck_and_its_bundle_claimed_when_
     assert wanted.bundle in pulsar.brokers[1].owned
     pulsar.unload_s = 0.0
     assert (await moves.move(other)).state == "serving"
+
+
+@pytest.mark.usefixtures("brief_watches")
+async def test_a_stuck_bundle_is_left_out_for_as_long_as_its_source_lists_it(
+    pulsar: FakePulsar, admin: PulsarAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadmanager.adapters.pulsar_admin.moves.STUCK_FOLLOWED_S", 0.05)
+    wanted, (source, target, _) = move(pulsar), pulsar.brokers
+    pulsar.unload_s = 3600.0
+    moves = mover(admin, pulsar)
+    moves.stuck_s = 0.0
+    assert (await moves.move(wanted)).state == "stuck"
+    path = f"/admin/v2/brokers/research/{source.name}/ownedNamespaces"
+    for status in (200, 401, 200):  # Also where a right is missing for a while.
+        if status != 200:
+            source.refuses(path, status, "expired")
+        asked: list[str] = []
+        source.asked = asked
+        await eventually(partial(more_than, asked, 8))
+        source.instead.pop(path, None)
+        assert list(moves.stuck) == [wanted.bundle]
+    pulsar.hand_over(wanted.bundle, target)
+    await eventually(lambda: not moves.stuck)
 
 
 @pytest.mark.usefixtures("brief_watches")
@@ -464,6 +486,10 @@ async def test_topics_that_load_when_they_are_looked_up_are_served(
     outcome = await moves.move(wanted)
     assert (outcome.state, outcome.pause) == ("serving", None)
     assert target.owned == [wanted.bundle]
+
+
+def more_than(asked: list[str], count: int) -> bool:
+    return len(asked) > count
 
 
 def watched(wanted: Move) -> Move:

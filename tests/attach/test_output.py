@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from loadmanager.attach.discovery import PulsarCluster
-from loadmanager.attach.hosts import HostFigures
 from loadmanager.attach.observation import Observation
-from loadmanager.attach.sampling import BrokerSample
+from loadmanager.attach.sampling import BrokerSample, HostFigures
 from loadmanager.attach.screen import columns, summary
 from loadmanager.attach.tasks import LastHour, short_line
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind, TaskState

@@ -12,13 +12,12 @@ import pytest
 from aiohttp import web
 from fake_pulsar import EXTENSIBLE, FakeBroker, FakePulsar, running
 
-from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
+from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
 from loadmanager.attach.balancing import Balancer, Stopped
 from loadmanager.attach.discovery import ClusterReader
 from loadmanager.attach.observation import Observation, Rules
-from loadmanager.attach.placing import MOST_BUNDLES, holds_policies, name_in
-from loadmanager.attach.pulsar_balancer import PulsarBalancer
-from loadmanager.attach.state import StateFile
+from loadmanager.attach.observer import MOST_BUNDLES, holds_policies, name_in
+from loadmanager.attach.state import PulsarBalancer, StateFile
 from loadmanager.attach.tasks import line
 from loadmanager.core.bundle_task import BundleTask, TaskKind, TaskState
 from loadmanager.core.bundle_traffic import CHANGE_EVENTS

@@ -14,7 +14,7 @@ from aiohttp.test_utils import TestServer
 from fake_pulsar import FakePulsar, lies_in
 from tls_files import Files
 
-from loadmanager.adapters.pulsar_admin import (
+from loadmanager.adapters.pulsar_admin.client import (
     Access,
     AnswerRefused,
     NotPulsar,

@@ -9,16 +9,19 @@ import pytest
 from aiohttp import web
 from fake_pulsar import CONFIGURATION, FakePulsar, refused
 
-from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin, RightMissing
+from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin, RightMissing
 from loadmanager.attach.discovery import ClusterReader
-from loadmanager.attach.pulsar_balancer import (
+from loadmanager.attach.state import (
     SHEDDING,
     SWITCHES,
     BalancerNotOff,
+    PriorSettings,
     PulsarBalancer,
+    StateFile,
+    StateUnusable,
+    locked_state,
     switched_on,
 )
-from loadmanager.attach.state import PriorSettings, StateFile, StateUnusable, locked_state
 
 SPLITS = "loadBalancerAutoBundleSplitEnabled"
 

@@ -12,11 +12,9 @@ from fake_pulsar import FakePulsar, answer
 from waiting import eventually
 
 from loadmanager.adapters.clock import SystemClock
-from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin, RightMissing
-from loadmanager.adapters.pulsar_admin.move_order import Outcome
-from loadmanager.attach.dispatching import SampledOwners
-from loadmanager.attach.mandate import Mandate
-from loadmanager.attach.orders import CUT_AT, CUT_EVENLY, PulsarOrders
+from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin, RightMissing
+from loadmanager.adapters.pulsar_admin.moves import CUT_AT, BrokerQueries, Outcome
+from loadmanager.attach.orders import CUT_EVENLY, Mandate, PulsarOrders, SampledOwners
 from loadmanager.attach.sampling import BrokerSample
 from loadmanager.common.runtime_settings import TaskBounds
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind
@@ -118,9 +116,7 @@ async def term(pulsar: FakePulsar) -> AsyncIterator[Term]:
     told: list[BundleTask] = []
     errors: list[BaseException] = []
     orders = PulsarOrders(
-        admin,
-        lambda broker: f"http://{broker}",
-        "research",
+        BrokerQueries(admin, lambda one: f"http://{one}", "research", lambda: owners.brokers),
         claims=True,
         owners=owners,
         topic_of=owners.topic_of,

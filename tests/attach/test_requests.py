@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from fake_pulsar import FakeBroker, FakePulsar, running
 
-from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
+from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
 from loadmanager.attach.discovery import ClusterReader, addresses
 from loadmanager.attach.observation import Rules
-from loadmanager.attach.observer import Observer
-from loadmanager.attach.placing import MOST_TENANTS, NewNamespaces
+from loadmanager.attach.observer import MOST_TENANTS, NewNamespaces, Observer
 from loadmanager.attach.sampling import Sampler
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace

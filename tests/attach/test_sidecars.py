@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from waiting import eventually
 
 from loadmanager.adapters.clock import SystemClock
-from loadmanager.attach.pulsar_balancer import SHEDDING, SWITCHES
+from loadmanager.attach.state import SHEDDING, SWITCHES
 from loadmanager.common.cluster_conditions import ClusterDisagrees, Conditions, agree
 from loadmanager.common.cluster_state import ClusterState
 from loadmanager.common.context import Context
@@ -29,8 +29,8 @@ from loadmanager.core.wire.records import encode_balancing
 from loadmanager.core.wire.standby import decode_standby
 from loadmanager.leader.term import LeaderTerm
 from loadmanager.ports.lookup import LeaderInfo, NamespaceUnknown, Unavailable
-from loadmanager.pulsar_sidecar.broker import PulsarBroker
 from loadmanager.pulsar_sidecar.kind import BesidePulsar, make_pulsar_broker
+from loadmanager.pulsar_sidecar.term import PulsarBroker
 from loadmanager.telemetry.metrics import Metrics
 from loadmanager.wiring.application import Application
 from loadmanager.wiring.lifecycle import Sidecar
@@ -227,12 +227,12 @@ OBSERVE = {"shedding": {"observe": True}}
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at brokers and at Pulsar's settings more often, so that no test has to wait."""
     monkeypatch.setattr("loadmanager.common.cluster_conditions._RETRY_S", 0.02)
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.observing_agent._PAUSE_S", 0.05)
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.importer._LEAST_PAUSE_S", 0.1)
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.broker.FIRST_WINDOW_S", 0.1)
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.observing_agent.OWNED_EVERY_S", 0.1)
+    monkeypatch.setattr("loadmanager.pulsar_sidecar.kind._PAUSE_S", 0.05)
+    monkeypatch.setattr("loadmanager.pulsar_sidecar.term._LEAST_PAUSE_S", 0.1)
+    monkeypatch.setattr("loadmanager.pulsar_sidecar.term.FIRST_WINDOW_S", 0.1)
+    monkeypatch.setattr("loadmanager.pulsar_sidecar.kind.OWNED_EVERY_S", 0.1)
     monkeypatch.setattr("loadmanager.pulsar_sidecar.term.CHECK_EVERY_S", 0.1)
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.importer.CHECK_EVERY_S", 0.1)
+    monkeypatch.setattr("loadmanager.pulsar_sidecar.term.CHECK_EVERY_S", 0.1)
 
 
 @pytest.fixture
@@ -477,7 +477,7 @@ async def test_what_somebody_has_unloaded_rests_under_the_next_leader_too(
 async def test_a_broker_that_does_not_answer_is_taken_out_until_it_does(
     sidecars: PulsarSidecars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.observing_agent.LOST_AFTER_S", 0.5)
+    monkeypatch.setattr("loadmanager.pulsar_sidecar.kind.LOST_AFTER_S", 0.5)
     await start_all(sidecars, **OBSERVE)
     mute = sidecars.living[2]
 
@@ -597,7 +597,7 @@ async def test_groups_and_isolation_policies_are_entered_as_pulsar_has_them(
 async def test_failure_domains_are_entered_as_pulsar_has_them(
     pulsar: FakePulsar, sidecars: PulsarSidecars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.importer.POLICIES_EVERY_S", 0.1)
+    monkeypatch.setattr("loadmanager.pulsar_sidecar.term.POLICIES_EVERY_S", 0.1)
     names = [one.name for one in pulsar.brokers]
     pulsar.domains |= {"east": {"brokers": names[:2]}, "west": {"brokers": names[2:]}}
     await start_all(sidecars, **OBSERVE)
@@ -614,7 +614,7 @@ async def test_failure_domains_are_entered_as_pulsar_has_them(
 async def test_a_cluster_without_isolation_policies_is_not_asked_for_them_at_each_look(
     sidecars: PulsarSidecars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.importer.POLICIES_EVERY_S", 0.1)
+    monkeypatch.setattr("loadmanager.pulsar_sidecar.term.POLICIES_EVERY_S", 0.1)
     await start_all(sidecars)
     leader = sidecars.leader
     assert leader is not None

@@ -11,9 +11,8 @@ from aiohttp import web
 from click.testing import CliRunner, Result
 from fake_pulsar import FakeBroker, FakePulsar, answer, lies_in, running
 
-from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
-from loadmanager.adapters.pulsar_admin.moves import split_bundle
-from loadmanager.adapters.pulsar_admin.ownership import BrokerQueries
+from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
+from loadmanager.adapters.pulsar_admin.moves import BrokerQueries, split_bundle
 from loadmanager.attach.observation import topic_loads
 from loadmanager.attach.sampling import BrokerSample
 from loadmanager.cli import main

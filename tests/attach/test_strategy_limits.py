@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from loadmanager.attach.discovery import BUFFERS, PulsarCluster, addresses
-from loadmanager.attach.doctor import examine
-from loadmanager.attach.hosts import HostFigures, Hosts
 from loadmanager.attach.observation import GREEDY, Observation, Rules, observe
 from loadmanager.attach.sampled_loads import SampledLoads
-from loadmanager.attach.sampling import BrokerSample
+from loadmanager.attach.sampling import BrokerSample, HostFigures, Hosts
+from loadmanager.attach.screen import examine
 from loadmanager.attach.strategy import PlannerStrategy, Strategy
 from loadmanager.attach.tasks import Proposal
 from loadmanager.config import LeaderSettings, PlacementSettings, PlannerSettings, SheddingSettings

@@ -13,10 +13,8 @@ from aiohttp import web
 from fake_pulsar import EXTENSIBLE, FakeBroker, FakePulsar, refused
 from waiting import eventually
 
-from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
-from loadmanager.adapters.pulsar_admin.move_order import Move, Outcome
-from loadmanager.adapters.pulsar_admin.moves import BundleMover
-from loadmanager.adapters.pulsar_admin.ownership import BrokerQueries
+from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
+from loadmanager.adapters.pulsar_admin.moves import BrokerQueries, BundleMover, Move, Outcome
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import parse_broker, parse_bundle, parse_full_topic
 

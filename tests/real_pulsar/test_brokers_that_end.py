@@ -25,7 +25,7 @@ from attaching import (
 from pulsar_traffic import Sends, sending, zipf_rates
 from real_pulsar import CLUSTER, RealPulsar, lies_in
 
-from loadmanager.attach.pulsar_balancer import SWITCHES
+from loadmanager.attach.state import SWITCHES
 
 SILENT_S: Final = 5.0
 _LOG_LINES: Final = 20

@@ -22,7 +22,7 @@ from pulsar_traffic import sending, zipf_rates
 from real_pulsar import RealPulsar, lies_in
 
 from loadmanager.adapters.zookeeper.java import find_java, zookeeper_class_path
-from loadmanager.attach.pulsar_balancer import SHEDDING, SWITCHES
+from loadmanager.attach.state import SHEDDING, SWITCHES
 from loadmanager.demo.children import free_ports
 
 _TRANSACTION: Final = re.compile(rb"^\S+ \S+ \S+ UTC session (0x[0-9a-f]+) cxid \S+ zxid \S+ (.*)$")

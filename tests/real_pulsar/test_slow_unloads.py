@@ -13,9 +13,13 @@ from pulsar_traffic import sending
 from real_pulsar import CHOSEN, CLUSTER, RealPulsar, trial_cluster
 
 from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
-from loadmanager.adapters.pulsar_admin.move_order import Move, Outcome
-from loadmanager.adapters.pulsar_admin.moves import SERVED_S, BundleMover
-from loadmanager.adapters.pulsar_admin.ownership import BrokerQueries
+from loadmanager.adapters.pulsar_admin.moves import (
+    SERVED_S,
+    BrokerQueries,
+    BundleMover,
+    Move,
+    Outcome,
+)
 from loadmanager.core.ids import parse_broker, parse_bundle, parse_full_topic
 
 pulsar = pytest.importorskip("pulsar", reason="needs pulsar-client: pip install pulsar-client")

@@ -13,7 +13,7 @@ from pulsar_processes import NoPulsar
 from real_pulsar import CHOSEN, VERSION, RealPulsar, real_pulsar
 from secured_pulsar import SUPERUSER, Secured
 
-from loadmanager.attach.pulsar_balancer import SWITCHES
+from loadmanager.attach.state import SWITCHES
 
 pytestmark = [
     pytest.mark.pulsar,

@@ -9,21 +9,21 @@ import errno
 import os
 import ssl
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from time import monotonic
+from typing import Any, Final, Literal
 from urllib.parse import urljoin, urlsplit
 
 import aiohttp
+from pydantic import BaseModel, Field
 from pydantic_core import from_json
 
+from loadmanager.adapters.http.security.tls import ClientTls
 from loadmanager.core.errors import LoadManagerError
-
-if TYPE_CHECKING:
-    from loadmanager.adapters.pulsar_admin.oauth2 import ClientCredentials
 
 
 class PulsarAdminError(LoadManagerError):
@@ -31,10 +31,7 @@ class PulsarAdminError(LoadManagerError):
 
 
 class RightMissing(PulsarAdminError):
-    """401 or 403: the token or certificate is missing, expired, or lacks the permission.
-
-    Any further request gets the same answer until somebody renews it.
-    """
+    """401 or 403: the token or certificate is missing, expired, or lacks the permission."""
 
 
 class RequestFailed(PulsarAdminError):
@@ -75,10 +72,10 @@ Method = Literal["GET", "PUT", "POST", "DELETE"]
 class Access:
     """Credentials and timeouts of requests to brokers.
 
-    The token's file is read at each request; ``oauth2`` is used in its place. Without ``tls`` the
-    authorities of the system are trusted. Metrics may have hundreds of megabytes, and a broker
-    answers an unload after closing all topics of a bundle, so both have a timeout of their own.
-    ``addresses`` are ``host:port`` or URLs that an operator names for the ``host:port`` of brokers.
+    The token's file is read at each request; ``oauth2`` is used in its place. Metrics may have
+    hundreds of megabytes, and a broker answers an unload after closing all topics of a bundle, so
+    both have a timeout of their own. ``addresses`` are ``host:port`` or URLs that an operator names
+    for the ``host:port`` of brokers.
     """
 
     token_file: Path | None = None
@@ -92,7 +89,6 @@ class Access:
 
     @property
     def secret(self) -> bool:
-        """Whether requests carry what nobody else may read."""
         return self.token_file is not None or self.oauth2 is not None
 
 
@@ -104,7 +100,7 @@ class Cost:
 
 @dataclass(slots=True)
 class PulsarAdmin:
-    """Sends requests to brokers; one object for a whole run, to be closed at its end.
+    """Sends requests to brokers.
 
     ``known`` are the ``host:port`` of brokers that redirects may lead to. ``reached`` are the URLs
     of brokers as lookups name them, by the ``host:port`` in URLs of requests and redirects. Where
@@ -124,11 +120,19 @@ class PulsarAdmin:
         if self._session is not None:
             await self._session.close()
 
-    async def json(self, url: str, *, absent: Collection[int] = (), instead: Any = None) -> Any:
+    async def json(
+        self,
+        url: str,
+        kind: type = object,
+        expected: str = "the JSON of a Pulsar broker",
+        *,
+        absent: Collection[int] = (),
+        instead: Any = None,
+    ) -> Any:
         """Return the JSON at ``url``, or ``instead`` if the answer's status is one of ``absent``.
 
         Raises `Unanswered`: no answer comes in time; `RightMissing`: 401 or 403; `AnswerRefused`: a
-        status other than 200, or an answer that is too long; `NotPulsar`: the answer is not JSON.
+        status other than 200, or an answer that is too long; `NotPulsar`: it is not ``expected``.
         """
         try:
             text = await self.text(url)
@@ -136,21 +140,18 @@ class PulsarAdmin:
             if error.status in absent:
                 return instead
             raise
-        try:
+        with suppress(ValueError):
             # At most 200 levels deep; no NaN, and no half of a character.
-            return from_json(text, allow_inf_nan=False)
-        except ValueError:
-            raise NotPulsar(
-                f"{url}: answered {shown(text)}; expected the JSON of a Pulsar broker"
-            ) from None
+            found = from_json(text, allow_inf_nan=False)
+            if isinstance(found, kind):
+                return found
+        raise NotPulsar(f"{url}: answered {shown(text)}; expected {expected}")
 
     async def text(self, url: str) -> str:
         """Return the text at ``url``; raises as `json`, whatever the text."""
-        parts = bytearray()
         async with self._answer(url, self.access.timeout_s) as answer:
-            async for chunk in self._chunks(url, answer, MOST_JSON_BYTES):
-                parts += chunk
-        return parts.decode("utf-8", errors="replace")
+            parts = [one async for one in self._chunks(url, answer, MOST_JSON_BYTES)]
+        return b"".join(parts).decode("utf-8", errors="replace")
 
     async def lines(self, url: str) -> AsyncIterator[bytes]:
         """Yield blocks of whole lines of the text at ``url``; raises as `text`."""
@@ -175,15 +176,7 @@ class PulsarAdmin:
         *,
         timeout_s: float | None = None,
     ) -> None:
-        """Send a change, with a body of JSON or none; without ``timeout_s`` it is an unload.
-
-        A redirect to the broker that has to make the change is followed.
-
-        Raises:
-            Unanswered: no answer comes in time; the change may have been made nevertheless.
-            RightMissing: 401 or 403.
-            AnswerRefused: a status other than 200 or 204.
-        """
+        """Send a change, without ``timeout_s`` an unload. If `Unanswered` it may have been made."""
         async with self._answer(url, timeout_s or self.access.change_timeout_s, method, body):
             pass
 
@@ -191,9 +184,13 @@ class PulsarAdmin:
     async def _answer(
         self, url: str, timeout_s: float, method: Method = "GET", body: str = ""
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        url, renewed = self.reachable(url), False
+        url, renewed, headers = self.reachable(url), False, {"Accept-Encoding": "gzip"}
+        if method != "GET":
+            headers["Content-Type"] = "application/json"
         for _ in range(_MOST_REDIRECTS + 1):
             token = await self._token()
+            if token:
+                headers["Authorization"] = f"Bearer {token}"
             plain = self.encrypts and url.startswith("http:")
             if token and plain and urlsplit(url).netloc not in self.access.addresses:
                 raise RequestFailed(f"{url}: no port with TLS is known, as this cluster has them")
@@ -204,9 +201,8 @@ class PulsarAdmin:
                         method,
                         url,
                         data=body or None,
-                        headers=_headers(method, token),
+                        headers=headers,
                         allow_redirects=False,
-                        ssl=self.access.tls or True,
                     ) as answer,
                 ):
                     self.cost.requests += 1
@@ -240,20 +236,17 @@ class PulsarAdmin:
         said = shown(said or answer.reason or "", most=_MOST_REASON)
         why = f"{url}: answered {answer.status} ({said})"
         if answer.status in _RIGHTS:
-            what = "read" if method == "GET" else "change"
-            raise RightMissing(
-                f"{why}; expected a token or certificate with the right to {what} it"
-            )
+            right = f"the right to {'read' if method == 'GET' else 'change'} it"
+            raise RightMissing(f"{why}; expected a token or certificate with {right}")
         raise AnswerRefused(why, answer.status)
 
     def _redirect(self, url: str, location: str) -> str:
         """Raises `AnswerRefused`: it is no broker of the cluster, and gets no token."""
         here = urlsplit(url)
-        try:
+        target = netloc = ""
+        with suppress(ValueError):
             target = urljoin(url, location)
             netloc = urlsplit(target).netloc
-        except ValueError:
-            target = netloc = ""
         names = {here.netloc, *self.known, *self.reached, *self.access.addresses}
         known = netloc in names and target.isprintable()
         target = self.reachable(target)
@@ -265,7 +258,6 @@ class PulsarAdmin:
         return target
 
     def reachable(self, url: str) -> str:
-        """Return the URL at which a request for ``url`` is sent; never http for https."""
         for names in (self.access.addresses, self.reached, self.access.addresses):
             scheme, _, rest = url.partition("://")
             netloc, slash, path = rest.partition("/")
@@ -279,11 +271,10 @@ class PulsarAdmin:
 
     def _connected(self) -> aiohttp.ClientSession:
         if self._session is None:
+            connect_s, tls = self.access.connect_timeout_s, self.access.tls or True
             self._session = aiohttp.ClientSession(
-                timeout=aiohttp.ClientTimeout(
-                    total=None, sock_connect=self.access.connect_timeout_s
-                ),
-                connector=aiohttp.TCPConnector(limit=64, limit_per_host=4),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_s),
+                connector=aiohttp.TCPConnector(limit=64, limit_per_host=4, ssl=tls),
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._session
@@ -292,7 +283,7 @@ class PulsarAdmin:
         """Return the token to send, "" for none. Raises `RightMissing`: there is none now."""
         access = self.access
         if access.oauth2 is not None:
-            return await access.oauth2.token(self._connected(), access.tls, access.timeout_s)
+            return await access.oauth2.token(self._connected(), access.timeout_s)
         if access.token_file is None:
             return ""
         try:
@@ -302,15 +293,6 @@ class PulsarAdmin:
         if not token or not token.isprintable():
             raise RightMissing(f"{access.token_file}: {why}; expected a file with a token")
         return token
-
-
-def _headers(method: Method, token: str) -> dict[str, str]:
-    headers = {"Accept-Encoding": "gzip"}
-    if method != "GET":
-        headers["Content-Type"] = "application/json"
-    if token:
-        headers["Authorization"] = f"Bearer {token}"
-    return headers
 
 
 def confidential(url: str) -> bool:
@@ -325,10 +307,7 @@ def confidential(url: str) -> bool:
 
 @contextmanager
 def answer_of(where: str, timeout_s: float = 0.0) -> Iterator[None]:
-    """Raise a `RequestFailed` for whatever an answer raises while it is read and understood.
-
-    This is the one place where what nobody thought of an answer becomes `NotPulsar`.
-    """
+    """Raise a `RequestFailed` for whatever an answer raises while it is read and understood."""
     try:
         yield
     except LoadManagerError:
@@ -348,29 +327,21 @@ def answer_of(where: str, timeout_s: float = 0.0) -> Iterator[None]:
 
 
 def printable(text: str) -> str:
-    """Return a text in one line, with ``?`` for what a terminal would not show as it is."""
     return "".join(one if one.isprintable() else "?" for one in " ".join(text.split()))
 
 
 def shown(text: str, most: int = _MOST_SHOWN) -> str:
-    """Return the begin of an answer that was not expected, in one line."""
     if text.lstrip().startswith("<"):
         return "a page of HTML, as a proxy or another service does: name a broker itself"
     return printable(text[:most]) or "nothing"
 
 
 def why_failed(error: aiohttp.ClientError) -> str:
-    """Return why a request failed, without the bytes and objects in the texts of libraries."""
     match error:
         case aiohttp.ClientConnectorCertificateError(certificate_error=wrong):
-            text = (
-                wrong.verify_message
-                if isinstance(wrong, ssl.SSLCertVerificationError)
-                else str(wrong)
-            )
             why = (
-                f"certificate verify failed ({text}); expected a certificate for this host name, "
-                "of an authority in the CA file or of the system"
+                f"certificate verify failed ({getattr(wrong, 'verify_message', wrong)}); expected "
+                "a certificate for this host name, of an authority in the CA file or of the system"
             )
         case aiohttp.ClientConnectorSSLError():
             why = "does not answer in TLS; expected the port of webServicePortTls, or http://"
@@ -390,3 +361,120 @@ def why_failed(error: aiohttp.ClientError) -> str:
         case _:
             why = f"closed the connection without an answer; {_NO_HTTP}"
     return why
+
+
+FILES: Final = ("ca_file", "certificate_file", "key_file", "oauth2_key_file", "token_file")
+OAUTH2: Final = ("issuer_url", "audience", "scope")
+_WELL_KNOWN: Final = "/.well-known/openid-configuration"
+_MOST_BYTES: Final = 256 * 1024
+_UNSTATED_S: Final = 300.0
+_MOST_LIFE_S: Final = 1e9
+_EARLY_S: Final = 60.0
+_EARLY_SHARE: Final = 0.1
+_AGAIN_S: Final = 5.0
+
+
+class _Key(BaseModel):
+    client_id: str = Field(min_length=1)
+    client_secret: str = Field(min_length=1)
+    issuer_url: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class ClientCredentials:
+    """Requests tokens by the file that Pulsar's clients call ``privateKey``, and keeps the last.
+
+    The file is read for each new token. Without ``issuer_url`` its own is used. A token is renewed
+    a minute before it expires, or a tenth of its life if that is less, and serves until then while
+    the issuer does not answer. No message has a secret.
+    """
+
+    key_file: Path
+    issuer_url: str = ""
+    audience: str = ""
+    scope: str = ""
+    _token: str = field(default="", init=False, repr=False)
+    _renew_s: float = field(default=float("-inf"), init=False)
+    _expires_s: float = field(default=float("-inf"), init=False)
+    _renewing: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+
+    def refused(self, token: str) -> None:
+        if token == self._token:
+            self._token = ""
+
+    async def token(self, session: aiohttp.ClientSession, timeout_s: float) -> str:
+        """Raises `RightMissing`: the issuer refuses; `RequestFailed`: it does not answer."""
+        async with self._renewing:
+            if not self._token or monotonic() >= self._renew_s:
+                try:
+                    async with asyncio.timeout(timeout_s):
+                        await self._renew(session)
+                except (TimeoutError, RequestFailed) as error:
+                    if not self._token or monotonic() >= self._expires_s:
+                        why = str(error) or f"no token within {timeout_s:g} s"
+                        raise RequestFailed(f"OAuth2 by {self.key_file}: {why}") from None
+                    self._renew_s = monotonic() + _AGAIN_S
+            return self._token
+
+    async def _renew(self, session: aiohttp.ClientSession) -> None:
+        try:
+            key = _Key.model_validate_json(self.key_file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            raise RightMissing(
+                f"{self.key_file}: expected a JSON file with client_id, client_secret and "
+                "issuer_url, as Pulsar's clients read it"
+            ) from None
+        issuer = (self.issuer_url or key.issuer_url).rstrip("/")
+        found = await _asked(session, "GET", f"{issuer}{_WELL_KNOWN}", {})
+        endpoint, began_s = str(found.get("token_endpoint") or ""), monotonic()
+        form = {
+            "grant_type": "client_credentials",
+            **{name: getattr(key, name) for name in ("client_id", "client_secret")},
+            **{name: text for name in ("audience", "scope") if (text := getattr(self, name))},
+        }
+        answer = await _asked(session, "POST", endpoint, form)
+        token = answer.get("access_token")
+        if not (isinstance(token, str) and token and token.isascii() and token.isprintable()):
+            raise RequestFailed(f"{endpoint}: no access_token; expected the answer of an issuer")
+        life_s = answer.get("expires_in")
+        if not isinstance(life_s, int | float) or not 0 < life_s < _MOST_LIFE_S:
+            life_s = _UNSTATED_S
+        self._token = token
+        self._expires_s = began_s + life_s
+        self._renew_s = self._expires_s - min(_EARLY_S, _EARLY_SHARE * life_s)
+
+
+async def _asked(
+    session: aiohttp.ClientSession, method: str, url: str, form: dict[str, str]
+) -> dict[str, Any]:
+    if not confidential(url):
+        where = printable(url) or "no URL"
+        raise RightMissing(f"{where}: expected https:// for an OAuth2 issuer")
+    with answer_of(url):
+        asking = session.request(method, url, data=form or None, allow_redirects=False)
+        async with asking as answer:
+            text = bytearray()
+            async for chunk in answer.content.iter_any():
+                text += chunk
+                if len(text) > _MOST_BYTES:
+                    raise RequestFailed(f"{url}: the answer has over {_MOST_BYTES:,} bytes")
+    found = None
+    with suppress(ValueError):
+        found = from_json(text, allow_inf_nan=False)
+    if answer.status in {HTTPStatus.BAD_REQUEST, *_RIGHTS}:
+        raise RightMissing(f"{url}: answered {answer.status}; expected the client to be known")
+    if answer.status != HTTPStatus.OK or not isinstance(found, dict):
+        raise RequestFailed(f"{url}: answered {answer.status}; expected that of an OAuth2 issuer")
+    return found
+
+
+def access_of(settings: Mapping[str, Any], addresses: Mapping[str, str]) -> Access:
+    """Return the access by settings of files and OAuth2; raises `TlsFilesUnusable`."""
+    path = {name: Path(settings[name]) if settings[name] else None for name in FILES}
+    *tls, oauth2_key, token = path.values()
+    oauth2 = None
+    if oauth2_key is not None:
+        texts = {name: settings[f"oauth2_{name}"] or "" for name in OAUTH2}
+        oauth2 = ClientCredentials(key_file=oauth2_key, **texts)
+    context = ClientTls(*tls).context if any(tls) else None
+    return Access(token_file=token, oauth2=oauth2, tls=context, addresses=addresses)

@@ -34,7 +34,6 @@ class Moment(NamedTuple):
     clock_s: float | None
 
     def since(self, before: "Moment") -> float:
-        """Return the seconds between two pages, by the broker's clock if it is on both."""
         if (
             self.clock_s is not None
             and before.clock_s is not None
@@ -69,7 +68,6 @@ class Exposition:
 
 
 async def read_exposition(blocks: AsyncIterator[bytes]) -> Exposition:
-    """Return the metrics in blocks of whole lines; raises the errors of reading them."""
     seen = Exposition()
     async for block in blocks:
         seen.at_s = seen.at_s or monotonic()

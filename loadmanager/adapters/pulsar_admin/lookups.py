@@ -1,21 +1,23 @@
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sized
 from contextlib import suppress
 from http import HTTPStatus
 from time import monotonic
 from typing import Any, Final
 from urllib.parse import quote
 
-from loadmanager.adapters.pulsar_admin.client import (
-    AnswerRefused,
-    NotPulsar,
-    PulsarAdmin,
-    shown,
-)
+from loadmanager.adapters.pulsar_admin.client import AnswerRefused, NotPulsar, PulsarAdmin, shown
 from loadmanager.core.bundle_traffic import topics_in
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName, MalformedContent
-from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, parse_namespace
+from loadmanager.core.ids import (
+    BrokerId,
+    BundleId,
+    Namespace,
+    TopicName,
+    parse_bundle,
+    parse_namespace,
+)
 from loadmanager.core.load import BrokerUrls
 from loadmanager.core.policies import NO_POLICIES, Policies
 from loadmanager.core.wire.policies import decode_isolation
@@ -25,16 +27,41 @@ _ABSENT: Final = frozenset({HTTPStatus.NOT_FOUND})
 _KEYS: Final = ("httpUrl", "httpUrlTls", "brokerUrl", "brokerUrlTls")
 
 
-async def read_lookup(admin: PulsarAdmin, url: str, topic: TopicName) -> BrokerUrls:
-    """Return the URLs of the broker that serves a topic; Pulsar places it if none does.
+def lookup_path(topic: TopicName) -> str:
+    return f"/lookup/v2/topic/{topic.domain}/{topic.namespace}/{quote(topic.local, safe='')}"
 
-    Raises `PulsarAdminError`: as `PulsarAdmin.json`; `AnswerRefused` with 404 if the namespace does
-    not exist, or the topic neither exists nor may be created.
+
+async def read_readiness(admin: PulsarAdmin, url: str, name: str) -> str:
+    """Return why a broker is not ready for bundles, "" if it is."""
+    ready = await admin.text(f"{url}/admin/v2/brokers/ready")
+    right = ready.strip() == "ok"
+    return "" if right else f"{name} says {ready[:60]!r} of itself; expected 'ok'"
+
+
+async def read_owned(
+    admin: PulsarAdmin, url: str, cluster: str, broker: BrokerId, before: Sized = ()
+) -> Mapping[BundleId, bool]:
+    """Return the bundles, without those of version 1, and whether each is active.
+
+    One that is not active is being unloaded: its topics are closed one by one. Raises as
+    `PulsarAdmin.json`, and `NotPulsar`: the answer is no object, or is empty unlike ``before``.
     """
-    local = quote(topic.local, safe="")
-    where = f"{url}/lookup/v2/topic/{topic.domain}/{topic.namespace}/{local}"
-    answer = await admin.json(where)
-    found = answer if isinstance(answer, dict) else {}
+    where = f"{url}/admin/v2/brokers/{quote(cluster, safe='')}/{broker}/ownedNamespaces"
+    answer = await admin.json(where, dict, "an object of bundles")
+    owned: dict[BundleId, bool] = {}
+    for name, status in answer.items():
+        with suppress(InvalidName):
+            closing = isinstance(status, dict) and status.get("is_active") is False
+            owned[parse_bundle(name)] = not closing
+    if before and not owned:
+        raise NotPulsar(f"{where}: lists no bundle; expected about {len(before):,}, as before")
+    return owned
+
+
+async def read_lookup(admin: PulsarAdmin, url: str, topic: TopicName) -> BrokerUrls:
+    """Return the URLs of the broker that serves a topic; Pulsar places it if none does."""
+    where = f"{url}{lookup_path(topic)}"
+    found = await admin.json(where, dict, "the lookup answer of a Pulsar broker")
     texts = [text if isinstance(text := found.get(key), str) else "" for key in _KEYS]
     urls = BrokerUrls(*texts)
     if not urls.http_url and not urls.http_url_tls:
@@ -49,39 +76,26 @@ async def read_own_urls(admin: PulsarAdmin, url: str, broker: BrokerId) -> Broke
 
 
 async def read_partitions(admin: PulsarAdmin, url: str, topic: TopicName) -> int:
-    """Return the number of partitions of a topic, 0 if it is not partitioned or does not exist.
-
-    Raises as `PulsarAdmin.json`, as all functions below.
-    """
-    local = quote(topic.local, safe="")
+    """Return the number of partitions, 0 if a topic is not partitioned or does not exist."""
+    local, expected = quote(topic.local, safe=""), "a number of partitions"
     where = f"{url}/admin/v2/{topic.domain}/{topic.namespace}/{local}/partitions"
-    answer = await admin.json(where, absent=_ABSENT, instead={"partitions": 0})
-    count = answer.get("partitions") if isinstance(answer, dict) else None
+    answer = await admin.json(where, dict, expected, absent=_ABSENT, instead={"partitions": 0})
+    count = answer.get("partitions")
     if not isinstance(count, int) or isinstance(count, bool) or count < 0:
-        raise NotPulsar(f"{where}: answered {_shown(answer)}; expected a number of partitions")
+        raise NotPulsar(f"{where}: answered {shown(json.dumps(answer))}; expected {expected}")
     return count
 
 
-def _shown(answer: Any) -> str:
-    return shown(json.dumps(answer))
-
-
 async def read_boundaries(admin: PulsarAdmin, url: str, namespace: Namespace) -> Boundaries | None:
-    """Return None if the namespace does not exist."""
-    where = f"{url}/admin/v2/namespaces/{namespace}/bundles"
+    where, expected = f"{url}/admin/v2/namespaces/{namespace}/bundles", "the boundaries of bundles"
+    answer = await admin.json(where, dict, expected, absent=_ABSENT)
     try:
-        answer = await admin.json(where)
-    except AnswerRefused as error:
-        if error.status == HTTPStatus.NOT_FOUND:
-            return None
-        raise
-    bounds = answer.get("boundaries") if isinstance(answer, dict) else None
-    try:
-        return Boundaries(namespace, tuple(int(str(one), 16) for one in bounds or ()))
-    except (ValueError, InvalidName):
-        raise NotPulsar(
-            f"{where}: answered {_shown(answer)}; expected the boundaries of bundles"
-        ) from None
+        bounds = () if answer is None else answer.get("boundaries") or ()
+        found = tuple(int(str(one), 16) for one in bounds)
+        return None if answer is None else Boundaries(namespace, found)
+    except (TypeError, ValueError, InvalidName):
+        shows = shown(json.dumps(answer))
+        raise NotPulsar(f"{where}: answered {shows}; expected {expected}") from None
 
 
 async def read_tenants(admin: PulsarAdmin, url: str) -> list[str]:
@@ -99,10 +113,10 @@ async def read_namespaces(admin: PulsarAdmin, url: str, tenant: str) -> frozense
 
 
 async def _names(admin: PulsarAdmin, where: str, absent: Collection[int] = ()) -> list[str]:
-    answer = await admin.json(where, absent=absent, instead=[])
-    if not isinstance(answer, list) or not all(isinstance(one, str) for one in answer):
+    answer = await admin.json(where, list, "a list of names", absent=absent, instead=[])
+    if not all(isinstance(one, str) for one in answer):
         raise NotPulsar(f"{where}: answered {answer!r:.60}; expected a list of names")
-    return answer
+    return list(answer)
 
 
 async def read_topics(admin: PulsarAdmin, url: str, bundle: BundleId) -> tuple[TopicName, ...]:
@@ -113,21 +127,13 @@ async def read_topics(admin: PulsarAdmin, url: str, bundle: BundleId) -> tuple[T
     return tuple(topic for _, topic, _ in topics_in(bundle, names))
 
 
+# Time until isolation policies are read again from a cluster that had none: brokers log a stack
+# trace at each such request.
 NONE_FOR_S: Final = 60.0
-"""Time until isolation policies are read again from a cluster that had none.
-
-Without policies, brokers log an error with a stack trace at each such request.
-"""
-
 _NONE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.NO_CONTENT})
 
 
-async def read_isolation(admin: PulsarAdmin, url: str, cluster: str) -> Policies:
-    _, policies = await read_isolation_text(admin, url, cluster)
-    return policies
-
-
-async def read_isolation_text(admin: PulsarAdmin, url: str, cluster: str) -> tuple[str, Policies]:
+async def read_isolation(admin: PulsarAdmin, url: str, cluster: str) -> tuple[str, Policies]:
     """Return isolation policies as Pulsar's text, and parsed; raises as `PulsarAdmin.json`."""
     where = f"{url}/admin/v2/clusters/{quote(cluster, safe='')}/namespaceIsolationPolicies"
     if monotonic() < admin.missing_until_s.get(where, 0.0):
@@ -148,11 +154,11 @@ async def read_isolation_text(admin: PulsarAdmin, url: str, cluster: str) -> tup
 async def read_failure_domains(
     admin: PulsarAdmin, url: str, cluster: str
 ) -> Mapping[str, Mapping[str, Any]]:
-    """Return failure domains by name, in Pulsar's form; raises as `PulsarAdmin.json`."""
     where = f"{url}/admin/v2/clusters/{quote(cluster, safe='')}/failureDomains"
-    found = await admin.json(where, absent=_NONE, instead={})
-    if not isinstance(found, dict) or not all(isinstance(one, dict) for one in found.values()):
-        raise NotPulsar(f"{where}: expected failure domains by name, each a JSON object")
+    expected = "failure domains by name, each a JSON object"
+    found: dict[str, Any] = await admin.json(where, dict, expected, absent=_NONE, instead={})
+    if not all(isinstance(one, dict) for one in found.values()):
+        raise NotPulsar(f"{where}: expected {expected}")
     return found
 
 

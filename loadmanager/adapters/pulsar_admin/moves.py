@@ -1,63 +1,160 @@
+"""Moves and splits of bundles through Pulsar's admin REST, followed until the owner is known.
+
+A move is an ``unload`` with a destination. With the modular load manager the destination is only
+a preference for the next lookup at the leader, and a lookup of a client may reach another broker
+first. So a lookup of one of the bundle's topics is sent to the target right away, in the form
+in which Pulsar's leader would redirect it there (the *claim*). Pulsar's own lock decides: if
+another broker holds it, the claim has no effect.
+
+With the extensible load manager the source closes the bundle's topics first, and notifies their
+clients only when the target serves the bundle. If the target ends in the meantime, Pulsar may
+assign the bundle to the source again, which then does not serve its topics until it is ordered
+to release the bundle once more.
+"""
+
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 from time import monotonic
-from typing import Final
+from typing import Any, Final, Literal
+from urllib.parse import quote
 
-from loadmanager.adapters.pulsar_admin.client import AnswerRefused, RequestFailed, RightMissing
-from loadmanager.adapters.pulsar_admin.move_order import (
-    LOOK_S,
-    RETURN_S,
-    STUCK_S,
-    Move,
-    MoveOrder,
-    Outcome,
-    OutcomeState,
+from loadmanager.adapters.pulsar_admin.client import (
+    AnswerRefused,
+    PulsarAdmin,
+    PulsarAdminError,
+    RequestFailed,
+    RightMissing,
+    Unanswered,
+    answer_of,
 )
-from loadmanager.adapters.pulsar_admin.ownership import BrokerQueries
+from loadmanager.adapters.pulsar_admin.lookups import lookup_path, read_owned, read_readiness
 from loadmanager.core.bundle_task import Pause
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId, TopicName
 from loadmanager.core.splitting.cutting import parts_at
 
+OutcomeState = Literal[
+    "serving", "failed", "superseded", "timed_out", "landed_elsewhere", "stuck", "owned_not_served"
+]
+
+MOST_ATTEMPTS: Final = 3
+LOOK_S: Final = 2.0  # Time after an order within which the target is expected to serve the bundle.
+# Time to wait for a new owner of a bundle that was released to a target that has ended. Pulsar
+# places it when the target's session expires (after 30 s), or its monitor runs (once a minute).
+RETURN_S: Final = 120.0
+# Time after which an unload counts as stuck. Topics may take `namespaceBundleUnloadingTimeoutMs`
+# (60 s) to close; with thousands of them it takes minutes in all.
+STUCK_S: Final = 600.0
+# Time after which a stuck bundle that no broker lists, and its target, take part again.
+STUCK_FOLLOWED_S: Final = 3600.0
+# The pause between two claimed moves off one broker: a multiple of the first one's duration, up to
+# the longest. Clients to which a modular broker answers an error for a topic that it closes (in C++
+# and Python, older ones in Java) close their connection, and look up all their topics there again.
 PAUSE_RATIO: Final = 3.0
 LONGEST_PAUSE_S: Final = 3.0
-"""The longest pause between two claimed moves off one broker.
-
-It is `PAUSE_RATIO` times the duration of the first move, up to this. A modular broker answers
-requests for a topic that it is closing with an error, upon which several clients (in C++ and
-Python, older ones in Java) close their connection to it. They look up all their topics there
-again, and once more if the next move comes before they have reconnected.
-"""
-
+# Time without moves to a broker at which a bundle did not arrive, unless the broker ends before. An
+# extensible one that hangs during shutdown says that it is ready, but serves no bundle.
 AVOIDED_S: Final = 600.0
-"""Time without moves to a broker at which a bundle did not arrive, unless the broker ends before.
-
-With the extensible load manager a broker that hangs during shutdown still reports that it is
-ready, but serves no bundle that is moved to it.
-"""
+# Time within which most topics that were active before a move are to be active: clients were
+# measured to pause for 3.9 s at most.
 SERVED_S: Final = 30.0
-"""Time after a move within which most of the topics that were active before are to be active.
-
-The longest pause of a client that was measured is 3.9 s.
-"""
-
-_AVOIDED_PAUSE_S: Final = 1.0
-_LOOK_AGAIN_S: Final = 0.25
+_PAUSE_S: Final = 0.25
+_WATCH_S: Final = 1.0
 _STUCK_LOOK_S: Final = 5.0
-STUCK_FOLLOWED_S: Final = 3600.0
-"""Time after which a stuck bundle and its target take part again, whatever became of it."""
+_CHANGED: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.PRECONDITION_FAILED})
+_COUNTERS: Final = ("msgInCounter", "msgOutCounter", "bytesInCounter", "bytesOutCounter")
+_NOBODY: Final = "no broker says that it serves it"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerQueries:
+    admin: PulsarAdmin
+    address: Callable[[BrokerId], str]
+    cluster: str
+    brokers: Callable[[], Collection[BrokerId]]
+
+    async def owned(self, broker: BrokerId) -> Mapping[BundleId, bool]:
+        return await read_owned(self.admin, self.address(broker), self.cluster, broker)
+
+    async def serves(self, broker: BrokerId, bundle: BundleId) -> bool:
+        """Return whether a broker reports that it serves a bundle; False if it does not answer."""
+        try:
+            return (await self.owned(broker)).get(bundle, False)
+        except RequestFailed:
+            return False
+
+    async def owner(self, bundle: BundleId, *, but: BrokerId | None = None) -> BrokerId | None:
+        asked = [broker for broker in self.brokers() if broker != but]
+        serve = await asyncio.gather(*(self.serves(one, bundle) for one in asked))
+        return next((one for one, does in zip(asked, serve, strict=True) if does), None)
+
+    async def look_up(self, broker: BrokerId, topic: TopicName) -> bool:
+        """Return whether there is such a topic; the broker acquires its bundle if nobody has it."""
+        try:
+            await self.admin.text(f"{self.address(broker)}{lookup_path(topic)}?authoritative=true")
+        except RequestFailed as error:
+            return not (isinstance(error, AnswerRefused) and error.status == HTTPStatus.NOT_FOUND)
+        return True
+
+    async def counted(self, broker: BrokerId, topic: TopicName) -> float | None:
+        """Return what a topic has counted at a broker, which loads it; None if it cannot."""
+        path = f"{topic.domain}/{topic.namespace}/{quote(topic.local, safe='')}/stats"
+        try:
+            with answer_of(self.address(broker)):
+                stats = await self.admin.json(f"{self.address(broker)}/admin/v2/{path}")
+                counts = (stats.get(name, 0) for name in _COUNTERS)
+                return float(sum(one for one in counts if isinstance(one, int | float)))
+        except PulsarAdminError:
+            return None
+
+    async def why_not_ready(self, broker: BrokerId) -> str:
+        try:
+            return await read_readiness(self.admin, self.address(broker), broker)
+        except RequestFailed as error:
+            return str(error)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """``topic`` is one of the bundle; ``active`` ones had traffic in each of the last windows."""
+
+    bundle: BundleId
+    source: BrokerId
+    target: BrokerId
+    topic: TopicName | None = None
+    active: tuple[TopicName, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The result of a move, placement or split, after ``attempts`` orders.
+
+    ``failed`` is refused, or could not be ordered; ``superseded``: the bundle had changed, or the
+    term had ended, before the order; ``timed_out``: no broker reports that it serves the bundle.
+    """
+
+    state: OutcomeState
+    reason: str = ""
+    attempts: int = 0
+    owner: BrokerId | None = None
+    pause: Pause | None = None
+
+
+class _Stuck(LoadManagerError):
+    """The source has not released the bundle within `STUCK_S`."""
 
 
 @dataclass(slots=True)
 class BundleMover:
-    """Carries out moves in one cluster.
+    """Carries out moves in one cluster; ``claims`` is whether they need the claim.
 
-    Pulsar confuses the destinations of bundles with equal ranges in different namespaces, so only
-    one of those moves at a time. Bundles with the same source or the same target also move one
-    at a time: the broker closes or opens their topics one by one, and clients of the first
-    bundle would wait for those of the last. No move begins to the brokers in ``avoided``.
+    Pulsar confuses the destinations of bundles with equal ranges in different namespaces, and
+    closes and opens topics one by one: bundles of one range, source or target move one at a time.
+    No move begins to the brokers in ``avoided``, nor to the target of a ``stuck`` move.
     """
 
     brokers: BrokerQueries
@@ -68,16 +165,21 @@ class BundleMover:
     served_s: float = SERVED_S
     stuck: dict[BundleId, Move] = field(default_factory=dict, init=False)
     waiting: set[BundleId] = field(default_factory=set, init=False)
-    avoided: dict[BrokerId, asyncio.Task[None]] = field(default_factory=dict, init=False)
-    _over: asyncio.Event = field(default_factory=asyncio.Event)
-    _sources: dict[BrokerId, asyncio.Lock] = field(default_factory=dict)
-    _targets: dict[BrokerId, asyncio.Lock] = field(default_factory=dict)
-    _paused_until_s: dict[BrokerId, float] = field(default_factory=dict)
-    _ranges: dict[str, asyncio.Lock] = field(default_factory=dict)
-    _following: set[asyncio.Task[None]] = field(default_factory=set)
+    avoided: set[BrokerId] = field(default_factory=set, init=False)
+    over: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _turns: defaultdict[tuple[str, str], asyncio.Lock] = field(
+        default_factory=lambda: defaultdict(asyncio.Lock), init=False
+    )
+    _paused_until_s: dict[BrokerId, float] = field(default_factory=dict, init=False)
+    _following: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     def close(self) -> None:
-        self._over.set()
+        self.over.set()
+
+    async def rest(self, pause_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self.over.wait()
 
     async def move(
         self,
@@ -85,146 +187,75 @@ class BundleMover:
         ordered: Callable[[], None] = lambda: None,
         sent: Callable[[], None] = lambda: None,
     ) -> Outcome:
-        """Move a bundle, and look whether the target serves its active topics.
-
-        Calls ``ordered`` before each order, and ``sent`` with each unload. Raises `RightMissing`,
-        as any further move would.
-        """
-        outcome, unloaded_s = await self._moved(move, ordered, sent)
-        if outcome.state == "stuck":
-            self._follow_stuck(move)
+        """Move a bundle, and look whether the target serves its active topics."""
+        order = _Order(self, move, ordered, sent)
+        outcome = await self._moved(order)
+        if outcome.state == "stuck" and move.bundle not in self.stuck:
+            self.stuck[move.bundle] = move
+            self._follow(self._until_released(move))
         if outcome.state != "serving" or not move.active:
             return outcome
         served, seen_s = await self._serves_again(move)
         if served:
-            pause = None if seen_s is None else Pause(unloaded_s, seen_s)
+            pause = None if seen_s is None else Pause(order.unloaded_s, seen_s)
             return replace(outcome, pause=pause)
-        if not await self.brokers.surely_serves(move.target, move.bundle):
+        if not await self.brokers.serves(move.target, move.bundle):
             owner = await self.brokers.owner(move.bundle, but=move.target)
             state: OutcomeState = "timed_out" if owner is None else "landed_elsewhere"
             why = f"{move.target} served it, and does not any more"
             return replace(outcome, state=state, reason=why, owner=owner)
         self._avoid(move.target)
-        why = (
-            f"{move.target} owns it, but most of its topics were not seen active there within "
-            f"{self.served_s:g} s"
-        )
         back = replace(move, source=move.target, target=move.source)
         try:
-            last, _ = await self._moved(back, ordered, sent, to_avoided=True)
+            last = await self._moved(_Order(self, back, ordered, sent), to_avoided=True)
         except LoadManagerError as error:
             last = Outcome(state="failed", reason=str(error), owner=move.target)
-        where = last.owner or "no broker"
         return replace(
             outcome,
             state="owned_not_served",
-            reason=f"{why}; released there once, it is now at {where} ({last.state})",
+            reason=f"{move.target} owns it, but most of its topics were not seen active there "
+            f"within {self.served_s:g} s; released there once, it is now at "
+            f"{last.owner or 'no broker'} ({last.state})",
             attempts=outcome.attempts + last.attempts,
             owner=last.owner,
         )
-
-    async def _moved(
-        self,
-        move: Move,
-        ordered: Callable[[], None],
-        sent: Callable[[], None],
-        *,
-        to_avoided: bool = False,
-    ) -> tuple[Outcome, float]:
-        """Return the outcome of the orders, and when the source still served the bundle."""
-        ranges = self._ranges.setdefault(move.bundle.rpartition("/")[2], asyncio.Lock())
-        self.waiting.add(move.bundle)
-        try:
-            async with ranges, self._turn(move.source, move.target):
-                self.waiting.discard(move.bundle)
-                if self._over.is_set():
-                    why = "the term ended"
-                    return Outcome(state="superseded", reason=why, owner=move.source), 0.0
-                refusal = await self._why_not(move, to_avoided=to_avoided)
-                if refusal is not None:
-                    return refusal, 0.0
-                order = self._order(move, sent)
-                outcome = await order.carried_out(ordered)
-                if order.left and outcome.owner != move.target:
-                    self._avoid(move.target)
-                return outcome, order.unloaded_s
-        finally:
-            self.waiting.discard(move.bundle)
-
-    async def _serves_again(self, move: Move) -> tuple[bool, float | None]:
-        """Return whether most of the active topics are seen at the target, and when they were.
-
-        Topics that count nothing, but are loaded when they are looked up, are served, too. Those
-        that were deleted meanwhile are left out.
-        """
-        until_s, topics, ask = monotonic() + self.served_s, move.active, self.brokers
-        while not self._over.is_set():
-            counts = await asyncio.gather(*(ask.counted(move.target, one) for one in topics))
-            if 2 * sum(bool(count) for count in counts) > len(topics):
-                return True, monotonic()
-            if monotonic() >= until_s:
-                topics = tuple([one for one in topics if await ask.look_up(move.target, one)])
-                loaded = [await ask.counted(move.target, one) is not None for one in topics]
-                return 2 * sum(loaded) > len(topics) or not topics, None
-            await asyncio.sleep(_LOOK_AGAIN_S)
-        return True, None
-
-    def _follow_stuck(self, move: Move) -> None:
-        if move.bundle not in self.stuck and not self._over.is_set():
-            self.stuck[move.bundle] = move
-            task = asyncio.create_task(self._until_released(move))
-            self._following.add(task)
-            task.add_done_callback(self._following.discard)
-
-    async def _until_released(self, move: Move) -> None:
-        """Wait until a broker serves a stuck bundle; claim it once its source has released it."""
-        until_s = monotonic() + STUCK_FOLLOWED_S
-        try:
-            while not self._over.is_set() and monotonic() < until_s:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_STUCK_LOOK_S):
-                        await self._over.wait()
-                if await self.brokers.owner(move.bundle) is not None:
-                    return None
-                with suppress(RequestFailed):
-                    if self.claims and move.bundle not in await self.brokers.owned(move.source):
-                        return await self._order(move).claim()
-        except RightMissing:
-            return None
-        finally:
-            del self.stuck[move.bundle]
 
     async def place(
         self, bundle: BundleId, target: BrokerId, topic: TopicName, ordered: Callable[[], None]
     ) -> Outcome:
         """Make a broker serve a bundle that no broker serves, by the claim alone; as `move`."""
-        move = Move(bundle=bundle, source=target, target=target, topic=topic)
-        async with self._targets.setdefault(target, asyncio.Lock()):
-            if self._over.is_set():
+        order = _Order(self, Move(bundle=bundle, source=target, target=target, topic=topic))
+        async with self._turns["target", target]:
+            if self.over.is_set():
                 return Outcome(state="superseded", reason="the term ended")
             if why := await self.brokers.why_not_ready(target):
                 return Outcome(state="failed", reason=why)
             ordered()
-            order = self._order(move)
+            order.attempts = 1
             await order.claim()
-            owner = await order.find()
-        if owner == target:
-            return Outcome(state="serving", attempts=1, owner=owner)
-        if owner is None:
-            why = "no broker says that it serves it"
-            return Outcome(state="timed_out", reason=why, attempts=1)
-        why = f"{owner} was asked first"
-        return Outcome(state="landed_elsewhere", reason=why, attempts=1, owner=owner)
+            return order.ended_at(await order.find())
+
+    async def _moved(self, order: "_Order", *, to_avoided: bool = False) -> Outcome:
+        move = order.move
+        self.waiting.add(move.bundle)
+        try:
+            async with self._turn(move):
+                self.waiting.discard(move.bundle)
+                if refusal := await self._why_not(move, to_avoided=to_avoided):
+                    return refusal
+                outcome = await order.carried_out()
+                if order.left and outcome.owner != move.target:
+                    self._avoid(move.target)
+                return outcome
+        finally:
+            self.waiting.discard(move.bundle)
 
     @asynccontextmanager
-    async def _turn(self, source: BrokerId, target: BrokerId) -> AsyncIterator[None]:
-        """Wait for earlier moves off and to these brokers, and for the pause after claimed ones."""
-        entering = self._targets.setdefault(target, asyncio.Lock())
-        async with self._sources.setdefault(source, asyncio.Lock()):
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._paused_until_s.get(source, 0.0) - monotonic()):
-                    await self._over.wait()
-            async with entering:
+    async def _turn(self, move: Move) -> AsyncIterator[None]:
+        bounds = move.bundle.rpartition("/")[2]
+        async with self._turns["range", bounds], self._turns["source", move.source]:
+            await self.rest(self._paused_until_s.get(move.source, 0.0) - monotonic())
+            async with self._turns["target", move.target]:
                 began_s = monotonic()
                 try:
                     yield
@@ -232,12 +263,13 @@ class BundleMover:
                     ended_s = monotonic()
                     if self.claims:
                         pause_s = min(PAUSE_RATIO * (ended_s - began_s), LONGEST_PAUSE_S)
-                        self._paused_until_s[source] = ended_s + pause_s
+                        self._paused_until_s[move.source] = ended_s + pause_s
 
     async def _why_not(self, move: Move, *, to_avoided: bool) -> Outcome | None:
-        """Return the outcome of a move that cannot begin, None if it may begin."""
+        if self.over.is_set():
+            return Outcome(state="superseded", reason="the term ended", owner=move.source)
         try:
-            if not await self.brokers.serves(move.source, move.bundle):
+            if not (await self.brokers.owned(move.source)).get(move.bundle):
                 why = f"{move.source} does not serve it any more"
                 return Outcome(state="superseded", reason=why)
         except RequestFailed as error:
@@ -249,39 +281,276 @@ class BundleMover:
             why = f"{move.target} says that it is ready, but a move to it did not arrive before"
         return Outcome(state="failed", reason=why, owner=move.source) if why else None
 
+    async def _serves_again(self, move: Move) -> tuple[bool, float | None]:
+        """Return whether most of the active topics are seen at the target, and when they were.
+
+        Topics that count nothing, but are loaded when they are looked up, are served, too. Those
+        that were deleted meanwhile are left out.
+        """
+        until_s, topics, ask = monotonic() + self.served_s, move.active, self.brokers
+        while not self.over.is_set():
+            counts = await asyncio.gather(*(ask.counted(move.target, one) for one in topics))
+            if 2 * sum(bool(count) for count in counts) > len(topics):
+                return True, monotonic()
+            if monotonic() >= until_s:
+                topics = tuple([one for one in topics if await ask.look_up(move.target, one)])
+                loaded = [await ask.counted(move.target, one) is not None for one in topics]
+                return 2 * sum(loaded) > len(topics) or not topics, None
+            await self.rest(_PAUSE_S)
+        return True, None
+
+    def _follow(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._following.add(task)
+        task.add_done_callback(self._following.discard)
+
+    async def _until_released(self, move: Move) -> None:
+        """Wait until a broker serves a stuck bundle; claim it once its source has released it.
+
+        With the extensible manager the source does not list it while it releases it.
+        """
+        until_s = monotonic() + STUCK_FOLLOWED_S
+        while not self.over.is_set() and monotonic() < until_s:
+            await self.rest(_STUCK_LOOK_S)
+            try:
+                if await self.brokers.owner(move.bundle) is not None:
+                    break
+                listed = move.bundle in await self.brokers.owned(move.source)
+            except PulsarAdminError as error:
+                listed = isinstance(error, RightMissing)  # For now that is not known.
+            else:
+                if self.claims and not listed:
+                    with suppress(RightMissing):
+                        await _Order(self, move).claim()
+                    break
+            if listed:
+                until_s = monotonic() + STUCK_FOLLOWED_S
+        del self.stuck[move.bundle]
+
     def _avoid(self, broker: BrokerId) -> None:
-        if broker not in self.avoided and not self._over.is_set():
-            self.avoided[broker] = task = asyncio.create_task(self._until_it_ends(broker))
-            task.add_done_callback(lambda _: self.avoided.pop(broker))
+        if broker not in self.avoided:
+            self.avoided.add(broker)
+            self._follow(self._until_it_ends(broker))
 
     async def _until_it_ends(self, broker: BrokerId) -> None:
         until_s = monotonic() + AVOIDED_S
-        with suppress(RightMissing):
-            while not self._over.is_set() and monotonic() < until_s:
+        while not self.over.is_set() and monotonic() < until_s:
+            with suppress(RightMissing):
                 if await self.brokers.why_not_ready(broker):
+                    break
+            await self.rest(_WATCH_S)
+        self.avoided.discard(broker)
+
+
+@dataclass(slots=True)
+class _Order:
+    """The orders of one move, and its progress.
+
+    ``left`` is whether the source may have closed its topics without notifying their clients, and
+    ``unloaded_s`` when it still served the bundle. No order is sent after the one whose result is
+    unknown (``_last``).
+    """
+
+    mover: BundleMover
+    move: Move
+    ordered: Callable[[], None] = lambda: None
+    sent: Callable[[], None] = lambda: None
+    attempts: int = 0
+    unloaded_s: float = 0.0
+    left: bool = False
+    _owner: BrokerId | None = None
+    _said: str = ""
+    _last: bool = False
+    _until_s: float = 0.0
+
+    async def carried_out(self) -> Outcome:
+        """An error of ``ordered`` ends it, unless the source may have closed topics by then."""
+        self._owner = self.move.source
+        try:
+            while self.attempts < MOST_ATTEMPTS and not self._last:
+                try:
+                    if self.left and await self.mover.brokers.why_not_ready(self.move.target):
+                        break
+                    self.ordered()
+                except LoadManagerError as error:
+                    if isinstance(error, RightMissing) or not self.left:
+                        raise
+                    break  # It is no longer ordered, but the source may have closed its topics.
+                self.attempts += 1
+                outcome = await self._attempt()
+                if outcome is not None:
+                    return outcome
+            return await self._released_again() if self.left else self.ended_at(self._owner)
+        except _Stuck as error:
+            return Outcome(state="stuck", reason=str(error), attempts=self.attempts)
+
+    async def claim(self) -> None:
+        if self.move.topic is not None:
+            await self.mover.brokers.look_up(self.move.target, self.move.topic)
+
+    async def find(self) -> BrokerId | None:
+        """Return the target once it serves the bundle, or later the owner, if any."""
+        until_s, brokers = monotonic() + self.mover.look_s, self.mover.brokers
+        while not await brokers.serves(self.move.target, self.move.bundle):
+            if monotonic() >= until_s:
+                return await brokers.owner(self.move.bundle, but=self.move.target)
+            await asyncio.sleep(_PAUSE_S)
+        return self.move.target
+
+    async def _attempt(self) -> Outcome | None:
+        """Order the move once and find the owner; return None if the result is not final."""
+        self._said, claims = "", self.mover.claims
+        try:
+            await self._order(self._owner or self.move.source)
+        except RequestFailed as error:
+            # The broker may have carried out the order without an answer, or with an error.
+            self._said = str(error)
+            final = _final_state(error)
+            if final is not None and not self.left:
+                return Outcome(state=final, reason=self._said, attempts=self.attempts)
+            self.left = self.left or (isinstance(error, Unanswered) and not claims)
+        if self._last and self.left:
+            return None
+        self._owner = await self.find()
+        if self._owner == self.move.target:
+            return self.ended_at(self._owner)
+        self.left = self.left or (self._owner is None and not claims)
+        return None
+
+    async def _order(self, owner: BrokerId) -> None:
+        claims, look_s = self.mover.claims, self.mover.look_s
+        url = f"{self._unload_url(owner)}?destinationBroker={quote(self.move.target, safe='')}"
+        try:
+            if not await self._unloaded(owner, url, _WATCH_S if claims else look_s):
+                self.left = self._last = True
+        except RequestFailed as error:
+            if not claims or self._last or _final_state(error) is not None:
+                raise
+            await self._released_after(error, owner)
+        if claims:
+            await self.claim()
+
+    async def _unloaded(self, owner: BrokerId, url: str, look_s: float) -> bool:
+        """Send an unload once; return False if the source serves the bundle before the answer.
+
+        Returns before the answer, too, if the bundle is released or at its target. A broker lists
+        a bundle that it is releasing as not active, or with the extensible manager not at all.
+        """
+        brokers, move = self.mover.brokers, self.move
+        self._until_s = monotonic() + self.mover.stuck_s
+        if self._owner == move.source:
+            self.unloaded_s = monotonic()
+        self.sent()
+        change = asyncio.create_task(brokers.admin.change("PUT", url))
+        try:
+            while not (await asyncio.wait({change}, timeout=look_s))[0]:
+                if self.mover.claims:
+                    with suppress(RequestFailed):
+                        if move.bundle not in await brokers.owned(owner):
+                            return True
+                elif await brokers.serves(move.target, move.bundle):
+                    return True
+                elif await brokers.serves(owner, move.bundle):
+                    return False
+                self._check_time(owner)
+            await change
+        finally:
+            change.cancel()
+        return True
+
+    async def _released_after(self, failed: RequestFailed, owner: BrokerId) -> None:
+        """Follow an unload that failed, or had no answer, until it is over: it may be going on."""
+        answers_s = monotonic() + self.mover.look_s
+        while True:
+            try:
+                active = (await self.mover.brokers.owned(owner)).get(self.move.bundle)
+            except RequestFailed:
+                if monotonic() >= answers_s:
+                    self._said, self._last = str(failed), True
+                    return  # If the source has ended, the target may have the bundle.
+            else:
+                if active is None:
                     return
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_AVOIDED_PAUSE_S):
-                        await self._over.wait()
+                if active:
+                    # An order without an answer may be carried out later.
+                    self._last = isinstance(failed, Unanswered)
+                    raise failed
+            self._check_time(owner)
+            await self.mover.rest(_WATCH_S)
 
-    def _order(self, move: Move, sent: Callable[[], None] = lambda: None) -> MoveOrder:
-        return MoveOrder(
-            brokers=self.brokers,
-            claims=self.claims,
-            move=move,
-            over=self._over,
-            sent=sent,
-            look_s=self.look_s,
-            return_s=self.return_s,
-            stuck_s=self.stuck_s,
-        )
+    def _check_time(self, owner: BrokerId) -> None:
+        if monotonic() >= self._until_s:
+            raise _Stuck(
+                f"{owner} has been unloading it for {self.mover.stuck_s:g} s; expected less. Its "
+                "log says which topics do not close"
+            )
+        if self.mover.over.is_set():
+            self._last = True
+            raise Unanswered(f"the term ended while {owner} was unloading it")
+
+    async def _released_again(self) -> Outcome:
+        """Wait until Pulsar places a bundle that left its source; if back there, release it again.
+
+        The release is ordered even at the end of a term, because it completes an earlier order.
+        """
+        mover, source = self.mover, self.move.source
+        until_s = monotonic() + mover.return_s
+        while (owner := await mover.brokers.owner(self.move.bundle)) is None:
+            if mover.over.is_set() or monotonic() >= until_s:
+                self._said = (
+                    f"{self._said or _NOBODY}; if {source} serves it again, unload it there"
+                )
+                return self.ended_at(None)
+            await mover.rest(_WATCH_S)
+        if owner == source:
+            self._said = f"{owner} had it back and was ordered to release it again"
+            until_s, look_s = monotonic() + mover.return_s, mover.look_s
+            while not await self._release_taken(look_s) and monotonic() < until_s:
+                look_s *= 2
+            owner = await self.find()
+        return self.ended_at(owner)
+
+    async def _release_taken(self, look_s: float) -> bool:
+        """Order the source to release the bundle; return whether that need not be repeated.
+
+        It has to be if the first order still waited for the topic of states, and was undone.
+        """
+        source = self.move.source
+        try:
+            return await self._unloaded(source, self._unload_url(source), look_s)
+        except RequestFailed as error:
+            self._said = f"{source} had it back and did not release it again: {error}"
+            await asyncio.sleep(_WATCH_S)
+            return not await self.mover.brokers.serves(source, self.move.bundle)
+
+    def _unload_url(self, owner: BrokerId) -> str:
+        return f"{self.mover.brokers.address(owner)}/admin/v2/namespaces/{self.move.bundle}/unload"
+
+    def ended_at(self, owner: BrokerId | None) -> Outcome:
+        state: OutcomeState = "landed_elsewhere"
+        why = f"{owner} serves it after {self.attempts} attempt{'s' if self.attempts > 1 else ''}"
+        if self._said:
+            why = f"{why}: {self._said}"
+        if owner == self.move.target:
+            state, why = "serving", ""
+        elif owner is None:
+            state, why = "timed_out", self._said or _NOBODY
+        elif self._said and owner == self.move.source:
+            state, why = "failed", self._said
+        return Outcome(state=state, reason=why, attempts=self.attempts, owner=owner)
 
 
+def _final_state(error: RequestFailed) -> OutcomeState | None:
+    status = error.status if isinstance(error, AnswerRefused) else 0
+    if status in _CHANGED:
+        return "superseded"
+    return "failed" if status == HTTPStatus.CONFLICT else None
+
+
+CUT_AT: Final = "specified_positions_divide"
 _SPLIT_ANSWER_S: Final = 30.0
+# Time after an order within which the broker is expected to serve the parts.
 _SPLIT_LOOK_S: Final = 5.0
-"""Time after an order within which the broker is expected to serve the parts."""
-
-_SPLIT_PAUSE_S: Final = 0.25
 
 
 async def split_bundle(
@@ -295,12 +564,9 @@ async def split_bundle(
 
     Pulsar's own split by traffic answers 500 in several versions; splits at given positions exist
     since 3.0. Topics stay loaded at their broker, so clients are not interrupted.
-
-    Calls ``ordered`` before the order. Raises `RightMissing`: 401 or 403, which any further split
-    would get, too.
     """
     try:
-        if not await brokers.serves(broker, bundle):
+        if not (await brokers.owned(broker)).get(bundle):
             why = f"{broker} does not serve it any more"
             return Outcome(state="superseded", reason=why)
     except RequestFailed as error:
@@ -308,13 +574,9 @@ async def split_bundle(
     ordered()
     why = f"{broker} does not serve both parts"
     url = f"{brokers.address(broker)}/admin/v2/namespaces/{bundle}/split?unload=false"
+    by = f"splitAlgorithmName={CUT_AT}"
     try:
-        await brokers.admin.change(
-            "PUT",
-            f"{url}&splitAlgorithmName=specified_positions_divide",
-            f"[{cut}]",
-            timeout_s=_SPLIT_ANSWER_S,
-        )
+        await brokers.admin.change("PUT", f"{url}&{by}", f"[{cut}]", timeout_s=_SPLIT_ANSWER_S)
     except AnswerRefused as error:
         return Outcome(state="failed", reason=str(error), attempts=1, owner=broker)
     except RequestFailed as error:
@@ -322,9 +584,11 @@ async def split_bundle(
     until_s = monotonic() + _SPLIT_LOOK_S
     while monotonic() < until_s:
         try:
-            if await brokers.serves(broker, *parts_at(bundle, cut)):
-                return Outcome(state="serving", attempts=1, owner=broker)
+            owned = await brokers.owned(broker)
         except RequestFailed as error:
             why = str(error)
-        await asyncio.sleep(_SPLIT_PAUSE_S)
+        else:
+            if all(owned.get(part) for part in parts_at(bundle, cut)):
+                return Outcome(state="serving", attempts=1, owner=broker)
+        await asyncio.sleep(_PAUSE_S)
     return Outcome(state="timed_out", reason=why, attempts=1)
