@@ -18,12 +18,10 @@ from aiohttp import web
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BundleId, Namespace, TopicName
 from loadmanager.demo.client import (
-    BackOff,
     LookupClient,
     Producer,
     TrafficCounts,
     TrafficReport,
-    topic_path,
 )
 from loadmanager.demo.traffic import TrafficSettings
 from tests.testbed.checker.publishes import (
@@ -109,34 +107,12 @@ async def publish_one(
     return lookup.counts
 
 
-def test_a_slash_in_a_topic_stays_within_its_segment() -> None:
-    topic = TopicName("persistent", Namespace("t/n"), "a/b c")
-    assert topic_path(topic) == "persistent/t/n/a%2Fb%20c"
-
-
-def test_waits_double_up_to_a_second_and_vary_by_half() -> None:
-    back_off = BackOff(np.random.default_rng(1))
-    waits = [back_off.next_s() for _ in range(8)]
-    limits = [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
-    assert all(limit / 2 <= wait <= limit for wait, limit in zip(waits, limits, strict=True))
-    assert len(set(waits)) == 8
-
-
 async def test_a_dead_sidecar_costs_a_try_and_is_no_error(
     node: PretendedNode, dead_url: str
 ) -> None:
     async with client([dead_url, node.url, dead_url]) as lookup:
         assert [await lookup.find_owner(TOPIC) for _ in range(4)] == [node.url] * 4
     assert (lookup.counts.lookups, lookup.counts.lookup_errors) == (4, 0)
-
-
-async def test_sidecars_are_asked_in_turn(node: PretendedNode) -> None:
-    async with client([f"{node.url}/", node.url]) as lookup:
-        # The first of the two answers 404 to the doubled slash.
-        await lookup.find_owner(TOPIC)
-        assert lookup.counts.lookup_errors == 0
-        await lookup.find_owner(TOPIC)
-        assert lookup.counts.lookup_errors == 1
 
 
 @pytest.mark.parametrize("status", [500, 503, 404])
@@ -229,13 +205,6 @@ async def test_each_attempt_is_recorded_with_the_answer_of_the_broker(node: Pret
     assert all(one.sent_s < one.answered_s < monotonic() for one in attempts)
 
 
-async def test_an_attempt_without_an_answer_is_recorded_as_such(
-    node: PretendedNode, dead_url: str
-) -> None:
-    node.owner_url = dead_url
-    assert {one.status for one in await attempts_of(node, bound_s=0.5)} == {0}
-
-
 async def test_the_generator_places_every_bundle_then_publishes_until_it_is_stopped(
     node: PretendedNode, tmp_path: Path
 ) -> None:
@@ -268,30 +237,6 @@ async def test_the_generator_places_every_bundle_then_publishes_until_it_is_stop
     assert (final.waiting, final.publish_errors, final.lookup_errors) == (0, 0, 0)
     assert process.returncode == 0
     assert len([*publishes_in(record.read_text(), "record")]) == final.published
-
-
-def test_a_report_tells_the_slowest_message_of_each_bundle_once() -> None:
-    counts = TrafficCounts(waiting=4)
-    counts.ended(BUNDLE, 0.7, accepted=True)
-    counts.ended(BUNDLE, 3.0, accepted=True)
-    counts.ended(OTHER, 0.1, accepted=True)
-    counts.ended(OTHER, 30.0, accepted=False)
-    assert counts.report("progress", 5.0) == TrafficReport(
-        kind="progress",
-        at_s=5.0,
-        published=3,
-        publish_errors=1,
-        waiting=0,
-        slowest_s={BUNDLE: 3.0, OTHER: 30.0},
-    )
-    assert counts.report("progress", 6.0).slowest_s == {}
-
-
-def test_a_report_survives_its_line() -> None:
-    report = TrafficReport(
-        kind="final", at_s=1.5, lookups=3, slowest_s={BUNDLE: 2.0}, last_lookup_error="é"
-    )
-    assert TrafficReport.from_line(report.to_line()) == report
 
 
 @pytest.mark.parametrize("line", ["", "[]", "{", '{"kind": "final"}', '{"cow": 1}'])

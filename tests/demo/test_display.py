@@ -10,14 +10,11 @@ from rich.console import Console, RenderableType
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.demo.client import TrafficReport
 from loadmanager.demo.display import (
-    BAR_WIDTH,
     JoinInstructions,
     LiveDisplay,
     PlainDisplay,
     RunState,
-    clock,
     draw,
-    load_bar,
     summary_table,
 )
 from loadmanager.demo.figures import (
@@ -89,47 +86,6 @@ def test_the_picture_tells_load_leader_move_and_rates() -> None:
     assert move == ["01:03", "0x80000000_0xffffffff", "broker-1", "→", "broker-2", "rebalanced"]
 
 
-def test_the_picture_keeps_its_height_while_moves_come_in() -> None:
-    before, after = text_of(draw(scene(BEFORE))), text_of(draw(scene(BEFORE, AFTER)))
-    assert before.count("\n") == after.count("\n")
-
-
-def test_the_picture_tells_of_a_killed_broker_and_how_soon_it_was_made_up_for() -> None:
-    kill = KillEffects("broker-1", B1, 164.0, frozenset({X}), B1, B2, 4.2, 5.1)
-    text = text_of(draw(scene(AFTER, DEAD, kills=(kill,))))
-    story = "broker-1 and its sidecar killed, the leader"
-    assert story in text
-    assert "new leader after 4.2 s" in text
-    assert "its 1 bundles served again after 5.1 s" in text
-    assert "taken over" in text
-
-
-@pytest.mark.parametrize(("load", "filled"), [(0.0, 0), (0.5, BAR_WIDTH // 2), (1.7, BAR_WIDTH)])
-def test_a_bar_is_as_long_as_the_load_and_never_longer_than_full(load: float, filled: int) -> None:
-    bar = load_bar(load, mean=load).plain
-    assert len(bar) == BAR_WIDTH
-    # The mark of the mean covers one place of it.
-    assert bar.count("━") in (filled, filled - 1)
-
-
-def test_the_clock_shows_minutes_and_seconds() -> None:
-    assert [clock(0.9), clock(75.2), clock(3600)] == ["00:00", "01:15", "60:00"]
-
-
-def test_the_live_table_ends_with_the_last_picture_standing() -> None:
-    out = io.StringIO()
-    show = LiveDisplay(Console(file=out, width=80, force_terminal=True))
-    show.step("starting ZooKeeper")
-    show.update(scene(BEFORE))
-    show.update(scene(BEFORE, AFTER))
-    show.close()
-    show.close()
-    assert "starting ZooKeeper" in out.getvalue()
-    assert "rebalanced" in out.getvalue()
-    show_cursor = "\x1b[?25h"
-    assert out.getvalue().count(show_cursor) == 1
-
-
 @pytest.mark.parametrize(("height", "moves_shown"), [(24, 8), (18, 3), (16, 1)])
 def test_a_low_terminal_shows_fewer_moves_rather_than_a_cut_picture(
     height: int, moves_shown: int
@@ -184,15 +140,6 @@ def test_plain_lines_tell_each_move_once_and_figures_every_two_seconds() -> None
         "   63 s  0x80000000_0xffffffff  broker-1 -> broker-2  rebalanced",
         figures,
     ]
-
-
-def test_plain_lines_tell_a_kill() -> None:
-    out = io.StringIO()
-    kill = KillEffects("broker-1", B1, 164.0, frozenset({X}), B1)
-    PlainDisplay(out).update(scene(DEAD, kills=(kill,)))
-    lines = out.getvalue().splitlines()
-    assert lines[0] == "   70 s  killed broker-1 and its sidecar"
-    assert "load killed  80%" in lines[1]
 
 
 def test_the_summary_names_every_promise() -> None:

@@ -59,26 +59,6 @@ def outcome(folder: Path, *, require_all: str) -> tuple[int, str]:
     return said_by_pytest(folder, "-m", "not bench", str(folder), require_all=require_all)
 
 
-def test_two_workers_run_what_pytest_alone_does_and_none_what_is_named(suite: Path) -> None:
-    (suite / "tests").mkdir()
-    (suite / "test_sample.py").rename(suite / "tests" / "test_sample.py")
-    for arguments, workers in (((), True), (("tests",), False), (("-s",), False)):
-        code, said = said_by_pytest(suite, *arguments)
-        assert (code, "2 workers" in said) == (0, workers), said
-
-
-def test_cheap_tests_run_before_dear_ones(suite: Path) -> None:
-    _, said = outcome(suite, require_all="")
-    lines = [line for line in said.splitlines() if line.startswith("test_sample.py::")]
-    assert [line.split()[0].removeprefix("test_sample.py::test_") for line in lines] == [
-        "quick",
-        "known",
-        "zookeeper",
-        "processes",
-        "docker",
-    ]
-
-
 def test_absent_tool_skips_its_suite_and_says_how_to_get_it(suite: Path) -> None:
     code, said = outcome(suite, require_all="")
     assert (code, "needs Docker: install it" in said) == (0, True)

@@ -1,7 +1,6 @@
-"""A server between a sidecar and its broker, which can change what the broker answers."""
+"""A server between a sidecar and its broker, which can answer that the broker is unwell."""
 
-import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,13 +12,12 @@ from loadmanager.demo.cluster import Member
 
 
 class Ahead:
-    """A server in front of a broker's control that passes all on, or spoils some answers."""
+    """A server in front of a broker's control that passes all on, but health if it is told so."""
 
     def __init__(self, upstream: str, http: aiohttp.ClientSession) -> None:
         self._upstream = upstream
         self._http = http
         self.health_status: int | None = None
-        self.spoil_stats: Callable[[Any], None] | None = None
         self.asked = 0
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -37,10 +35,6 @@ class Ahead:
             },
         ) as passed:
             content = await passed.read()
-        if request.path.endswith("/stats") and self.spoil_stats is not None:
-            stats = json.loads(content)
-            self.spoil_stats(stats)
-            content = json.dumps(stats).encode()
         return web.Response(status=passed.status, body=content, content_type="application/json")
 
 
