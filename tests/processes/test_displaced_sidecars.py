@@ -12,7 +12,7 @@ from loadmanager.demo.children import Child, free_ports
 from loadmanager.demo.cluster import HOST, Member
 from loadmanager.reference_broker.changes import overlaps
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, pytest.mark.thorough, pytest.mark.timeout(300)]
 
 BUNDLES = 8
 BOUND_S = 60.0
@@ -60,7 +60,6 @@ async def test_a_frozen_sidecar_that_was_replaced_wakes_up_and_ends(tmp_path: Pa
         assert overlaps(processes.intervals()) == []
 
 
-@pytest.mark.thorough
 async def test_two_sidecars_that_are_always_started_again_come_to_rest(tmp_path: Path) -> None:
     async with process_cluster(tmp_path, brokers=2, bundles=BUNDLES) as processes:
         await processes.start()

@@ -64,6 +64,7 @@ def plain(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
+@pytest.mark.thorough
 async def test_the_shipped_probe_fails_while_the_sidecar_is_stopped(tmp_path: Path) -> None:
     async with process_cluster(tmp_path, brokers=1, bundles=4) as processes:
         await processes.start()

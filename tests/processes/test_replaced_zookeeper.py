@@ -23,7 +23,7 @@ from loadmanager.demo.cluster import NAMESPACE, READY_BOUND_S, TICK_MS, Cluster,
 from loadmanager.demo.settings import DemoSettings
 from loadmanager.reference_broker.changes import ServingInterval, overlaps, read_record
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, pytest.mark.thorough, pytest.mark.timeout(300)]
 
 BUNDLES = 8
 AGED = "/aged"
@@ -158,7 +158,6 @@ async def test_an_empty_zookeeper_is_told_and_restarted_brokers_serve_again(tmp_
         assert overlaps(cluster.intervals()) == []
 
 
-@pytest.mark.thorough
 async def test_an_older_zookeeper_is_told_and_served_by_with_no_hand(tmp_path: Path) -> None:
     """No broker was registered after the copy was made, so none knows a newer epoch."""
     async with lasting_cluster(tmp_path) as (processes, cluster):

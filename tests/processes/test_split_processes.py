@@ -12,7 +12,7 @@ from loadmanager.demo.cluster import HASH, NAMESPACE, Member
 from loadmanager.demo.traffic import topic_names
 from loadmanager.reference_broker.changes import overlaps
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.processes, pytest.mark.thorough, pytest.mark.timeout(400)]
 
 TOPICS = 40
 TRIES = 1000

@@ -9,7 +9,7 @@ from waiting import eventually
 
 from loadmanager.reference_broker.changes import overlaps
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, pytest.mark.thorough, pytest.mark.timeout(300)]
 
 BUNDLES = 8
 

@@ -67,7 +67,9 @@ def start_command(*arguments: str) -> "subprocess.Popen[str]":
     )
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "stop", [pytest.param(signal.SIGINT, marks=pytest.mark.thorough), signal.SIGTERM]
+)
 def test_the_command_says_when_it_is_ready_and_stops_in_good_order(stop: signal.Signals) -> None:
     with start_command("--port", "0", "--tick-ms", "300") as command:
         assert command.stdout is not None

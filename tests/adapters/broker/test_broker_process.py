@@ -110,8 +110,7 @@ async def test_a_frozen_broker_serves_nothing_when_it_wakes_after_its_lease(
     assert (served.end_s, served.why) == (until_s, EndReason.LEASE_LOST)
 
 
-# It measures CPU time, which other work on the machine makes dearer: the least of a few counts.
-@pytest.mark.flaky(reruns=2)
+# Other work on the machine makes CPU time dearer: of several counts the least is held to a bound.
 async def test_each_message_costs_its_cpu_time_and_idling_next_to_none() -> None:
     async with broker_process("--cpu-ms-per-message", "50") as child:
         pid = (await child.control.stats()).process_id
@@ -121,7 +120,7 @@ async def test_each_message_costs_its_cpu_time_and_idling_next_to_none() -> None
         idle_s = [await cpu_s_of(pid, idle) for _ in range(3)]
     # The kernel counts in steps of 10 ms, so one count says little.
     assert sum(costs_s) > 8 * 0.05 - 0.025
-    assert median(costs_s) < 0.15
+    assert min(costs_s) < 0.15
     # As much time as five messages, were it to spin.
     assert min(idle_s) < median(costs_s)
 
