@@ -13,7 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -148,28 +148,29 @@ class StateFile(State):
             raise StateUnusable(f"{path}: {error}; expected a file that can be read") from None
 
     async def keep(self, part: Part, text: str) -> None:
-        """Replace a file, so that one of the two contents survives a crash of this machine."""
-        await asyncio.to_thread(_replace, self._path(part), text)
+        await asyncio.to_thread(_store, self._path(part), text)
 
     async def remove(self, part: Part = Part.PRIOR) -> None:
-        await asyncio.to_thread(_unlink, self._path(part))
+        await asyncio.to_thread(_store, self._path(part), None)
 
 
-def _replace(path: Path, text: str) -> None:
-    new = path.with_name(f"{path.name}.new")
+def _store(path: Path, text: str | None) -> None:
+    """Replace or remove a file: one of the two contents survives a crash of this machine."""
     with _WRITING, _writable(path):
-        with new.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-        _sync(path.parent)
-
-
-def _unlink(path: Path) -> None:
-    with _WRITING, _writable(path):
-        path.unlink(missing_ok=True)
-        _sync(path.parent)
+        if text is None:
+            path.unlink(missing_ok=True)
+        else:
+            new = path.with_name(f"{path.name}.new")
+            with new.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def state_name(cluster: str) -> str:
@@ -205,9 +206,8 @@ def locked_state(folder: Path, cluster: str) -> Iterator[StateFile]:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise StateUnusable(
-                f"{lock}: another loadmanager attach acts on {cluster}; expected to be the only one"
-            ) from None
+            why = f"another loadmanager attach acts on {cluster}; expected to be the only one"
+            raise StateUnusable(f"{lock}: {why}") from None
         yield state
     finally:
         os.close(held)
@@ -220,14 +220,6 @@ def _writable(path: Path) -> Iterator[None]:
     except OSError as error:
         expected = "expected a folder that can be written (--state-dir)"
         raise StateUnusable(f"{path}: {error.strerror or error}; {expected}") from None
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,11 +252,8 @@ class SharedState(State):
 
     async def remove(self, part: Part = Part.PRIOR) -> None:
         path = self.where(part)
-        with _usable(path, "removed"):
-            try:
-                await self.coordination.delete(path)
-            except NodeMissing:
-                return
+        with _usable(path, "removed"), suppress(NodeMissing):
+            await self.coordination.delete(path)
 
 
 @contextmanager
