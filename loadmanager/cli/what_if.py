@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +49,7 @@ def print_what_if(source: str, files: AccessFiles, change: Change, *, as_json: b
 
 def _print_brokers(then: Forecast) -> None:
     rows = [
-        (
-            name,
-            f"{before[0]:,.0f}",
-            f"{before[1] / 1e6:,.2f}",
-            f"{after[0]:,.0f}",
-            f"{after[1] / 1e6:,.2f}",
-        )
+        (name, *chain.from_iterable((f"{m:,.0f}", f"{b / 1e6:,.2f}") for m, b in (before, after)))
         for name, before, after in zip(then.seen.brokers, then.loads, then.evened, strict=True)
     ]
     names = ("broker", "msg/s>", "MB/s>", "msg/s after moves>", "MB/s after moves>")

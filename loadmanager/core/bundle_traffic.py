@@ -102,7 +102,7 @@ def between(
         left_out = sum(size for one in left for name, (_, size) in one.out.items() if name)
         most_in = (totals_grew[0] + left_in) / took_s
         most_out = (totals_grew[1] + left_out) / took_s + replicated
-        uncounted = _bound(rates, passing, loaded, unsure, most_in=most_in, most_out=most_out)
+        uncounted = _bound((rates, loaded), (passing, unsure), (most_in, most_out))
     return Window(rates, frozenset(partial), passing, uncounted)
 
 
@@ -162,23 +162,18 @@ def _sum(flows: Collection[Flow]) -> Flow:
 
 
 def _bound(
-    rates: dict[str, Rates],
-    passing: dict[str, Rates],
-    loaded: Collection[str],
-    unsure: Collection[str],
-    *,
-    most_in: float,
-    most_out: float,
+    lasting: tuple[dict[str, Rates], Collection[str]],
+    brief: tuple[dict[str, Rates], Collection[str]],
+    most: Flow,
 ) -> float:
     """Cut what began within the window to what the broker's totals leave, and return the rest."""
-    new, brief = total([rates[one] for one in loaded]), total([passing[one] for one in unsure])
-    whole_in = sum(one.bytes_in_per_s for one in rates.values())
-    whole_out = sum(one.bytes_out_per_s for one in (*rates.values(), *passing.values()))
-    left_in, left_out = most_in - whole_in, most_out - whole_out
-    cut_in = _cut(new.bytes_in_per_s, left_in)
-    cut_out = _cut(new.bytes_out_per_s + brief.bytes_out_per_s, left_out)
+    kinds = (lasting, brief)
+    whole = total([one for of_kind, _ in kinds for one in of_kind.values()])
+    new = total([of_kind[name] for of_kind, names in kinds for name in names])
+    left_in, left_out = most[0] - whole.bytes_in_per_s, most[1] - whole.bytes_out_per_s
+    cut_in, cut_out = _cut(new.bytes_in_per_s, left_in), _cut(new.bytes_out_per_s, left_out)
     cuts = (cut_in, cut_out, cut_in, cut_out)
-    for of_kind, names in ((rates, loaded), (passing, unsure)):
+    for of_kind, names in kinds:
         for name in names:
             row = of_kind[name].row()
             of_kind[name] = Rates(*(rate * cut for rate, cut in zip(row, cuts, strict=True)))
