@@ -37,7 +37,6 @@ from loadmanager.cli.attach_page import (
     BalancerLog,
     PrintedLog,
     print_findings,
-    print_window,
     recording,
     served_metrics,
     served_page,
@@ -171,14 +170,13 @@ class AttachActions:
                     return int(print_findings(seen, self._restore_command(cluster.name)))
                 show_window(self._metrics, seen)
                 self._overviews.round(seen, "")
-                once, as_json = self._options["once"], self._options["as_json"]
                 if self._options["commands"]:
                     click.echo("\n".join(commands(seen, self._address)))
                 else:
-                    print_window(seen, self._admin.cost, as_json=as_json, traffic=once)
+                    self._log.window(seen, traffic=self._options["once"])
                 if history is not None:
                     history.round(seen, "")
-                if once:
+                if self._options["once"]:
                     return 0
 
     def _address(self, broker: BrokerId) -> str:

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import chain
 from math import nan
 from time import monotonic
 from typing import Any, Final
@@ -371,20 +370,6 @@ def recording(
             sink.close(_CLOSE_S)
 
 
-def print_window(seen: Observation, cost: Cost, *, as_json: bool, traffic: bool = False) -> None:
-    if as_json:
-        _print_json(_window(seen, cost, traffic=traffic))
-    else:
-        _print_screen(seen, cost, screen.summary(seen))
-
-
-def _print_screen(seen: Observation, cost: Cost, summary: Iterable[str]) -> None:
-    print_table(screen.title(seen), *screen.columns(seen))
-    for line in summary:
-        click.echo(fitted(line, terminal_width()))
-    click.echo(f"read with {cost.requests} requests and {cost.answer_bytes / 1e6:.1f} MB so far")
-
-
 def print_findings(seen: Observation, restore: str) -> bool:
     found = examine(seen, restore)
     # Not cut to the terminal: remedies are to be copied.
@@ -405,13 +390,22 @@ class PrintedLog:
         self._moving = {
             one.bundle: Rates(one.msgs_per_s, 0.0, one.bytes_per_s, 0.0) for one in seen.proposals
         }
-        if self.as_json:
-            _print_json({"at": _now(), **_window(seen, self.cost), "held": held})
-            return
-        summary = screen.summary(seen, proposals=self.verbose)
-        _print_screen(seen, self.cost, chain(summary, self._last_hour.summary(monotonic())))
-        if held:
+        self.window(seen, held=held)
+        if held and not self.as_json:
             self.event(f"nothing moves in this round: {held}")
+
+    def window(self, seen: Observation, *, traffic: bool = False, held: str | None = None) -> None:
+        """Print a window, with ``held`` that of a round."""
+        requests, size = self.cost.requests, self.cost.answer_bytes
+        if self.as_json:
+            content = document(seen, requests=requests, answer_bytes=size, traffic=traffic)
+            _print_json(content if held is None else {"at": _now(), **content, "held": held})
+            return
+        print_table(screen.title(seen), *screen.columns(seen))
+        summary = screen.summary(seen, proposals=held is None or self.verbose)
+        for line in (*summary, *self._last_hour.summary(monotonic())):
+            click.echo(fitted(line, terminal_width()))
+        click.echo(f"read with {requests} requests and {size / 1e6:.1f} MB so far")
 
     def task(self, task: BundleTask, why: str) -> None:
         traffic = self._moving.get(task.bundle)
@@ -467,10 +461,6 @@ class BalancerLog:
 
     def event(self, what: str) -> None:
         self.printed.event(what)
-
-
-def _window(seen: Observation, cost: Cost, *, traffic: bool = False) -> dict[str, Any]:
-    return document(seen, requests=cost.requests, answer_bytes=cost.answer_bytes, traffic=traffic)
 
 
 def _print_json(content: dict[str, Any]) -> None:
