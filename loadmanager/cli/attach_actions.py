@@ -2,8 +2,8 @@ import asyncio
 import os
 import shlex
 import signal
-from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -129,9 +129,13 @@ class AttachActions:
         self._log = PrintedLog(self._admin.cost, options["as_json"], options["verbose"])
         try:
             if options["restore"]:
-                return await self._restore()
+                async with self._state(idle=True) as state:
+                    await self._restore_settings(state)
+                return 0
             if options["pause"] or options["resume"] or options["clear_target"]:
-                return await self._steer()
+                async with self._state(idle=False) as state:
+                    await self._change(state)
+                return 0
             balances = options["balance"]
             async with (
                 served_metrics(options["metrics_port"], options["metrics_host"]) as self._metrics,
@@ -196,19 +200,23 @@ class AttachActions:
         urls, folder = ",".join(self._options["urls"]), shlex.quote(str(folder))
         return f"loadmanager attach --pulsar {urls} --state-dir {folder} --restore"
 
-    async def _restore(self) -> int:
+    @asynccontextmanager
+    async def _state(self, *, idle: bool) -> AsyncIterator[State]:
+        """Give the state of the cluster; if ``idle``, no controller acts on it now."""
         self._reader.with_isolation = False
-        if self._options["config"] is None:
-            cluster = await self._cluster()
-            with locked_state(self._options["state_dir"], cluster.name) as state:
-                await self._restore_settings(state)
-            return 0
-        async with self._candidate() as standing:
-            if leader := await standing.incumbent():
-                who = leader.broker or "somebody"
-                raise StateUnusable(f"{who} balances it; expected no controller: end it")
-            await self._restore_settings(standing.state)
-        return 0
+        if self._options["config"] is not None:
+            async with self._candidate() as standing:
+                if idle and (leader := await standing.incumbent()):
+                    who = leader.broker or "somebody"
+                    raise StateUnusable(f"{who} balances it; expected no controller: end it")
+                yield standing.state
+            return
+        folder, cluster = self._options["state_dir"], await self._cluster()
+        if not idle:
+            yield state_file(folder, cluster.name)
+            return
+        with locked_state(folder, cluster.name) as state:
+            yield state
 
     async def _restore_settings(self, state: State) -> None:
         self._reader.add(await state.brokers())
@@ -221,16 +229,6 @@ class AttachActions:
         from loadmanager.cli.attach_candidate import candidate
 
         return candidate(self._options["config"])
-
-    async def _steer(self) -> int:
-        if self._options["config"] is not None:
-            async with self._candidate() as standing:
-                await self._change(standing.state)
-            return 0
-        self._reader.with_isolation = False
-        cluster = await self._cluster()
-        await self._change(state_file(self._options["state_dir"], cluster.name))
-        return 0
 
     async def _change(self, state: State) -> None:
         said = "not paused"
