@@ -141,7 +141,7 @@ TRANSITIONS: Final[Mapping[tuple[TaskState, TaskEvent], TaskState]] = {
 
 
 class IllegalTaskEvent(LoadManagerError):
-    """An event occurred in a state in which it is not possible: a fault of the caller."""
+    """An event occurred at a task for which it is not possible: a fault of the caller."""
 
 
 class Pause(NamedTuple):
@@ -242,10 +242,6 @@ Splits = Mapping[BundleId, SplitOrder]
 _BOUNDED = frozenset({AskedBy.DRAIN, AskedBy.BALANCING})
 
 
-class BrokenInvariant(LoadManagerError):
-    """An invariant of the live tasks is violated: a fault of this program."""
-
-
 class LiveTasks:
     """The live tasks of one epoch, at most one for each bundle, and their count by broker."""
 
@@ -309,11 +305,11 @@ class LiveTasks:
     ) -> tuple[BundleTask, ...]:
         """Change the state of a task; return the tasks that gave way to it, then the task itself.
 
-        Raises `IllegalTaskEvent`, or `BrokenInvariant`: it is neither proposed nor live.
+        Raises `IllegalTaskEvent`, also if it is neither proposed nor live.
         """
         new = task.state is TaskState.PROPOSED
         if not new and any(self._of.get(bundle) is not task for bundle in task.bundles):
-            raise BrokenInvariant(f"task {task.number} is not the live task of {task.bundles}")
+            raise IllegalTaskEvent(f"task {task.number} is not the live task of {task.bundles}")
         after = advanced(task, event, now_s, note, pause)
         if not new and after.state.ended:
             for bundle in task.bundles:
