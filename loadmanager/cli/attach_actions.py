@@ -285,7 +285,14 @@ class AttachActions:
                 try:
                     await standing.run(lead, stopping)
                 finally:
-                    left = await _left_by(standing, log)
+                    try:
+                        if await standing.state.read() is not None:
+                            left = (await standing.incumbent(),)
+                    except (StateUnusable, CoordinationError) as error:
+                        log.event(
+                            f"whether Pulsar's settings are restored is not known ({error}); if "
+                            "no other candidate is there, run loadmanager attach --restore"
+                        )
         finally:
             if left is not None:
                 await self._see_that_another_leads(*left)
@@ -358,17 +365,3 @@ def _waits_for(standing: "Candidate") -> str:
     if leader is None or leader.broker == standing.identity.broker:
         return ""
     return f"{leader.broker} leads, and its page shows the cluster; this candidate waits"
-
-
-async def _left_by(standing: "Candidate", log: PrintedLog) -> "tuple[Incumbent | None] | None":
-    """Return who leads once Pulsar's settings are left to others, None if they are restored."""
-    try:
-        if await standing.state.read() is None:
-            return None
-        return (await standing.incumbent(),)
-    except (StateUnusable, CoordinationError) as error:
-        log.event(
-            f"whether Pulsar's settings are restored is not known ({error}); if no other "
-            "candidate is there, run loadmanager attach --restore"
-        )
-        return None
