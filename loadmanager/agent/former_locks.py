@@ -133,24 +133,20 @@ class FormerLocks:
     async def _try_to_clear(
         self, membership: Membership, bundle: BundleId, token: int, parallel: asyncio.Semaphore
     ) -> None:
+        """Delete a lock unless it is being taken over."""
         async with parallel:
             try:
-                if await self._clear_untaken(membership, bundle, token):
-                    self._tokens.pop(bundle, None)
+                folder = await self._coordination.get(znodes.lock_folder(bundle))
+                # Read before: the lock worker may begin to take it over at any time from here on,
+                # and that changes the folder.
+                if self._ownerships.records.phase(bundle) is not Phase.FREE:
+                    return
+                if folder is not None:
+                    await self._unload(membership, bundle, token)
+                    await self._delete(membership, bundle, folder)
+                self._tokens.pop(bundle, None)
             except (BrokerError, CoordinationError) as error:
                 log.debug("bundle.lock.delete_failed", bundle=bundle, why=str(error))
-
-    async def _clear_untaken(self, membership: Membership, bundle: BundleId, token: int) -> bool:
-        """Delete a lock unless it is being taken over; return whether it is gone."""
-        folder = await self._coordination.get(znodes.lock_folder(bundle))
-        # Read before: the lock worker may begin to take it over at any time from here on, and
-        # that changes the folder.
-        if self._ownerships.records.phase(bundle) is not Phase.FREE:
-            return False
-        if folder is not None:
-            await self._unload(membership, bundle, token)
-            await self._delete(membership, bundle, folder)
-        return True
 
     async def _unload(self, membership: Membership, bundle: BundleId, token: int) -> None:
         epoch = membership.agent_epoch

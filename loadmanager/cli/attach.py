@@ -150,7 +150,7 @@ class _Attach(SectionedCommand):
 @option(
     "--metrics-port",
     type=click.IntRange(1, 65_535),
-    help="Serve metrics for Prometheus at /metrics of this port.",
+    help="Serve metrics for Prometheus at /metrics of this port, and /health.",
 )
 @option(
     "--metrics-host",

@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,6 +43,7 @@ from loadmanager.cli.attach_page import (
     served_page,
     show_window,
 )
+from loadmanager.common.liveness import Liveness
 from loadmanager.config import Config, load_config
 from loadmanager.config.planning import planner_of
 from loadmanager.config.strategies import go_together, not_together
@@ -121,6 +123,7 @@ class AttachActions:
     def __init__(self, access: Access, options: Mapping[str, Any]) -> None:
         self._access = access
         self._options = options
+        self._liveness = Liveness()
 
     async def run(self) -> int:
         options = self._options
@@ -138,7 +141,9 @@ class AttachActions:
                 return 0
             balances = options["balance"]
             async with (
-                served_metrics(options["metrics_port"], options["metrics_host"]) as self._metrics,
+                served_metrics(
+                    options["metrics_port"], options["metrics_host"], self._liveness.overdue
+                ) as self._metrics,
                 served_page(options["page"], balances=balances) as self._overviews,
             ):
                 return await (self._balance() if balances else self._observe())
@@ -161,6 +166,7 @@ class AttachActions:
         until_s = monotonic() + LONGEST_REPEATED_S
         with recording(self._options, cluster, strategy) as history:
             while True:
+                self._liveness.begun("sample", lambda: self._options["interval_s"])
                 await asyncio.sleep(self._options["interval_s"])
                 cluster = await self._reader.read()
                 samples, missing = await sampler.sample(cluster)
@@ -283,7 +289,7 @@ class AttachActions:
                     await self._led(state, stopping, mandate)
 
                 try:
-                    await standing.run(lead, stopping)
+                    await standing.run(lead, stopping, self._liveness)
                 finally:
                     try:
                         if await standing.state.read() is not None:
@@ -318,6 +324,15 @@ class AttachActions:
     async def _led(self, state: State, stopping: asyncio.Event, mandate: Mandate) -> None:
         options, metrics = self._options, self._metrics
         strategy = strategy_of(options)
+
+        def begun(extra_s: float = 0.0) -> None:
+            interval_s = options["interval_s"] + extra_s / 3
+            self._liveness.begun("round", lambda: inf if stopping.is_set() else interval_s)
+
+        def unread(_why: str) -> None:
+            begun()
+            metrics.held.labels(HeldReason.UNREADABLE.value).set(1)
+
         # Anew in each term: brokers may run another load manager.
         reader = ClusterReader(self._admin, self._reader.urls)
         reader.add(await state.brokers())
@@ -339,19 +354,22 @@ class AttachActions:
                     overviews=self._overviews,
                     strategy=strategy,
                     history=history,
+                    begun=begun,
                 ),
                 stopping=stopping,
                 mandate=mandate,
                 strategy=strategy,
                 course=self._overviews.course,
-                unread=lambda _: metrics.held.labels(HeldReason.UNREADABLE.value).set(1),
+                unread=unread,
             )
             rounds = 1 if options["once"] else None
             metrics.balancing.set(1)
+            begun()
             try:
                 await balancer.run(cluster, rounds, take_over=options["take_over"])
             finally:
                 metrics.balancing.set(0)
+                self._liveness.over("round")
 
     def _limits(self) -> MoveLimits:
         names = ("per_minute", "per_hour", "per_namespace", "at_once")

@@ -19,10 +19,10 @@ from loadmanager.attach.orders import Elected
 from loadmanager.attach.state import SharedState, StateUnusable
 from loadmanager.cli.attach_page import host_name
 from loadmanager.cli.simulate_history import warnings_alone
-from loadmanager.common.chroot import ChrootRefused
 from loadmanager.common.cluster_conditions import OF_ATTACH, agree
 from loadmanager.common.cluster_state import ClusterState
 from loadmanager.common.identity import Identity
+from loadmanager.common.liveness import Liveness
 from loadmanager.common.unexpected import UnexpectedErrors
 from loadmanager.config import load_config
 from loadmanager.core import znodes
@@ -55,7 +55,7 @@ class Candidate:
     def state(self) -> SharedState:
         return SharedState(self.coordination)
 
-    async def run(self, lead: Lead, stopping: asyncio.Event) -> None:
+    async def run(self, lead: Lead, stopping: asyncio.Event, liveness: Liveness) -> None:
         """Raises `LoadManagerError`: leading failed in a way that only people can change."""
         failures: list[LoadManagerError] = []
         idle = asyncio.Event()
@@ -76,7 +76,9 @@ class Candidate:
                 idle.set()
             stopping.set()
 
-        election = Election(self, eligible=lambda: not stopping.is_set(), lead=led)
+        election = Election(
+            self, eligible=lambda: not stopping.is_set(), lead=led, liveness=liveness
+        )
         works = election.run(), self._stay_registered(stopping)
         working = [asyncio.create_task(one) for one in works]
         try:
@@ -135,11 +137,6 @@ async def candidate(path: Path) -> AsyncIterator[Candidate]:
         await coordination.start()
         try:
             await agree(coordination, clock, replace(conditions_of(config), kind=OF_ATTACH))
-            if names := await coordination.children(znodes.BROKERS):
-                raise ChrootRefused(  # Their leader would be elected among us, too.
-                    "the [zookeeper] chroot is that of a cluster of sidecars (such as "
-                    f"{names[0]}); expected a path of its own for loadmanager attach"
-                )
             cluster_state.open()
             identity = Identity(
                 broker=name,

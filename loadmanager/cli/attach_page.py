@@ -5,7 +5,7 @@ import secrets
 import socket
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import nan
@@ -18,6 +18,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.history import open_history
+from loadmanager.adapters.http.health_listener import feed_watchdog
 from loadmanager.adapters.http.listening import TimedSite, listening_sockets
 from loadmanager.adapters.http.live.feed import Feed, OverviewReader
 from loadmanager.adapters.http.live.page import LivePage
@@ -28,6 +29,7 @@ from loadmanager.adapters.http.replies import (
     empty_reply,
     json_reply,
     refusal_reply,
+    text_reply,
     unavailable,
 )
 from loadmanager.adapters.http.routes import Role, Route, RouteTable, Target, target_of
@@ -39,6 +41,7 @@ from loadmanager.adapters.http.security.guard import (
     refuse_foreign_page,
 )
 from loadmanager.adapters.pulsar_admin.client import Cost
+from loadmanager.adapters.pulsar_admin.moves import STUCK_S
 from loadmanager.admin.balancing import BalancingState
 from loadmanager.admin.overview import overview_document
 from loadmanager.attach import screen, tasks
@@ -122,19 +125,23 @@ async def listening(
 
 
 @asynccontextmanager
-async def served_metrics(port: int | None, host: str) -> AsyncIterator[AttachMetrics]:
+async def served_metrics(
+    port: int | None, host: str, overdue: Callable[[], str]
+) -> AsyncIterator[AttachMetrics]:
     registry = CollectorRegistry()
-    metrics = AttachMetrics(registry)
-    if port is None:
-        yield metrics
-        return
 
     async def show(_request: web.BaseRequest, _target: Target) -> web.Response:
         return bytes_reply(generate_latest(registry), CONTENT_TYPE_LATEST)
 
-    routes = [Route("GET", "/metrics", show, Role.READ)]
-    async with listening(routes, "--metrics-port", port, host):
-        yield metrics
+    async def health(_request: web.BaseRequest, _target: Target) -> web.Response:
+        return json_reply({"reason": why}, 503) if (why := overdue()) else text_reply("ok")
+
+    routes = [Route("GET", "/metrics", show, Role.READ), Route("GET", "/health", health, Role.READ)]
+    async with AsyncExitStack() as stack:
+        stack.callback(asyncio.create_task(feed_watchdog(overdue)).cancel)
+        if port is not None:
+            await stack.enter_async_context(listening(routes, "--metrics-port", port, host))
+        yield AttachMetrics(registry)
 
 
 def show_window(metrics: AttachMetrics, seen: Observation) -> None:
@@ -435,9 +442,12 @@ class BalancerLog:
     overviews: AttachOverviews
     strategy: Strategy
     history: AttachHistory | None
+    begun: Callable[[float], None]
+    """Called with how many seconds longer than a round it may take until the next one begins."""
     _trouble: str = ""
 
     def round(self, seen: Observation, held: str) -> None:
+        self.begun(0.0)
         self.overviews.round(seen, held)
         show_window(self.metrics, seen)
         if self.history is not None:
@@ -449,6 +459,7 @@ class BalancerLog:
         self._trouble = trouble
 
     def task(self, task: BundleTask, why: str) -> None:
+        self.begun(STUCK_S)
         self.strategy.task(task)
         self.overviews.task(task)
         if task.state.ended:

@@ -1,3 +1,4 @@
+from collections.abc import Collection
 from typing import Final
 
 from loadmanager.core import znodes
@@ -32,7 +33,8 @@ async def refuse_nodes_of_others(coordination: Coordination, default_chroot: str
     """
     if await _exists(coordination, LEDGERS):
         raise _of_pulsar(f"{LEDGERS} exists in it")
-    if _is_of_pulsar(await coordination.get(znodes.LEADER)):
+    names = _names(znodes.LEADER, await coordination.get(znodes.LEADER))
+    if "serviceUrl" in names and OURS not in names:
         raise _of_pulsar(f"{znodes.LEADER} in it was written by a Pulsar broker")
     if default_chroot and await coordination.get(znodes.CLUSTER) is None:
         await _refuse_cluster_at_root(coordination, default_chroot)
@@ -45,7 +47,7 @@ async def _refuse_cluster_at_root(coordination: Coordination, default_chroot: st
         raise
     except CoordinationError:
         return  # Not readable with this login, so no sidecar of this cluster wrote it.
-    if _is_record(node):
+    if "hash" in _names(znodes.CLUSTER, node):
         raise ChrootRefused(
             f"[zookeeper] chroot is not set, which means {default_chroot}, and there is a cluster "
             f"of version 0.1 at ZooKeeper's root ({znodes.CLUSTER}). To keep it, set "
@@ -64,24 +66,12 @@ async def _exists(coordination: Coordination, path: str) -> bool:
         return True  # Access is denied only to a node that exists.
 
 
-def _is_of_pulsar(node: Node | None) -> bool:
-    """Return whether a Pulsar broker leads: its node has an address, and no field of ours."""
-    if node is None:
-        return False
+def _names(path: str, node: Node | None) -> Collection[str]:
+    """Return the names of a node's fields, none if it has no content that can be read."""
     try:
-        names = parse_fields(znodes.LEADER, node.data).names()
+        return parse_fields(path, node.data).names() if node else ()
     except MalformedContent:
-        return False
-    return "serviceUrl" in names and OURS not in names
-
-
-def _is_record(node: Node | None) -> bool:
-    if node is None:
-        return False
-    try:
-        return "hash" in parse_fields(znodes.CLUSTER, node.data).names()
-    except MalformedContent:
-        return False
+        return ()
 
 
 def _of_pulsar(why: str) -> ChrootRefused:

@@ -6,7 +6,7 @@ import structlog
 from loadmanager.common.chroot import refuse_nodes_of_others
 from loadmanager.core import znodes
 from loadmanager.core.errors import LoadManagerError, MalformedContent
-from loadmanager.core.fields import Fields, parse_fields, to_json
+from loadmanager.core.fields import parse_fields, to_json
 from loadmanager.core.hashing import DEFAULT_HASH, HASH_FUNCTIONS, HashName, position
 from loadmanager.core.ids import TopicName
 from loadmanager.ports.coordination import Coordination, CoordinationError, NodeExists
@@ -100,7 +100,17 @@ async def _recorded(coordination: Coordination, wanted: Conditions) -> bytes | N
 def _agreed(data: bytes, wanted: Conditions) -> HashName:
     configured = wanted.hash_name
     fields = parse_fields(znodes.CLUSTER, data)
-    _check_format(fields)
+    if "format" not in fields.names():
+        raise ClusterDisagrees(
+            f"{znodes.CLUSTER}: these nodes are of version 0.1, which recorded no format; expected "
+            f"format {FORMAT}. Sidecars of both versions cannot work together: stop all, then do "
+            "as described in docs/upgrade.md"
+        )
+    if (found := fields.count("format")) != FORMAT:
+        raise ClusterDisagrees(
+            f"{znodes.CLUSTER}: these nodes are of format {found}; this version reads and "
+            f"writes format {FORMAT}. Use the version that the other sidecars of this cluster have"
+        )
     kind = fields.text("kind", _COMMANDED)
     if wanted.kind not in {"", kind}:
         raise ClusterDisagrees(
@@ -119,18 +129,3 @@ def _agreed(data: bytes, wanted: Conditions) -> HashName:
             f"{recorded!r}, or use another [zookeeper] chroot for a new cluster"
         )
     return recorded
-
-
-def _check_format(fields: Fields) -> None:
-    if "format" not in fields.names():
-        raise ClusterDisagrees(
-            f"{znodes.CLUSTER}: these nodes are of version 0.1, which recorded no format; expected "
-            f"format {FORMAT}. Sidecars of both versions cannot work together: stop all, then do "
-            "as described in docs/upgrade.md"
-        )
-    recorded = fields.count("format")
-    if recorded != FORMAT:
-        raise ClusterDisagrees(
-            f"{znodes.CLUSTER}: these nodes are of format {recorded}; this version reads and "
-            f"writes format {FORMAT}. Use the version that the other sidecars of this cluster have"
-        )

@@ -3,6 +3,7 @@ from dataclasses import dataclass, field
 from loadmanager.common.cluster_conditions import TopicHash
 from loadmanager.common.cluster_state import ClusterState
 from loadmanager.common.identity import Identity
+from loadmanager.common.liveness import Liveness
 from loadmanager.common.oversized import OversizedWrites
 from loadmanager.common.unexpected import UnexpectedErrors
 from loadmanager.ports.broker import BrokerControl
@@ -24,9 +25,11 @@ class Context:
     history: HistorySink = field(default_factory=NoHistory)
     seeds: SeedSource = field(default_factory=NoSeed)
     computing: Computing = field(default_factory=ComputingInline)
+    liveness: Liveness = field(init=False)
     unexpected: UnexpectedErrors = field(init=False)
     oversized: OversizedWrites = field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "liveness", Liveness(self.clock.monotonic_s))
         object.__setattr__(self, "unexpected", UnexpectedErrors(self.clock, self.metrics))
         object.__setattr__(self, "oversized", OversizedWrites(self.clock, self.metrics))

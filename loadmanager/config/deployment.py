@@ -104,10 +104,10 @@ class SidecarSettings(Section):
     listen_port: int = Field(7750, ge=0, le=65535)
     """Port to listen on. 0: any free port, for tests."""
     health_port: int | None = Field(None, ge=0, le=65535, examples=[8750])
-    """Port on which a separate thread answers probes (/healthz and /readyz), on all addresses,
-    without TLS and without tokens. Each sidecar of a host needs its own. Unset: listen_port + 1000,
-    so that sidecars with neighbouring ports do not collide. 0, or unset with listen_port 0: any
-    free port."""
+    """Port on which a separate thread answers probes (/health, /healthz, /readyz), on all
+    addresses, without TLS and without tokens. Each sidecar of a host needs its own. Unset:
+    listen_port + 1000, so that sidecars with neighbouring ports do not collide. 0, or unset with
+    listen_port 0: any free port."""
     advertised_url: HttpUrl = ""
     """Where the other sidecars and redirected clients reach this one. Empty: http or https, as
     [tls] says, with listen_host and listen_port; where it listens on all addresses, with the host

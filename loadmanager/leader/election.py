@@ -8,6 +8,7 @@ import structlog
 
 from loadmanager.common.cluster_state import ClusterState
 from loadmanager.common.identity import Identity
+from loadmanager.common.liveness import Liveness
 from loadmanager.common.task_groups import first_leaf
 from loadmanager.common.unexpected import UnexpectedErrors
 from loadmanager.core import znodes
@@ -91,7 +92,9 @@ class Election:
         eligible: Callable[[], bool],
         lead: Callable[[Term], Awaitable[None]],
         barred: Callable[[], bool] = lambda: False,
+        liveness: Liveness | None = None,
     ) -> None:
+        self._liveness = liveness or Liveness()
         self._coordination = parts.coordination
         self._cluster_state = parts.cluster_state
         self._identity = parts.identity
@@ -105,6 +108,7 @@ class Election:
 
     async def run(self) -> None:
         while True:
+            self._liveness.begun("turn of the election", lambda: _RECHECK_S)
             try:
                 await self._next_turn()
             except CoordinationError as error:
@@ -247,6 +251,7 @@ class Election:
                     break
                 if self._standing() not in {Standing.LEAD, Standing.DOUBT} or self._barred():
                     break
+                self._liveness.begun("turn of the election", lambda: _RECHECK_S)
                 changed = asyncio.ensure_future(self._cluster_state.changes.wait(_RECHECK_S))
                 await asyncio.wait({leading, changed}, return_when=asyncio.FIRST_COMPLETED)
                 changed.cancel()

@@ -111,6 +111,7 @@ class Rounds:
         """Raises `Deposed`, or `TermGivenUp`: rounds fail for an unknown reason."""
         failed_in_a_row = 0
         while True:
+            self.context.liveness.begun("round", lambda: self.settings.now.rhythm.round_interval_s)
             await self._pause(lambda: self.settings.now.rhythm.round_interval_s)
             started_s = self.context.clock.monotonic_s()
             unexpected = False

@@ -245,6 +245,7 @@ class LeaderTerm:
                 one.close()
             self.placement_worker.wanted.end(self._term.epoch)
             self.tasks.close()
+            self._context.liveness.over("round")
             if self._foreign is not None:
                 self._foreign.close()
             self._recorder.ended()

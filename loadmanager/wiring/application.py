@@ -142,6 +142,7 @@ class Application:
             eligible=lambda: self.member.registered,
             lead=self.leading.lead,
             barred=lambda: bool(self.reachability.why),
+            liveness=context.liveness,
         )
         self.split_requests = SplitRequests(context, self.leading, _SPLIT_WAIT_S)
         self.merge_requests = MergeRequests(

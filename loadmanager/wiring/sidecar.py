@@ -393,6 +393,7 @@ def make_server(
                 late=context.metrics.event_loop_lag_seconds.observe,
                 stalled=context.metrics.event_loop_stalls.inc,
             ),
+            overdue=context.liveness.overdue,
         ),
         refused=context.metrics.http_refused,
     )

@@ -88,6 +88,7 @@ def test_what_attach_does_is_shown_here(pulsar: FakePulsar, tmp_path: Path, mode
         assert seen["measure"] == "rate"
         assert seen["actions"] == (["pause", "resume"] if mode == "active" else [])
         assert len(seen["brokers"]) == seen["brokersInAll"] > 1
+        assert ask(metrics_port, "/health") == (200, "ok")
         assert ask(port, "/", Host="localhost")[0] == 200
         assert ask(port, "/live/app.js", Host="127.0.0.1")[0] == 200
         assert ask(port, "/live/events", Host="evil.example")[0] == 403
@@ -157,7 +158,7 @@ async def test_unfinished_heads_take_little_memory_and_end(
                 while await loop.sock_recv(own, 1_024):
                     pass
 
-    async with attach_page.served_metrics(port, "127.0.0.1"), asyncio.timeout(LIMIT_S):
+    async with attach_page.served_metrics(port, "127.0.0.1", str), asyncio.timeout(LIMIT_S):
         tracemalloc.start()
         try:
             clients = [asyncio.create_task(client()) for _ in range(400)]
@@ -181,3 +182,27 @@ def test_a_port_that_is_taken_is_named(pulsar: FakePulsar) -> None:
     assert found.exit_code == 1
     assert f"--metrics-port {port}: " in found.stderr
     assert "expected a free port" in found.stderr
+
+
+async def test_health_and_systemds_watchdog_end_when_something_is_overdue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overdue, port, address = "", free_port(), tmp_path / "notify"
+    monkeypatch.setenv("NOTIFY_SOCKET", str(address))
+    monkeypatch.setenv("WATCHDOG_USEC", "60000000")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
+        supervisor.bind(str(address))
+        supervisor.settimeout(LIMIT_S)
+        async with attach_page.served_metrics(port, "127.0.0.1", lambda: overdue):
+            assert await asyncio.to_thread(ask, port, "/health") == (200, "ok")
+            assert await asyncio.to_thread(supervisor.recv, 100) == b"WATCHDOG=1"
+            overdue = "no round has begun for 91 s"
+            code, why = await asyncio.to_thread(ask, port, "/health")
+            assert (code, json.loads(why)) == (503, {"reason": overdue})
+            supervisor.settimeout(0.0)
+            with suppress(BlockingIOError):
+                while supervisor.recv(100):
+                    pass
+            await asyncio.sleep(1.2)  # Twice as long as between two notifications.
+            with pytest.raises(BlockingIOError):
+                supervisor.recv(100)

@@ -225,11 +225,14 @@ def test_sidecars_chroot_is_refused(
     client = KazooClient(hosts=zookeeper_address)
     client.start()
     try:
-        client.create(f"{chroot}/loadbalance/brokers/b-1:8080", b"", makepath=True)
+        record = b'{"format":2,"hash":"crc32"}'
+        client.create(f"{chroot}/loadbalance/cluster", record, makepath=True)
     finally:
         client.stop()
         client.close()
     found = once(pulsar, config, "--balance")
     assert found.exit_code == 1
-    assert "the [zookeeper] chroot is that of a cluster of sidecars" in found.stderr
+    assert (
+        "this cluster has [broker] kind = 'contract', and this is of kind 'attach'" in found.stderr
+    )
     assert pulsar.dynamic == {}

@@ -216,7 +216,8 @@ def test_prometheus_finds_all_pods_with_metrics(resources: list[Resource], value
         assert f"--metrics-port={port['port']}" in container(pod)["args"]
         assert "--metrics-host=" in container(pod)["args"]
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-            assert container(pod)[probe]["httpGet"] == {"path": "/metrics", "port": "metrics"}
+            path = "/health" if probe == "livenessProbe" else "/metrics"
+            assert container(pod)[probe]["httpGet"] == {"path": path, "port": "metrics"}
     asked = given(values).get("metrics", {})
     monitors = kinds(resources, "ServiceMonitor")
     assert len(monitors) == ("serviceMonitor" in asked)

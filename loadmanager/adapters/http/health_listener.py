@@ -22,7 +22,7 @@ from loadmanager.adapters.http.listening import listening_sockets
 from loadmanager.adapters.http.replies import raw_head
 from loadmanager.ports.lookup import Readiness
 
-_PATHS: Final = ("/healthz", "/readyz")
+_PATHS: Final = ("/health", "/healthz", "/readyz")
 
 
 class HealthAnswers:
@@ -32,8 +32,9 @@ class HealthAnswers:
     replaced as a whole. Times are on the monotonic clock.
     """
 
-    def __init__(self, stalled_after_s: float) -> None:
+    def __init__(self, stalled_after_s: float, overdue: Callable[[], str] = str) -> None:
         self._stalled_after_s = stalled_after_s
+        self.overdue = overdue
         self._tick: tuple[float, Readiness] = (0.0, Readiness(ready=False))
 
     def tick(self, now_s: float, readiness: Readiness) -> None:
@@ -50,11 +51,11 @@ class HealthAnswers:
         target, _, version = rest.partition(" ")
         path = target.partition("?")[0]
         if not version.startswith("HTTP/1."):
-            return _response(400, _refusal("the request is not valid HTTP"))
+            return _response(400, {"reason": "the request is not valid HTTP"})
         if path not in _PATHS:
-            return _response(404, _refusal(f"there is nothing here but {' and '.join(_PATHS)}"))
+            return _response(404, {"reason": f"there is nothing here but {' and '.join(_PATHS)}"})
         if method not in {"GET", "HEAD"}:
-            return _response(405, _refusal(f"{method} is not for this path"))
+            return _response(405, {"reason": f"{method} is not for this path"})
         status, body = self._answer(path, now_s)
         return _response(status, body, with_body=method == "GET")
 
@@ -62,8 +63,9 @@ class HealthAnswers:
         readiness = self._tick[1]
         stalled = self.is_stalled(now_s)
         why = f"the event loop has not run for {self.silent_s(now_s):.0f} s"
-        if path == "/healthz":
-            return (503, _refusal(why)) if stalled else (200, b"ok")
+        if path != "/readyz":
+            why = why if stalled else self.overdue() if path == "/health" else ""
+            return (503, {"reason": why}) if why else (200, b"ok")
         if stalled:
             readiness = Readiness(ready=False, reasons=(why, *readiness.reasons))
         return readiness_answer(readiness)
@@ -76,10 +78,6 @@ def readiness_answer(readiness: Readiness) -> tuple[int, dict[str, Any]]:
     reasons = list(readiness.reasons)
     reason = "; ".join(reasons) or "not ready"
     return 503, {"ready": False, "reasons": reasons, "reason": reason, **document}
-
-
-def _refusal(reason: str) -> dict[str, Any]:
-    return {"reason": reason}
 
 
 def _response(status: int, body: bytes | dict[str, Any], *, with_body: bool = True) -> bytes:
@@ -108,10 +106,10 @@ class LoopWatch:
 
 
 class HealthListener:
-    """Answers ``/healthz`` and ``/readyz`` independently of the event loop.
+    """Answers ``/health``, ``/healthz`` and ``/readyz`` independently of the event loop.
 
-    ``readiness`` is called on the event loop, ``watch.stalled`` on the other thread. The loop
-    counts as stalled when its last tick is ``stalled_after_s`` old.
+    ``readiness`` is called on the event loop, ``watch.stalled`` and ``overdue`` on the other
+    thread. The loop counts as stalled when its last tick is ``stalled_after_s`` old.
     """
 
     def __init__(
@@ -121,11 +119,12 @@ class HealthListener:
         port: int,
         watch: LoopWatch,
         stalled_after_s: float = STALLED_AFTER_S,
+        overdue: Callable[[], str] = str,
     ) -> None:
         self._readiness = readiness
         self._port = port
         self._watch = watch
-        self._answers = HealthAnswers(stalled_after_s)
+        self._answers = HealthAnswers(stalled_after_s, overdue)
         self._ticking: asyncio.Task[None] | None = None
         self._thread: threading.Thread | None = None
         self._running = threading.Event()
@@ -134,7 +133,14 @@ class HealthListener:
 
     def start(self) -> int:
         """Call it on the event loop to be watched. Raises `OSError`, which names the key."""
-        listening = _listening(self._port)
+        try:
+            listening = listening_sockets("", self._port, _BACKLOG)
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"[sidecar] health_port: {error.strerror}; expected a free port, "
+                "another one for each sidecar of a host",
+            ) from None
         self._answers.tick(monotonic(), self._readiness_now())
         self._ticking = asyncio.create_task(self._tick(), name="health ticks")
         self._thread = threading.Thread(
@@ -200,7 +206,8 @@ class HealthListener:
             now_s = monotonic()
             silent_s = self._answers.silent_s(now_s)
             if not self._answers.is_stalled(now_s):
-                notify_watchdog()
+                if not self._answers.overdue():
+                    notify_watchdog()
                 if stalled_since_s is not None:
                     log.warning("http.loop.recovered", stalled_s=round(now_s - stalled_since_s, 1))
                     stalled_since_s = None
@@ -250,6 +257,14 @@ class _Probe(asyncio.Protocol):
             self._transport.abort()
 
 
+async def feed_watchdog(overdue: Callable[[], str]) -> None:
+    """Notify systemd's watchdog from this loop, until cancelled, while nothing is overdue."""
+    while True:
+        if not overdue():
+            notify_watchdog()
+        await asyncio.sleep(_TICK_S)
+
+
 def notify_watchdog() -> None:
     """Notify systemd's watchdog that the service is alive, if there is one."""
     address = os.environ.get("NOTIFY_SOCKET", "")
@@ -264,14 +279,3 @@ def notify_watchdog() -> None:
             notify_socket.sendto(b"WATCHDOG=1", address)
     except OSError as error:
         log.warning("http.watchdog.unreachable", why=str(error))
-
-
-def _listening(port: int) -> list[socket.socket]:
-    try:
-        return listening_sockets("", port, _BACKLOG)
-    except OSError as error:
-        raise OSError(
-            error.errno,
-            f"[sidecar] health_port: {error.strerror}; expected a free port, "
-            "another one for each sidecar of a host",
-        ) from None

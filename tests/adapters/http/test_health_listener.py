@@ -134,6 +134,14 @@ def test_five_seconds_without_a_tick_are_the_limit() -> None:
     line = b"GET /healthz HTTP/1.1"
     assert answers.response_to(line, 104.9).startswith(b"HTTP/1.1 200 ")
     assert answers.response_to(line, 105.1).startswith(b"HTTP/1.1 503 ")
+    overdue = ""
+    answers.overdue = lambda: overdue
+    health = b"GET /health HTTP/1.1"
+    assert answers.response_to(health, 104.9).startswith(b"HTTP/1.1 200 ")
+    assert answers.response_to(health, 105.1).startswith(b"HTTP/1.1 503 ")
+    overdue = "no round has begun for 91 s"
+    assert answers.response_to(health, 104.9).endswith(b'{"reason":"no round has begun for 91 s"}')
+    assert answers.response_to(line, 104.9).startswith(b"HTTP/1.1 200 ")
     assert answers.response_to(b"nonsense", 100.0).startswith(b"HTTP/1.1 400 ")
     assert answers.response_to(b"\xff\xfe", 100.0).startswith(b"HTTP/1.1 400 ")
 

@@ -199,13 +199,13 @@ securityContext:
 ports:
   - name: metrics
     containerPort: {{ .Values.metrics.port }}
-# The event loop answers, so one that hangs is found.
+# The event loop answers, so one that hangs is found; /health also finds rounds that do not begin.
 startupProbe:
   httpGet: {path: /metrics, port: metrics}
   periodSeconds: 1
   failureThreshold: 60
 livenessProbe:
-  httpGet: {path: /metrics, port: metrics}
+  httpGet: {path: /health, port: metrics}
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: 6

@@ -84,7 +84,7 @@ spec:
             periodSeconds: 1
             failureThreshold: 60
           livenessProbe:
-            httpGet: {path: /healthz, port: sidecar-health}
+            httpGet: {path: /health, port: sidecar-health}
             periodSeconds: 5
             timeoutSeconds: 3
             failureThreshold: 3
