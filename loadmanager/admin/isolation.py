@@ -1,4 +1,3 @@
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
@@ -14,6 +13,8 @@ from loadmanager.core import policies as core_policies
 from loadmanager.core import znodes
 from loadmanager.core.fields import parse_object, to_json
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, belongs_to_a_broker, namespace_of
+from loadmanager.core.patterns import MOST_CHARACTERS, PatternRefused, compiled
+from loadmanager.core.policies import hosts_matching
 from loadmanager.core.wire.policies import decode_isolation
 from loadmanager.leader.leadership import Leadership
 from loadmanager.ports.administration import Missing
@@ -33,15 +34,15 @@ _MOST: Final = 1_000
 
 def _regex(text: str) -> str:
     try:
-        re.compile(text)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise ValueError(f"not a regular expression: {error}") from None
+        compiled(text)
+    except PatternRefused as refused:
+        raise ValueError(str(refused)) from None
     return text
 
 
 Regex = Annotated[
     str,
-    StringConstraints(min_length=1, max_length=1_000),
+    StringConstraints(min_length=1, max_length=MOST_CHARACTERS),
     AfterValidator(_regex),
     Field(json_schema_extra={"format": "regex"}),
 ]
@@ -189,7 +190,7 @@ class Isolation(Resource, tag="isolation"):
             BrokerPolicy(
                 broker=broker,
                 policy=name,
-                is_primary=_matches(policy.primary, broker),
+                is_primary=bool(hosts_matching(policy.primary, (broker,)).any()),
                 namespaces=list(policy.namespaces),
             )
             for broker in sorted(self._context.cluster_state.brokers)
@@ -276,9 +277,4 @@ def _is_new(
 
 
 def _lets(policy: core_policies.IsolationPolicy, broker: BrokerId) -> bool:
-    return _matches((*policy.primary, *policy.secondary), broker)
-
-
-def _matches(patterns: tuple[str, ...], broker: BrokerId) -> bool:
-    host = broker.rpartition(":")[0]
-    return any(re.fullmatch(pattern, host) for pattern in patterns)
+    return bool(hosts_matching((*policy.primary, *policy.secondary), (broker,)).any())

@@ -83,6 +83,7 @@ class Observer:
         served = {namespace_of(one) for one in bundles if not belongs_to_a_broker(one)}
         self._known = {name: one for name, one in self._known.items() if name in served}
         await self._read_groups(url, self._due(served)[:_READ_A_ROUND])
+        refusals = {name: why for name in served if (why := cluster.isolation.refusal(name))}
         while True:
             groups = {name: group for name, (group, _) in self._known.items() if group}
             try:
@@ -100,7 +101,7 @@ class Observer:
                 rules,
                 groups,
                 strategy=self.strategy,
-                unknown=self._unread,
+                unknown=self._unread | refusals,
                 idle=idle,
             )
             unread = self._due({namespace_of(one.bundle) for one in seen.proposals})
@@ -247,7 +248,7 @@ def spread(
     counts = {
         broker: sum(namespace_of(one) == namespace for one in samples[broker].bundles)
         for broker, is_open in zip(brokers, open_mask, strict=True)
-        if is_open
+        if is_open and not isolation.refusal(namespace)
     }
     msgs_per_s = {broker: samples[broker].total.msgs_per_s for broker in counts}
     found: list[Proposal] = []

@@ -32,6 +32,7 @@ class Constraints:
     def __init__(self, context: Context, cluster: str) -> None:
         self._coordination = context.coordination
         self._metrics = context.metrics
+        self._troubles = context.troubles
         self._isolation_path = znodes.isolation_policies(cluster)
         self._isolation: dict[str, IsolationPolicy] = {}
         self._isolation_read = False
@@ -58,6 +59,7 @@ class Constraints:
     def close(self) -> None:
         if self._isolation_watch:
             self._isolation_watch.close()
+        self._troubles.pop(self._isolation_path, None)
         self._domains.close()
         self._groups.close()
 
@@ -98,7 +100,12 @@ class Constraints:
                 self._isolation = self._readable(node.data)
             except MalformedContent as error:
                 self._refuse(error)
+        self._troubles.pop(self._isolation_path, None)
         self._anything_changed()
+        if refused := self.policies.refused:
+            self._troubles[self._isolation_path] = why = "; ".join(refused.values())
+            log.warning("isolation.policies.refused", why=why)
+            self._metrics.malformed("isolation")
 
     def _readable(self, data: bytes) -> dict[str, IsolationPolicy]:
         fields = parse_fields(self._isolation_path, data)

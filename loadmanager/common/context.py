@@ -25,6 +25,8 @@ class Context:
     history: HistorySink = field(default_factory=NoHistory)
     seeds: SeedSource = field(default_factory=NoSeed)
     computing: Computing = field(default_factory=ComputingInline)
+    troubles: dict[str, str] = field(default_factory=dict)
+    """Problems that readiness names besides, by what has them."""
     liveness: Liveness = field(init=False)
     unexpected: UnexpectedErrors = field(init=False)
     oversized: OversizedWrites = field(init=False)

@@ -243,6 +243,8 @@ def _own_grounds(known: Known, bundle: BundleId) -> list[Refusal]:
         found.append(Refusal(bundle, Reason.NAMESPACE_EXCLUDED, "it is a broker's own bundle"))
     elif namespace_of(bundle) in settings.excluded_namespaces:
         found.append(Refusal(bundle, Reason.NAMESPACE_EXCLUDED, namespace_of(bundle)))
+    if why := view.policies.refusal(namespace_of(bundle)):
+        found.append(Refusal(bundle, Reason.ISOLATED, why))
     if view.bundles.measured_row(bundle) is None:
         found.append(Refusal(bundle, Reason.LOAD_UNKNOWN, "no sample of its traffic yet"))
     return found

@@ -6,7 +6,7 @@ import numpy as np
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.filters import Filters
 from loadmanager.core.gates import closed_gate
-from loadmanager.core.ids import BrokerId, BundleId, Domain
+from loadmanager.core.ids import BrokerId, BundleId, Domain, namespace_of
 from loadmanager.core.joint.learning import Learned
 from loadmanager.core.joint.weighing import Weigher
 from loadmanager.core.memory import Memory
@@ -196,6 +196,9 @@ class Planner:
         """Return the view with resting bundles; in safe mode with moves under way completed."""
         resting = memory.resting(view.now_s, self.settings.cool_down_s)
         resting |= view.policies.staying
+        if view.policies.refused:
+            refusal, names = view.policies.refusal, view.bundles.names
+            resting |= frozenset(one for one in names if refusal(namespace_of(one)))
         view = replace(view, recently_moved=view.recently_moved | resting)
         if self.settings.mode is Mode.SAFE:
             view = settled(view, self.costs(memory.shedder))

@@ -1,4 +1,3 @@
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -9,6 +8,7 @@ import numpy as np
 
 from loadmanager.core.columns import Mask
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
+from loadmanager.core.patterns import matches_any, may_match, why_refused
 
 DEFAULT_DOMAIN: Final = ""
 """The failure domain of brokers without one."""
@@ -18,8 +18,10 @@ DEFAULT_DOMAIN: Final = ""
 class IsolationPolicy:
     """Namespaces that only certain brokers may serve, and brokers that may serve no others.
 
-    All are regular expressions that must match completely: for namespaces the name, for brokers
-    the host without its port. Secondary brokers may serve as well while fewer than ``min_limit``
+    All are regular expressions of Java that must match completely: for namespaces the name, for
+    brokers the host without its port. Nothing of a policy with one that is ``refused`` applies, and
+    bundles of namespaces that it may govern stay where they are. Secondary brokers may serve as
+    well while fewer than ``min_limit``
     primary brokers are registered with a usage of at most ``usage_threshold`` (a fraction).
     """
 
@@ -29,8 +31,13 @@ class IsolationPolicy:
     min_limit: int = 1
     usage_threshold: float = 1.0
 
+    @property
+    def refused(self) -> str:
+        """Why it cannot be applied, "" if it can."""
+        return why_refused((*self.namespaces, *self.primary, *self.secondary))
+
     def governs(self, namespace: Namespace) -> bool:
-        return any(re.fullmatch(pattern, namespace) for pattern in self.namespaces)
+        return not self.refused and matches_any(self.namespaces, namespace)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +52,33 @@ class Policies:
     anti_affinity: Mapping[Namespace, str] = field(default_factory=lambda: MappingProxyType({}))
     domains: Mapping[BrokerId, str] = field(default_factory=lambda: MappingProxyType({}))
     staying: frozenset[BundleId] = frozenset()
+    refused: Mapping[str, str] = field(init=False, repr=False, compare=False)
+    """Why isolation policies cannot be applied, by name."""
+
+    def __post_init__(self) -> None:
+        refused = {
+            name: f"isolation policy {name} is refused: {one.refused}"
+            for name, one in sorted(self.isolation.items())
+            if one.refused
+        }
+        object.__setattr__(self, "refused", refused)
 
     def governing(self, namespace: Namespace) -> IsolationPolicy | None:
         """Return the policy for ``namespace``; if several match, the first by name."""
         return next(
             (policy for _, policy in sorted(self.isolation.items()) if policy.governs(namespace)),
             None,
+        )
+
+    def refusal(self, namespace: Namespace) -> str:
+        """Return why the bundles of a namespace stay: a refused policy may be for it, else ""."""
+        return next(
+            (
+                why
+                for name, why in self.refused.items()
+                if any(may_match(one, namespace) for one in self.isolation[name].namespaces)
+            ),
+            "",
         )
 
     def group_of(self, namespace: Namespace) -> frozenset[Namespace]:
@@ -69,14 +97,8 @@ NO_POLICIES: Final = Policies()
 
 @lru_cache(maxsize=512)
 def hosts_matching(patterns: tuple[str, ...], brokers: tuple[BrokerId, ...]) -> Mask:
-    compiled = [re.compile(pattern) for pattern in patterns]
-    found = np.array(
-        [
-            any(pattern.fullmatch(broker.rpartition(":")[0]) for pattern in compiled)
-            for broker in brokers
-        ],
-        dtype=np.bool_,
-    )
+    hosts = (broker.rpartition(":")[0] for broker in brokers)
+    found = np.array([matches_any(patterns, host) for host in hosts], dtype=np.bool_)
     found.flags.writeable = False
     return found
 
@@ -99,5 +121,6 @@ def open_to(
         if np.count_nonzero(up) >= policy.min_limit:
             return primary
         return primary | hosts_matching(policy.secondary, brokers)
-    patterns = (pattern for one in policies.isolation.values() for pattern in one.primary)
+    applied = (one for one in policies.isolation.values() if not one.refused)
+    patterns = (pattern for one in applied for pattern in one.primary)
     return ~hosts_matching(tuple(patterns), brokers)

@@ -167,6 +167,7 @@ class LookupService:
         self._unready = unready
         self._cluster_state = context.cluster_state
         self._history = context.history
+        self._troubles = context.troubles
         self._identity = context.identity
         self._clock = context.clock
         self._naming = naming
@@ -199,8 +200,8 @@ class LookupService:
         elif self._cluster_state.leader is None:
             reasons.append("no leader is elected")
         trouble = self._history.trouble
-        troubles = (f"history: {trouble}",) if trouble else ()
-        return Readiness(not reasons, tuple(reasons), troubles)
+        history = (f"history: {trouble}",) if trouble else ()
+        return Readiness(not reasons, tuple(reasons), (*history, *self._troubles.values()))
 
     def owner_if_known(self, topic: TopicName) -> Owner | None:
         boundaries = self._cluster_state.known_boundaries(topic.namespace)

@@ -147,12 +147,26 @@ def test_isolated_namespaces_stay_among_their_brokers_and_others_away(pulsar: Fa
     assert seen(pulsar)["proposals"] == []
 
 
+def test_a_refused_policy_is_named_and_keeps_the_bundles_that_it_may_be_for(
+    pulsar: FakePulsar,
+) -> None:
+    policy = {"namespaces": ["other/(?!a).*"], "primary": ["127.0.0.1"], "secondary": []}
+    pulsar.isolation["odd"] = policy
+    assert len(seen(pulsar)["proposals"]) == 5
+    policy["namespaces"] = ["bench/(?!a).*"]
+    told = seen(pulsar)
+    assert told["proposals"] == []
+    why = "isolation policy odd is refused: RE2 does not support 'bench/(?!a).*' "
+    assert {one.startswith(why) for one in told["staying"].values()} == {True}
+    policy["namespaces"], policy["primary"] = ["bench/([a-z0-9/-]+)+!"], ["10.0.0.1"]
+    assert len(seen(pulsar)["proposals"]) == 5
+
+
 def test_isolation_that_is_not_understood_is_named(pulsar: FakePulsar) -> None:
-    pulsar.isolation["odd"] = {"namespaces": ["("], "primary": [], "secondary": []}
+    pulsar.isolation["odd"] = {"namespaces": 7}
     found = attach(pulsar, "--once")
     assert found.exit_code == 1
     assert "namespaceIsolationPolicies" in found.stderr
-    assert "regular expressions" in found.stderr
 
 
 def test_moves_are_bounded(pulsar: FakePulsar) -> None:

@@ -240,7 +240,7 @@ def test_a_running_cluster_is_looked_at_with_its_policies(
 
 def test_policies_that_are_none_are_refused(snapshot: Path) -> None:
     document = json.loads(snapshot.read_text(encoding="utf-8"))
-    every: list[object] = [3, {"own": {"namespaces": ["("]}}, {"own": []}]
+    every: list[object] = [3, {"own": {"namespaces": [7]}}, {"own": []}]
     for wrong in every:
         snapshot.write_text(json.dumps({**document, "isolation": wrong}), encoding="utf-8")
         found = what_if(snapshot)

@@ -23,6 +23,7 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.plan import Cause, Move, Reason, Refusal
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.planner_settings import Mode, PlannerSettings
+from loadmanager.core.policies import IsolationPolicy, Policies
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.snapshot.document import Snapshot, view_of_snapshot
 
@@ -72,6 +73,21 @@ def known(
 )
 def test_a_move_is_of_the_kind_that_asked_for_it(move: Move, outcome: Outcome, kind: Kind) -> None:
     assert move_decision(move, outcome, at_ms=1, epoch=1).kind is kind
+
+
+def test_bundles_of_a_refused_policy_stay_and_it_is_named() -> None:
+    odd = IsolationPolicy(namespaces=("t/(?!a).*",), primary=("b2",))
+    policies = Policies(isolation={"odd": odd, "other": replace(odd, namespaces=("x/(?!a).*",))})
+    view = replace(known().view, policies=policies)
+    (ground, *_) = explain_bundle(replace(known(), view=view), HIGH, ()).grounds
+    assert (ground.reason, ground.detail) == (Reason.ISOLATED, policies.refused["odd"])
+    for names, moves in ((("t/(?!a).*",), 0), (("x/(?!a).*",), 1)):
+        found = replace(policies, isolation={"odd": replace(odd, namespaces=names)})
+        planner = Planner(settings=PlannerSettings(settle_s=0.0, mode=Mode.SAFE))
+        plan = planner.round(
+            replace(view, policies=found), RoundMemory(), np.random.default_rng(0), draining=False
+        )
+        assert bool(plan.moves) == bool(moves), plan
 
 
 def test_what_was_left_alone_is_a_kind_of_its_own() -> None:

@@ -166,7 +166,7 @@ def test_isolation_policies_decode_as_pulsar_writes_them() -> None:
 @pytest.mark.parametrize(
     "policy",
     [
-        '{"namespaces":["("]}',
+        '{"namespaces":[7]}',
         '{"primary":7}',
         '{"auto_failover_policy":{"parameters":{"min_limit":"-1"}}}',
         '{"auto_failover_policy":{"parameters":{"min_limit":"99999999999"}}}',

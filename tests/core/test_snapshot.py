@@ -169,10 +169,6 @@ FAULTS: list[tuple[bytes, str]] = [
         "constraints.failureDomains[\"east\"].brokers = ['b1']; expected host:port",
     ),
     (
-        document(constraints={"namespaceIsolationPolicies": {"p": {"primary": ["("]}}}),
-        "IsolationPolicies[\"p\"].primary = ['(']; expected regular expressions",
-    ),
-    (
         document(constraints={"antiAffinityGroups": {NS: 3}}),
         'constraints.antiAffinityGroups["t/ns"] = 3; expected text',
     ),

@@ -89,7 +89,7 @@ async def test_isolation_policies_come_change_and_go(
 async def test_a_policy_that_cannot_be_read_is_left_out_counted_and_named(
     sidecar: LeaderAtWork, constraints: Constraints
 ) -> None:
-    broken = {**TO_B2, "primary": ["("]}
+    broken = {**TO_B2, "primary": [7]}
     with capture_logs() as logs:
         await sidecar.write(ISOLATION, written({"bad": broken, "good": TO_B2}))
         await eventually(lambda: constraints.policies.isolation)
@@ -97,7 +97,22 @@ async def test_a_policy_that_cannot_be_read_is_left_out_counted_and_named(
     assert malformed(sidecar, "isolation") == 1
     (told,) = [entry for entry in logs if entry["event"] == "znode.content.refused"]
     assert told["path"] == ISOLATION
-    assert "bad.primary = ['(']; expected regular expressions" in told["error"]
+    assert "bad.primary = [7]; expected" in told["error"]
+
+
+async def test_a_policy_that_is_refused_is_named_by_readiness_and_by_explain(
+    sidecar: LeaderAtWork, constraints: Constraints
+) -> None:
+    odd = {**TO_B2, "namespaces": ["t/(?!a).*"]}
+    await sidecar.write(ISOLATION, written({"odd": odd, "good": TO_B2}))
+    await eventually(lambda: constraints.policies.refused)
+    assert constraints.policies.governing(NS) == TO_B2_READ
+    why = constraints.policies.refusal(NS)
+    assert why.startswith("isolation policy odd is refused: RE2 does not support")
+    await eventually(lambda: list(sidecar.context.troubles.values()) == [why])
+    await sidecar.write(ISOLATION, written({"good": TO_B2}))
+    await eventually(lambda: not constraints.policies.refused)
+    await eventually(lambda: not sidecar.context.troubles)
 
 
 @pytest.mark.parametrize(

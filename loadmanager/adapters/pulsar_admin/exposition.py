@@ -21,7 +21,7 @@ _LINE: Final = re.compile(
     rb"\{([^\n]*)\} ([^\s]+)",
     re.MULTILINE,
 )
-_LABEL: Final = re.compile(rb'(?<!\w)(\w+)="((?:[^"\\]|\\.)*)"')
+_LABEL: Final = re.compile(rb'(?<!\w)(\w++)="((?:[^"\\]++|\\.)*+)"')
 _ESCAPED: Final = re.compile(r"\\(.)")
 _MEANS: Final = {"n": "\n"}
 _MOST_COUNTED: Final = 2.0**63

@@ -85,22 +85,12 @@ def isolation_to_json(policy: IsolationPolicy) -> dict[str, Any]:
 def isolation_from(fields: Fields) -> IsolationPolicy:
     failover = fields.inner("auto_failover_policy").inner("parameters")
     return IsolationPolicy(
-        namespaces=_patterns(fields, "namespaces"),
-        primary=_patterns(fields, "primary"),
-        secondary=_patterns(fields, "secondary"),
+        namespaces=fields.texts("namespaces"),
+        primary=fields.texts("primary"),
+        secondary=fields.texts("secondary"),
         min_limit=_whole(failover, "min_limit", 1),
         usage_threshold=_whole(failover, "usage_threshold", 100) / _PERCENT,
     )
-
-
-def _patterns(fields: Fields, name: str) -> tuple[str, ...]:
-    patterns = fields.texts(name)
-    for pattern in patterns:
-        try:
-            re.compile(pattern)
-        except (re.error, RecursionError, OverflowError):
-            fields.refuse(name, "regular expressions")
-    return patterns
 
 
 def _whole(fields: Fields, name: str, default: int) -> int:

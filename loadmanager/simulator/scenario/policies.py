@@ -1,6 +1,5 @@
 """What operators configured in a scenario: which brokers may serve which namespace."""
 
-import re
 from collections.abc import Iterable
 from typing import Annotated
 
@@ -8,6 +7,7 @@ from pydantic import AfterValidator, Field
 
 from loadmanager.config.forms import Form, Section
 from loadmanager.core.ids import BrokerId, Namespace
+from loadmanager.core.patterns import PatternRefused, compiled
 from loadmanager.core.policies import IsolationPolicy, Policies
 from loadmanager.simulator.scenario.brokers import BrokerClass
 from loadmanager.simulator.scenario.loads import Load
@@ -15,9 +15,9 @@ from loadmanager.simulator.scenario.loads import Load
 
 def _compiles(text: str) -> str:
     try:
-        re.compile(text)
-    except re.error as error:
-        raise ValueError(str(error)) from None
+        compiled(text)
+    except PatternRefused as refused:
+        raise ValueError(str(refused)) from None
     return text
 
 

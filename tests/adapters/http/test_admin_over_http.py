@@ -185,7 +185,8 @@ def with_parameters(**parameters: Any) -> dict[str, Any]:
     [
         ("POST", GOLD, without(POLICY, "primary"), 400, "primary = "),
         ("POST", GOLD, {**POLICY, "namespaces": []}, 400, "namespaces = []"),
-        ("POST", GOLD, {**POLICY, "primary": ["b1("]}, 400, "not a regular expression"),
+        ("POST", GOLD, {**POLICY, "primary": ["b1("]}, 400, "RE2 does not support 'b1('"),
+        ("POST", GOLD, {**POLICY, "namespaces": ["(?!a).*"]}, 400, "invalid perl operator: (?!"),
         ("POST", GOLD, {**POLICY, "secondary": "b2"}, 400, "secondary = 'b2'"),
         ("POST", GOLD, with_parameters(min_limit="1"), 400, "usage_threshold"),
         ("POST", GOLD, with_parameters(min_limit=1, usage_threshold="8"), 400, "min_limit = 1"),

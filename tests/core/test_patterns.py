@@ -1,0 +1,172 @@
+"""Patterns of operators are Java's, and no expression takes more than linear time for its text."""
+
+import importlib
+import pkgutil
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import loadmanager
+from loadmanager.core.ids import BrokerId, Namespace
+from loadmanager.core.patterns import (
+    MOST_CHARACTERS,
+    PatternRefused,
+    compiled,
+    matches_any,
+    may_match,
+    why_refused,
+)
+from loadmanager.core.policies import IsolationPolicy, Policies, hosts_matching, open_to
+
+MEANT = [
+    # Pattern of Java, names that it matches as a whole, names that it does not.
+    ("t/.*", ["t/a", "t/"], ["xt/a", "t"]),
+    ("a|ab", ["a", "ab"], ["b"]),
+    (r"\Qa.b\E+", ["a.b", "a.bb"], ["axb", "a.ba.b"]),
+    (r"\Qa[b&&c]", ["a[b&&c]"], ["ab"]),
+    (r"[\Q^]\E]+", ["^]"], ["a"]),
+    (r"\u0041[\u0061-c]", ["Aa", "Ac"], ["Ad"]),
+    (r"\x41\x{42}", ["AB"], ["ab"]),
+    (r"\p{Lower}+[\P{Digit}_]", ["ab_", "abc"], ["ab1", "A_"]),
+    (r"\p{Lu}\pL", ["Ab"], ["ab", "A1"]),
+    (r"^\w+\Z", ["a_1"], ["a-1"]),
+    ("(?<name>a)(?:b)?(?i:C)", ["ac", "abC"], ["aC1", "Ac"]),
+    (r"[]a]+[^]a]", ["]b", "a-"], ["]a"]),
+    ("a{2,3}?b*?", ["aa", "aaab"], ["a", "aaaa"]),
+    (r"a\-b\.c\/d", ["a-b.c/d"], ["a-bxc/d"]),
+    ("", [""], ["a"]),
+]
+REFUSED = [
+    *("a*+", "a{2}+", "(?>a)", "(?=a)", "(?!a)", "(?<=a)", "(?<!a)", r"(a)\1", r"(?<n>a)\k<n>"),
+    *("[a-d[m-p]]", "[a-z&&[def]]", "[[:alpha:]]", "(?x)a b", r"\v", r"\h", r"\R", r"\0101"),
+    *("(", ")", "a)(b", "[", "*a", "a**", "\\", r"\p{IsLatin}", r"\y", "\ud800", "[z-a]"),
+    *("(?:a{1000}){1000}", "a{2000}", "a" * (MOST_CHARACTERS + 1)),
+]
+
+
+@pytest.mark.parametrize(("pattern", "meant", "others"), MEANT, ids=[one[0] for one in MEANT])
+def test_patterns_mean_what_they_do_in_java(
+    pattern: str, meant: list[str], others: list[str]
+) -> None:
+    assert [one for one in meant if not matches_any((pattern,), one)] == []
+    assert [one for one in others if matches_any((pattern,), one)] == []
+
+
+@pytest.mark.parametrize("pattern", REFUSED, ids=lambda one: ascii(one)[:20])
+def test_what_is_not_supported_is_refused_with_what_it_is(pattern: str) -> None:
+    with pytest.raises(PatternRefused, match=r"RE2 does not support|over 1,000 characters"):
+        compiled(pattern)
+    assert why_refused(("a", pattern)).isascii()
+    assert not matches_any(("a", pattern), "a")
+
+
+def test_a_refused_pattern_may_match_what_begins_as_it_does() -> None:
+    for pattern, text, may in (
+        ("t/(?!a).*", "t/b", True),
+        ("t/(?!a).*", "x/b", False),
+        ("te?(?!a).*", "t/b", True),
+        ("a|(?!b)", "x", True),
+        ("(?!b).*", "x", True),
+        ("t/b", "t/b", True),
+        ("t/b", "t/c", False),
+    ):
+        assert may_match(pattern, text) is may, pattern
+
+
+def test_a_refused_policy_binds_nobody_and_keeps_the_bundles_that_it_may_be_for() -> None:
+    brokers = tuple(BrokerId(f"{name}:8080") for name in "abc")
+    good = IsolationPolicy(namespaces=("t/good",), primary=("a",))
+    odd = IsolationPolicy(namespaces=("t/odd(?!s).*",), primary=("b",))
+    policies = Policies(isolation={"odd": odd, "good": good})
+    assert policies.governing(Namespace("t/good")) == good
+    assert policies.governing(Namespace("t/odd")) is None
+    assert policies.refused.keys() == {"odd"}
+    assert policies.refusal(Namespace("t/odd")).startswith("isolation policy odd is refused: RE2")
+    assert policies.refusal(Namespace("t/good")) == policies.refusal(Namespace("x/odd")) == ""
+    assert list(open_to(policies, None, brokers)) == [False, True, True]
+    assert list(hosts_matching(("(",), brokers)) == [False] * 3
+
+
+HOSTILE = [
+    "([a-z0-9/-]+)+!",
+    "(.*/?)*-prod$",
+    "(a|a)*b",
+    "(a*)*b",
+    "(a|aa)+$",
+    "(x+x+)+y",
+    ".*.*.*=.*",
+]
+"""Each takes exponential or cubic time where an engine goes back."""
+
+
+def ours() -> Iterator[tuple[str, Callable[[str], object]]]:
+    """Yield what is asked of the expressions of all modules that can be imported here."""
+    (folder,) = map(Path, loadmanager.__path__)
+    code = "".join(path.read_text(encoding="utf-8") for path in folder.rglob("*.py"))
+    for module in pkgutil.walk_packages(loadmanager.__path__, "loadmanager."):
+        if module.name.endswith("__main__"):
+            continue
+        try:
+            names = vars(importlib.import_module(module.name))
+        except ImportError:
+            continue
+        for name, value in names.items():
+            if isinstance(value, re.Pattern):
+                asked = set(
+                    re.findall(rf"\b{name}\.(match|fullmatch|search|find\w+|sub|split)", code)
+                )
+                assert asked, name
+                for ask in asked:
+                    yield f"{module.name}.{name}.{ask}", asking(value, ask)
+
+
+def asking(pattern: re.Pattern[Any], ask: str) -> Callable[[str], object]:
+    def answer(text: str) -> object:
+        given = text if isinstance(pattern.pattern, str) else text.encode()
+        if ask in {"match", "fullmatch", "search"}:
+            return getattr(pattern, ask)(given)
+        return sum(1 for _ in pattern.finditer(given))
+
+    return answer
+
+
+UNITS = [
+    *("a", "0", " ", "\n", ".", "/", "-", ":", "=", '"', "\\", "{", "}", "`", "_", ",", "\t"),
+    *('a="', 'a="x,', 'a=\\"', "a:1,", "0x0_", "a/b/", "1.0 ", "a: b\r\n", "\r\n", "\\\\"),
+    *("date=", "(a", "A.", "a.B", "} ", "persistent://", "Caused by: "),
+    *("pulsar_in_bytes_total{", "pulsar_in_bytes_total{} "),
+]
+
+
+def spent_s(search: Callable[[str], object], text: str) -> float:
+    def once_s() -> float:
+        began_s = time.process_time()
+        search(text)
+        return time.process_time() - began_s
+
+    return min(once_s() for _ in range(2))
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_hostile_patterns_take_linear_time(hostile: str) -> None:
+    assert_linear(hostile, compiled(hostile).fullmatch)
+
+
+def test_our_own_expressions_take_linear_time() -> None:
+    found = dict(ours())
+    assert len(found) > 30
+    for name, search in found.items():
+        assert_linear(name, search)
+
+
+def assert_linear(name: str, search: Callable[[str], object]) -> None:
+    """Four times the text takes at most eight times as long, but for what is too short to tell."""
+    for unit in UNITS:
+        for begin, end in (("", ""), ('a="', ""), ("", "!"), ("pulsar_in_bytes_total{", "\n")):
+            text, longer = (f"{begin}{unit * (n // len(unit))}{end}" for n in (16_000, 64_000))
+            took_s = spent_s(search, longer)
+            assert took_s < 0.02 or took_s <= 0.05 + 8 * spent_s(search, text), (name, unit)
