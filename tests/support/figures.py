@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import statistics
 import sys
 from collections.abc import Iterable
 from functools import cache
@@ -32,18 +31,6 @@ def percentile(values: Iterable[float], percent: int) -> float:
     """Return the smallest value that ``percent`` of all do not exceed."""
     ordered = sorted(values)
     return ordered[-(-len(ordered) * percent // 100) - 1]
-
-
-def summary_ms(seconds: Iterable[float]) -> dict[str, float]:
-    """Return median, 99th percentile and extremes of some durations, in milliseconds."""
-    ms = [1000 * one for one in seconds]
-    return {
-        "median_ms": statistics.median(ms),
-        "p99_ms": percentile(ms, 99),
-        "min_ms": min(ms),
-        "max_ms": max(ms),
-        "count": len(ms),
-    }
 
 
 def _cpu_model() -> str:

@@ -18,7 +18,7 @@ from loadmanager.core.ids import BrokerId, parse_bundle, parse_topic
 from loadmanager.ports.broker import BrokerRefused, StaleAgent
 from loadmanager.reference_broker.changes import EndReason, LeaseLost, ServingEnded
 from loadmanager.reference_broker.memory_broker import MemoryBroker
-from loadmanager.reference_broker.server import ServerOptions, broker_application, spend_cpu
+from loadmanager.reference_broker.server import ServerOptions, broker_application
 
 BUNDLE = parse_bundle("t/n/0x00000000_0xffffffff")
 PUBLISH = "/publish/persistent/t/n/orders"
@@ -182,33 +182,6 @@ async def test_messages_beyond_the_queue_are_sent_away_and_commands_are_not(
     assert {200, 503} == set(outcomes)
 
 
-async def test_a_command_does_not_wait_for_the_messages_that_came_before_it(
-    serve_broker: Any, clock: Any
-) -> None:
-    async with serve_broker(clock, cpu_s_per_message=0.004) as served:
-        give_bundle(served)
-        posts = posted(served, 60)
-        await eventually(lambda: any(post.done() for post in posts))
-        await asked("GET", f"{served.url}{PREFIX}/health")
-        done_before = sum(post.done() for post in posts)
-        await asyncio.gather(*posts)
-    assert done_before < 30
-
-
-async def test_an_unload_waits_for_one_message_and_not_for_the_queue(
-    serve_broker: Any, clock: Any
-) -> None:
-    async with serve_broker(clock, cpu_s_per_message=0.1) as served:
-        give_bundle(served)
-        posts = posted(served, 4)
-        await eventually(lambda: any(post.done() for post in posts))
-        await served.running.unload(BUNDLE, agent_epoch=1, fencing_token=7)
-        done_at_unload = len([change for change in served.changes if change.event == "interval"])
-        statuses = [status for status, _, _ in await asyncio.gather(*posts)]
-    assert done_at_unload == 1
-    assert {200, 421} <= set(statuses)
-
-
 async def test_an_unload_does_not_wait_for_the_grant_that_follows(
     serve_broker: Any, clock: Any
 ) -> None:
@@ -238,23 +211,6 @@ async def test_a_stop_takes_no_message_under_way_and_does_not_wait_for_it(
                 assert (await post)[0] == 503
     with pytest.raises(aiohttp.ClientError):
         await post
-
-
-async def test_cpu_time_is_really_spent_and_others_get_their_turn() -> None:
-    turns = 0
-
-    async def count_turns() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    counting = asyncio.create_task(count_turns())
-    began_s = time.thread_time()
-    await spend_cpu(0.05)
-    assert time.thread_time() - began_s >= 0.05
-    counting.cancel()
-    assert turns >= 5
 
 
 # --- the secret of the contract --------------------------------------------------------

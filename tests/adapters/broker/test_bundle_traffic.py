@@ -1,12 +1,9 @@
-from itertools import accumulate
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.core.ids import parse_topic
 from loadmanager.core.load import BundleStats
-from loadmanager.core.rates import Rates
 from loadmanager.reference_broker.memory_broker import BundleTraffic
 
 
@@ -52,24 +49,6 @@ def test_topics_count_since_the_load_and_producers_over_the_window() -> None:
     assert (traffic.stats(9.0).topics, traffic.stats(9.0).producers) == (2, 0)
 
 
-def test_each_topic_has_its_own_rates_over_the_same_window() -> None:
-    traffic = BundleTraffic(2.0, since_s=0.0)
-    add(traffic, 1.0, topic="idle")
-    for tenth in range(100):
-        add(traffic, tenth / 10 + 0.05, topic="slow" if tenth % 5 == 0 else "fast")
-    slow, fast = parse_topic("t/n/slow"), parse_topic("t/n/fast")
-    # Of the window, 1.99 s are covered, with 4 and 16 messages.
-    topics = traffic.topics(9.99)
-    assert topics.keys() == {slow, fast, parse_topic("t/n/idle")}
-    assert topics[parse_topic("t/n/idle")] == Rates()
-    assert (topics[slow].msgs_per_s, topics[slow].bytes_per_s) == pytest.approx(
-        (4 / 1.99, 400 / 1.99)
-    )
-    assert (topics[fast].msgs_per_s, topics[fast].bytes_per_s) == pytest.approx(
-        (16 / 1.99, 1600 / 1.99)
-    )
-
-
 @given(
     messages=st.lists(
         st.tuples(st.floats(0.001, 1.0), st.sampled_from("abc"), st.integers(0, 1000)),
@@ -89,25 +68,3 @@ def test_the_rates_of_the_topics_are_those_of_the_bundle(
     assert len(topics) == stats.topics
     assert sum(one.msgs_per_s for one in topics.values()) == pytest.approx(stats.msgs_per_s)
     assert sum(one.bytes_per_s for one in topics.values()) == pytest.approx(stats.bytes_per_s)
-
-
-@given(
-    gaps=st.lists(st.floats(0.001, 1.0), min_size=1, max_size=60),
-    window_s=st.floats(0.1, 5.0),
-    since_s=st.floats(0, 1000),
-)
-def test_a_rate_lies_between_what_the_window_and_what_its_whole_slots_hold(
-    gaps: list[float], window_s: float, since_s: float
-) -> None:
-    traffic = BundleTraffic(window_s, since_s)
-    sent = [since_s + gap_s for gap_s in accumulate(gaps)]
-    for sent_s in sent:
-        add(traffic, sent_s)
-    now_s = sent[-1]
-    covered_s = max(window_s / 10, min(window_s, now_s - since_s))
-    in_window = sum(1 for sent_s in sent if sent_s > now_s - window_s - 1e-6)
-    in_whole_slots = sum(1 for sent_s in sent if sent_s > now_s - 0.9 * window_s + 1e-6)
-    rate = traffic.stats(now_s).msgs_in_per_s
-    # What is covered is the window, or up to a tenth less of it.
-    assert in_whole_slots / covered_s <= rate * (1 + 1e-6)
-    assert rate <= in_window / max(window_s / 10, 0.9 * covered_s - 1e-6) * (1 + 1e-6)
