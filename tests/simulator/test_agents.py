@@ -158,12 +158,6 @@ def test_what_does_not_change_is_told_as_a_sign_of_life_from_the_beginning_on() 
     assert told == [7, 13]
 
 
-def test_jitter_shortens_the_time_between_signs_of_life() -> None:
-    every = agents(ReportSettings(jitter_fraction=0.5))
-    at_s = [one.at_s for step in range(1, 400) for one in every.sample(5.0 * step, measured())]
-    assert len(at_s) > 2 * 2000 / 50
-
-
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
@@ -182,17 +176,6 @@ def test_a_change_worth_telling_is_told_by_whom_it_is_about(
     every = agents()
     every.sample(10.0, measured())
     assert brokers_told(every.sample(20.0, measured(**changed))) == told  # type: ignore[arg-type]  # fields by name
-
-
-def test_a_bundle_that_came_and_went_between_two_reports_is_no_change() -> None:
-    every = agents()
-    every.sample(10.0, measured())
-    every.silence([0, 1], 30.0)
-    assert every.sample(20.0, measured((0, 0, 0, 1))) == ()
-    assert every.sample(30.0, measured()) == ()
-    (one,) = every.sample(40.0, measured((0, -1, 1, 1)))
-    assert one.broker == "a:8080"
-    assert one.report().losses == {BUNDLES[1]}
 
 
 def test_shorter_steps_than_samples_publish_at_the_moments_of_the_agent() -> None:
@@ -247,13 +230,6 @@ def test_reports_say_how_usage_varied_since_the_brokers_bundles_changed() -> Non
     }
 
 
-def test_samples_that_a_real_agent_would_have_forgotten_do_not_vary_anything() -> None:
-    every = agents()
-    told = [one for step in range(1, 9) for one in every.sample(60.0 * step, measured())]
-    assert told
-    assert all(cpu.variance is None for cpu in varied(told))
-
-
 def test_usage_is_the_mean_since_the_last_sample() -> None:
     every = agents(ReportSettings(sample_interval_s=10, jitter_fraction=0.0))
     every.sample(0.0, measured())
@@ -266,16 +242,6 @@ def test_usage_is_the_mean_since_the_last_sample() -> None:
     assert means
 
 
-def test_a_silent_agent_publishes_nothing_and_its_broker_stays() -> None:
-    every = agents()
-    every.sample(10.0, measured())
-    every.silence([1], 100.0)
-    for step in range(2, 10):
-        assert "b:8080" not in brokers_told(every.sample(10.0 * step, measured()))
-    assert not [one for one in every.news(100.0) if isinstance(one, Gone)]
-    assert brokers_told(every.sample(100.0, measured())) == ["b:8080"]
-
-
 def test_a_broker_that_left_is_seen_to_be_gone_and_reports_anew_when_back() -> None:
     every = agents()
     every.sample(10.0, measured())
@@ -286,27 +252,6 @@ def test_a_broker_that_left_is_seen_to_be_gone_and_reports_anew_when_back() -> N
     assert every.news(20.25) == [Gone(BROKERS[1], 1, 20.25)]
     (back,) = every.sample(30.0, measured((0, 0, -1, -1)))
     assert (back.broker, back.former, len(back.rows)) == ("b:8080", (), 0)
-
-
-def test_errors_have_their_deviation_and_no_bias() -> None:
-    every = agents(noise=NoiseSettings(usage_fraction=0.1, rate_fraction=0.2))
-    usages, rates = [], []
-    for step in range(1, 600):
-        for one in every.sample(70.0 * step, measured()):
-            usages.append(one.usage[0] / measured().usage[one.row, 0])
-            rates += (one.listing.rates / measured().rates[one.rows])[:, 0].tolist()
-    assert np.mean(usages) == pytest.approx(1.0, abs=0.02)
-    assert np.std(usages) == pytest.approx(0.1, rel=0.15)
-    assert np.mean(rates) == pytest.approx(1.0, abs=0.03)
-    assert np.std(rates) == pytest.approx(0.2, rel=0.15)
-
-
-def test_the_same_seed_gives_the_same_reports() -> None:
-    noisy = NoiseSettings()
-    one, two = (agents(ReportSettings(), noisy, seed=7) for _ in range(2))
-    for step in range(1, 30):
-        told = [every.sample(10.0 * step, measured()) for every in (one, two)]
-        assert [one.report() for one in told[0]] == [one.report() for one in told[1]]
 
 
 @settings(max_examples=40)

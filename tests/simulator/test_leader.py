@@ -136,14 +136,6 @@ def test_a_bundle_that_has_arrived_is_on_its_way_until_its_broker_reports_it() -
     assert seen == [{BUNDLES[0]: BROKERS[3]}, {BUNDLES[0]: BROKERS[3]}, {}]
 
 
-def test_what_is_placed_spreads_over_the_brokers() -> None:
-    cluster = settled(owner=[-1] * 20)
-    moves = cluster.leader.place(cluster.now_s, BUNDLES, {})
-    assert [move.bundle for move in moves] == list(BUNDLES)
-    assert {move.target for move in moves} == set(BROKERS)
-    assert {(move.source, move.cause) for move in moves} == {(None, Cause.UNOWNED)}
-
-
 def test_what_leaves_a_draining_broker_goes_to_one_that_does_not_drain() -> None:
     cluster = settled()
     cluster.draining = [True, False, True, False]
@@ -183,11 +175,6 @@ def test_the_memory_of_a_strategy_goes_from_round_to_round(shedder: str) -> None
     assert len(cluster.leader.memory.moved_at_s) == moves
 
 
-def test_the_same_seed_gives_the_same_decisions() -> None:
-    one, two = (settled(noise=NOISE, owner=[-1] * 20) for _ in range(2))
-    assert one.leader.place(120.0, BUNDLES, {}) == two.leader.place(120.0, BUNDLES, {})
-
-
 LEAVING = (broker("b-1"),)
 
 
@@ -207,13 +194,6 @@ def test_as_many_as_get_done_one_after_the_other_leave_in_a_step(
 ) -> None:
     _, empties = emptying(step_s, base_s)
     assert len(empties.due(LEAVING, 0.0)) == leave
-
-
-def test_a_few_leave_at_a_time() -> None:
-    stepped, empties = emptying()
-    bundles = stepped.world.bundles
-    assert empties.due((), 0.0) == {}  # Nobody drains.
-    assert empties.due(LEAVING, 0.0) == dict.fromkeys((bundles[0], bundles[2]), broker("b-1"))
 
 
 def test_what_is_under_way_already_counts() -> None:

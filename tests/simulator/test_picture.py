@@ -17,7 +17,6 @@ from loadmanager.simulator.picture import (
     LISTED,
     MARKS,
     POINTS,
-    ROWS,
     TimeAxis,
     chart_of,
     picture_of,
@@ -55,29 +54,6 @@ def test_thinning_loses_no_peak_and_shows_few_moments_as_they_are() -> None:
     np.testing.assert_allclose(loads.load, load[770:790], rtol=1e-6)
 
 
-def test_a_broker_is_absent_only_while_it_is_absent_for_a_whole_interval() -> None:
-    load = np.array([[NAN, 0.5], [NAN, 0.4], [0.3, 0.2], [NAN, 0.1]])
-    loads = thinned(a_timeline(load), points=2)
-    np.testing.assert_allclose(loads.load, [[NAN, 0.5], [0.3, 0.2]], rtol=1e-6)
-
-
-def test_a_load_is_of_the_resource_that_the_broker_has_least_of() -> None:
-    timeline = a_timeline(np.array([[0.5, 0.5]]))
-    timeline.demand[0, 1] = (0.1, 0.2, 0.9, 0.3)
-    loads = thinned(timeline)
-    np.testing.assert_allclose(loads.load, [[0.5, 0.9]], rtol=1e-6)
-    assert loads.resource.tolist() == [[0, 2]]
-
-
-def test_percentiles_are_of_the_brokers_that_are_there() -> None:
-    loads = thinned(a_timeline(np.array([[NAN, 0.3, 0.1, 0.2], [NAN, NAN, NAN, NAN]])))
-    assert loads.percentile(0.0)[0] == pytest.approx(0.1)
-    assert loads.percentile(0.5)[0] == pytest.approx(0.2)
-    assert loads.percentile(1.0)[0] == pytest.approx(0.3)
-    assert np.isnan(loads.percentile(0.5)[1])
-    assert np.isnan(loads.highest[1])
-
-
 def test_few_brokers_have_a_line_each_and_many_are_bands_and_a_row_of_colours_each() -> None:
     found = traces(a_run(wavy(60, LINES)))
     assert f"large-{LINES}" in found
@@ -97,16 +73,6 @@ def test_few_brokers_have_a_line_each_and_many_are_bands_and_a_row_of_colours_ea
     assert found["shed: overloaded"]["yaxis"] == heat["yaxis"] == "y2"
     names = list(found)
     assert names.index("every broker") < names.index("shed: overloaded")
-
-
-def test_of_very_many_brokers_the_ones_with_the_highest_peaks_have_a_row() -> None:
-    load = wavy(10, ROWS + 50)
-    load[5, -1] = 1.9
-    run = a_run(load)
-    heat = traces(run)["every broker"]
-    assert len(heat["y"]) == ROWS
-    assert heat["y"][-1] == f"large-{ROWS + 50}"
-    assert f"The {ROWS} brokers with the highest peaks" in the_chart(run).summary
 
 
 def test_a_move_is_marked_at_its_source_with_its_reason_on_hover() -> None:

@@ -3,12 +3,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pictured_runs import a_move, a_run
 
 from loadmanager.core.ids import BrokerId
-from loadmanager.simulator.curves import Curves
 from loadmanager.simulator.run import MoveRecord, Run, Why
 from loadmanager.simulator.scores import SCORE_DOCS, SCORE_NAMES, Scores, returned, scores_of
 
@@ -190,11 +187,6 @@ def test_a_move_has_its_price_by_its_traffic_and_by_being_one() -> None:
     assert idle.priced_gap == idle.priced_gap_quiet == idle.gap
 
 
-def test_twice_the_time_halves_the_price_of_a_move() -> None:
-    hour, two = (scored([[0.5, 0.5]] * minutes, moved(10.0, "a:1", "b:1")) for minutes in (60, 120))
-    assert hour.priced_gap - hour.gap == pytest.approx(2 * (two.priced_gap - two.gap), rel=1e-5)
-
-
 def test_thrash_is_what_moves_add_to_what_happens_without_them() -> None:
     assert thrash_of(SWINGING, unmoved=SWINGING) == 0.0
     assert thrash_of(SWINGING, unmoved=[[0.2, 0.6]] * 5) == pytest.approx(800.0)
@@ -243,13 +235,6 @@ def test_moves_are_told_apart_by_who_asked_for_them() -> None:
     assert found.interrupted_by_moves_client_s == pytest.approx(5.0)
 
 
-def test_waiting_in_the_warm_up_is_taken_off_whatever_it_was_for() -> None:
-    moves = (moved(10.0, None, "large-2:8080", Why.PLACED), moved(200.0, "a:1", "b:1"))
-    waited = {"interrupted_client_s": 100.0, "interrupted_in_warm_up_client_s": 42.0}
-    found = scored([[0.5, 0.5]] * 5, *moves, **waited, warm_up_s=60.0)
-    assert (found.interrupted_client_s, found.interrupted_by_moves_client_s) == (58.0, 2.5)
-
-
 def test_a_bundle_back_within_the_hour_was_moved_in_vain() -> None:
     there, back = moved(0.0, "a:1", "b:1"), moved(3600.0, "b:1", "a:1")
     assert returned([there, back]) == 1
@@ -259,29 +244,3 @@ def test_a_bundle_back_within_the_hour_was_moved_in_vain() -> None:
     assert returned([moved(0.0, "a:1", "b:1"), moved(9.0, None, "a:1")]) == 1
     other = replace(back, bundle=a_move(0.0, 7).bundle)
     assert returned([there, other]) == 0
-
-
-@given(
-    values=st.lists(st.integers(0, 8).map(lambda eighths: eighths / 8), min_size=2, max_size=8),
-    factor=st.sampled_from([0.5, 2.0, 4.0]),
-)
-def test_thrash_knows_no_scale_and_no_direction(values: list[float], factor: float) -> None:
-    def thrash(series: list[float]) -> float:
-        return scored([[one] for one in series]).thrash_percent
-
-    want = pytest.approx(thrash(values), rel=1e-6, abs=1e-9)
-    assert thrash([one * factor for one in values]) == want
-    assert thrash([1.0 - one for one in values]) == pytest.approx(
-        thrash(values), rel=1e-3, abs=1e-3
-    )
-
-
-@given(
-    load=st.lists(
-        st.lists(st.floats(0.0, 2.0, width=16), min_size=2, max_size=2), min_size=1, max_size=8
-    )
-)
-def test_the_largest_is_never_below_the_mean(load: list[list[float]]) -> None:
-    curves = Curves.of(run_of(load))
-    assert (curves.max_over_mean >= 1.0 - 1e-6).all()
-    assert curves.mean(curves.largest) <= curves.percentile(curves.largest, 100) + 1e-9

@@ -26,12 +26,10 @@ from loadmanager.simulator.simulation_jobs import (
     Spread,
     compared,
     jobs_of,
-    modes_of,
     ranked,
     results_of,
     run_job,
     score_job,
-    spread_of,
 )
 from loadmanager.simulator.strategies import Strategy, every_pair
 
@@ -65,13 +63,6 @@ def test_results_come_in_the_order_of_the_jobs() -> None:
     found = list(results_of(jobs, score_job, processes=1))
     assert [job for job, _ in found] == jobs
     assert found[0][1] != found[1][1], "another seed draws other loads"
-
-
-def test_only_as_much_is_done_as_is_asked_for() -> None:
-    done: list[int] = []
-    results = results_of(small_jobs(), lambda job: done.append(job.seed), processes=1)
-    next(results)
-    assert done == [7]
 
 
 def wait_until_only(others: set[BaseProcess]) -> None:
@@ -161,20 +152,6 @@ def test_seeds_are_summed_up_for_each_strategy_as_soon_as_they_are_there() -> No
     assert not list(compared(()))
 
 
-@pytest.mark.parametrize(
-    ("values", "want"),
-    [
-        ([3.0, 1.0, 2.0], Spread(2.0, 1.0, 3.0)),
-        ([1.0, 2.0], Spread(1.5, 1.0, 2.0)),
-        ([None, 1.0, 2.0], Spread(2.0, 1.0, None)),
-        ([None, 1.0], Spread(None, 1.0, None)),
-        ([float("nan"), None, 4.0], Spread(None, 4.0, None)),
-    ],
-)
-def test_never_is_more_than_any_number(values: list[float | None], want: Spread) -> None:
-    assert spread_of(values) == want
-
-
 def test_the_best_is_closest_to_the_bound_then_overloads_least_then_interrupts_least() -> None:
     # Overload, gap and interruption in the order of the pairs; half a minute and 0.001 are no
     # difference.
@@ -187,7 +164,3 @@ def test_the_best_is_closest_to_the_bound_then_overloads_least_then_interrupts_l
     best = ranked(compared(zip(jobs, reached, strict=True)))
     order = [jobs.index(next(job for job in jobs if job.strategy == one.strategy)) for one in best]
     assert order == [1, 2, 3, 0, 4], "NaN is last"
-
-
-def test_modes_are_told_once_each() -> None:
-    assert modes_of([*every_pair("parity"), *every_pair()]) == ("parity", "safe")

@@ -3,14 +3,11 @@ import pytest
 from loadmanager.config import ConfigError, SheddingSettings
 from loadmanager.core.filters import Filters
 from loadmanager.core.placement import LeastLongTermMessageRate, PlannedPlacement, RoundRobin
-from loadmanager.core.planner_settings import Mode
 from loadmanager.core.shedding import AvgShedder, ThresholdShedder, TransferShedder
 from loadmanager.simulator.scenario import BrokerClass, Scenario
 from loadmanager.simulator.strategies import (
-    PAIR_NAMES,
     Strategy,
     every_pair,
-    matches,
     parse_strategies,
     planner_for,
 )
@@ -43,15 +40,6 @@ def scenario(**sections: object) -> Scenario:
 )
 def test_a_pair_is_named_by_our_short_names(text: str, name: str) -> None:
     assert Strategy.parse(text).name == name
-
-
-def test_every_pair_can_be_configured() -> None:
-    pairs = every_pair("parity")
-    assert len(pairs) == 26
-    assert tuple(pair.name for pair in pairs) == PAIR_NAMES
-    planners = [planner_for(scenario(), pair) for pair in pairs]
-    assert len({(type(one.shedder), type(one.placement)) for one in planners}) == 26
-    assert {one.settings.mode for one in planners} == {Mode.PARITY}
 
 
 def test_a_placement_without_its_plan_is_told() -> None:
@@ -91,16 +79,6 @@ def test_a_star_stands_for_anything_beside_names_of_ours_and_pulsars() -> None:
         "avg+least_resource_usage_with_weight",
         "avg+least_average_usage",
         "avg+avg",
-    ]
-
-
-def test_pairs_come_in_all_modes_asked_for() -> None:
-    pairs = parse_strategies("avg+avg,transfer+round_robin", ("safe", "parity"))
-    assert [(pair.name, pair.mode) for pair in pairs] == [
-        ("avg+avg", "safe"),
-        ("avg+avg", "parity"),
-        ("transfer+round_robin", "safe"),
-        ("transfer+round_robin", "parity"),
     ]
 
 
@@ -167,9 +145,3 @@ def test_the_other_sections_of_the_scenario_hold_for_all() -> None:
         assert planner.settings.settle_s == 5.0
         assert planner.filters.max_report_age_s == 90.0
         assert isinstance(planner.filters, Filters)
-
-
-def test_names_match_patterns_as_a_whole() -> None:
-    assert matches("*", "avg+avg")
-    assert matches("*+avg", "avg+avg")
-    assert not matches("avg", "avg+avg")

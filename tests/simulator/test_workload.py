@@ -1,7 +1,5 @@
 """Loads over time: patterns, traces, and the topics and bundles that have them."""
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -61,30 +59,11 @@ def test_a_day_and_a_week_are_highest_at_their_peak(kind: str, period_h: float) 
     assert found == pytest.approx([1.4, 1.0, 0.6, 1.4])
 
 
-def test_peaks_of_bundles_lie_apart_by_no_more_than_their_spread() -> None:
-    tide = pattern(kind="day", amplitude=0.5, peak_h=12.0, spread_h=3.0)
-    hours = np.arange(0.0, 24.0, 0.25)
-    found = np.array(at_times(tide, (hours * HOUR_S).tolist(), bundles=200))
-    peaks_h = hours[found.argmax(axis=0)]
-    assert (np.abs(peaks_h - 12.0) <= 3.25).all()
-    assert peaks_h.min() < 9.5
-    assert peaks_h.max() > 14.5
-
-
 def test_jitter_has_the_mean_1_and_the_deviation_asked_for() -> None:
     noise = pattern(kind="jitter", fraction=0.3, memory_s=0.0)
     (found,) = at_times(noise, [0.0], bundles=200_000)
     assert np.mean(found) == pytest.approx(1.0, abs=0.01)
     assert np.std(found) == pytest.approx(0.3, abs=0.01)
-
-
-def test_jitter_keeps_its_deviation_and_forgets_with_time() -> None:
-    noise = pattern(kind="jitter", fraction=0.2, memory_s=60.0)
-    logs = np.log(np.array(at_times(noise, [0.0, 60.0, 600.0], bundles=100_000)))
-    correlations = np.corrcoef(logs)[0]
-    assert correlations[1] == pytest.approx(math.exp(-1), abs=0.02)
-    assert correlations[2] == pytest.approx(0.0, abs=0.02)
-    assert logs.std(axis=1) == pytest.approx([math.sqrt(math.log(1.04))] * 3, rel=0.02)
 
 
 @pytest.mark.parametrize("kind", ["jitter", "burst"])
@@ -145,20 +124,6 @@ def test_a_pattern_has_its_factor_at_each_time(
     fields: dict[str, object], times_s: list[float], factors: list[float]
 ) -> None:
     assert at_times(pattern(**fields), times_s) == pytest.approx(factors)
-
-
-def test_patterns_multiply() -> None:
-    both = workload(
-        {"kind": "steps", "at_s": [0.0], "factors": [3.0]}, {"kind": "trend", "per_hour": 1.0}
-    )
-    assert both.at(HOUR_S)[:, 0].tolist() == [600.0, 600.0]
-
-
-def test_loads_of_one_namespace_add_up() -> None:
-    fields = {"namespace": SPACE, "bundles": 1, "topics": 1, "message_bytes": 0.0}
-    small = Load.model_validate({**fields, "msgs_in_per_s": 10.0})
-    large = Load.model_validate({**fields, "msgs_in_per_s": 30.0, "fan_out": 2.0})
-    assert _of(small, large).at(0.0).tolist() == [[40.0, 70.0, 0.0, 0.0]]
 
 
 def test_a_shift_multiplies_all_of_its_namespace_and_nothing_else() -> None:
@@ -276,26 +241,6 @@ def test_loads_of_one_namespace_share_its_bundles_and_none_of_their_topics() -> 
     assert both.shares[0].rows == both.shares[1].rows
 
 
-def test_bundles_of_namespaces_lie_one_after_the_other() -> None:
-    other = Namespace("tenant/other")
-    found = topics(load(bundles=3), load(namespace=other, bundles=5))
-    assert found.namespaces == {SPACE: slice(0, 3), other: slice(3, 8)}
-    assert found.bundles == (*Boundaries.even(SPACE, 3).bundles, *Boundaries.even(other, 5).bundles)
-
-
-def test_a_skew_over_bundles_deals_topics_out_evenly() -> None:
-    found = topics(load(over="bundles", topics=18, skew={"kind": "zipf", "exponent": 1.0}))
-    assert sorted(found.topics.tolist()) == [2, 2, 2, 2, 2, 2, 3, 3]
-    largest = np.sort(found.shares[0].msgs_in_per_s)[::-1]
-    np.testing.assert_allclose(largest / largest[0], 1 / np.arange(1.0, 9.0))
-
-
-def test_a_bundle_without_topics_has_no_traffic() -> None:
-    found = topics(load(over="bundles", topics=3))
-    assert (found.shares[0].msgs_in_per_s > 0).tolist() == (found.topics > 0).tolist()
-    assert found.shares[0].msgs_in_per_s.sum() == pytest.approx(1000.0)
-
-
 def test_topics_of_a_trace_fall_into_bundles_by_their_names() -> None:
     names = tuple(f"persistent://tenant/old/order-{number}" for number in range(20))
     found = topics(load(), traced=names)
@@ -310,14 +255,6 @@ def test_a_trace_and_a_load_of_one_namespace_share_its_bundles() -> None:
     found = topics(load(), traced=(f"persistent://{SPACE}/order-1",))
     assert len(found.bundles) == 8
     assert found.topics.sum() == 101
-
-
-def test_the_same_seed_draws_the_same_and_another_one_differs() -> None:
-    skewed = load(skew={"kind": "log_normal", "sigma": 1.0})
-    first, again, other = (
-        topics(skewed, seed=seed).shares[0].msgs_in_per_s.tolist() for seed in (1, 1, 2)
-    )
-    assert first == again != other
 
 
 skews: st.SearchStrategy[Skew] = st.one_of(

@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulated_worlds import FREE, NAMESPACE, QUIET, Stepped, broker, scenario
+from simulated_worlds import FREE, NAMESPACE, QUIET, Stepped, scenario
 
 from loadmanager.core.scores import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, MEMORY
-from loadmanager.simulator.fleet import Fleet
-from loadmanager.simulator.scenario import BrokerClass
 
 ONE_BUNDLE = {"bundles": 1, "topics": 10, "msgs_in_per_s": 1000.0, "message_bytes": 100.0}
 
@@ -91,19 +89,6 @@ def test_a_broker_asked_for_twice_what_it_has_serves_half() -> None:
     np.testing.assert_allclose(just_full.measured.rates, just_full.wanted)
 
 
-@pytest.mark.parametrize(
-    ("cost", "fraction"),
-    [
-        ({"memory_kib_per_msg_per_s": 2.0 * 1024.0}, 0.25),
-        ({"memory_kib_per_topic": 1024.0 * 400}, 0.0),  # No room for its fixed use.
-    ],
-)
-def test_memory_is_a_limit_like_the_others(cost: dict[str, float], fraction: float) -> None:
-    moment = Stepped(scenario(brokers=one_broker(cost), load=ONE_BUNDLE)).moment
-    assert moment.use.served_fraction.tolist() == pytest.approx([fraction])
-    assert bool(moment.measured.rates.any()) is (fraction > 0)
-
-
 def test_a_full_broker_serves_what_fits_beside_its_fixed_use() -> None:
     # Its traffic asks for 11 cores beside 4 of others, of its 8.
     busy = one_broker({"cpu_us_per_msg": 5500.0}, cores=8.0, background=QUIET | {"cores": 4.0})
@@ -111,13 +96,6 @@ def test_a_full_broker_serves_what_fits_beside_its_fixed_use() -> None:
     assert use.demand[0, 0] == pytest.approx(15 / 8)
     assert use.served_fraction.tolist() == pytest.approx([4 / 11])
     assert use.usage[0, 0] == pytest.approx(8.0)
-
-
-def test_nobody_serves_what_nobody_has() -> None:
-    moment = Stepped(scenario(load={"placed": "unowned"})).moment
-    assert moment.measured.owner.tolist() == [-1] * 4
-    assert not moment.measured.rates.any()
-    assert (moment.wanted > 0).all()
 
 
 TWO_CLASSES = [{"name": "b", "count": 2}, {"name": "c", "count": 2}]
@@ -141,21 +119,6 @@ def test_bundles_go_round_the_brokers_in_turn(
 ) -> None:
     found = Stepped(scenario(brokers=brokers, load=loads)).owners()
     assert [str(one).replace("-", "") for one in found] == owners.split()
-
-
-def test_bundles_placed_at_random_are_placed_alike_by_the_same_seed() -> None:
-    played = scenario(brokers=5, load={"placed": "random", "bundles": 50, "topics": 200})
-    first, again, other = (Stepped(played, seed).owners() for seed in (1, 1, 2))
-    assert first == again != other
-    assert set(first) == {f"b-{number}" for number in range(1, 6)}
-
-
-def test_rows_are_found_by_the_name_of_a_broker_or_of_its_class() -> None:
-    classes = [BrokerClass(name="a", count=2), BrokerClass(name="b", count=3)]
-    fleet = Fleet.of(classes)
-    assert fleet.brokers[0] == broker("a-1")
-    assert fleet.rows(["b"]) == [2, 3, 4]
-    assert fleet.rows(["b-3", "a", "b-3"]) == [4, 0, 1]
 
 
 def test_the_bound_is_below_what_is_there_and_above_nothing() -> None:

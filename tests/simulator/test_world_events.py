@@ -34,13 +34,6 @@ def test_a_broker_that_joins_is_there_empty() -> None:
     assert texts(stepped) == [(5.0, "late-1:8080 joined")]
 
 
-def test_a_broker_that_is_there_cannot_join() -> None:
-    stepped = played(event("join", 5.0, "b-1"))
-    stepped.until(9.0)
-    assert texts(stepped) == []
-    assert stepped.owner(stepped.world.bundles[0]) == "b-1"
-
-
 def test_the_bundles_of_a_broker_that_leaves_are_nobodys_at_once() -> None:
     stepped = played(event("leave", 5.0, "b-1"))
     measured = stepped.until(5.0).measured
@@ -77,30 +70,12 @@ def test_clients_of_a_crashed_broker_wait_from_the_crash_on() -> None:
     assert moved == pytest.approx(clients * 1.0)
 
 
-def test_a_crash_between_two_steps_counts_from_its_own_time() -> None:
-    crash = event("crash", 12.5, "b-1")
-    stepped = Stepped(scenario(step_s=10.0, brokers=3, hand_over=HAND_OVER, events=[crash]))
-    stepped.until(20.0)
-    stepped.world.hand_overs.finish(20.0)
-    topics = stepped.world.topics
-    clients = float((topics.producers + topics.consumers)[[0, 3]].sum())
-    assert stepped.world.hand_overs.interrupted_client_s == pytest.approx(clients * 7.5)
-
-
 def test_a_broker_that_is_back_before_its_session_ended_waits_for_the_end() -> None:
     stepped = played(event("crash", 5.0, "b-1"), event("join", 10.0, "b-1"))
     stepped.until(34.0)
     assert not stepped.world.members.alive[0]
     assert stepped.until(35.0).measured.present.all()
     assert stepped.world.members.alive[0]
-
-
-def test_each_life_of_a_broker_begins_at_another_time() -> None:
-    stepped = played(event("leave", 5.0, "b-1"), event("join", 5.0, "b-1"))
-    first = int(stepped.moment.measured.started_at_ms[0])
-    assert int(stepped.until(5.0).measured.started_at_ms[0]) > first
-    at_once = played(event("leave", 0.0, "b-1"), event("join", 0.0, "b-1"))
-    assert at_once.moment.measured.started_at_ms.tolist() == [1, 0, 0]
 
 
 def test_a_draining_broker_serves_on_until_it_is_empty_and_leaves_then() -> None:
@@ -149,13 +124,6 @@ def test_a_restart_takes_one_after_the_other_and_waits_until_each_is_back() -> N
     ]
 
 
-def test_restarts_lie_as_far_apart_as_asked_for() -> None:
-    restart = event("restart", 10.0, "b-1", "b-2", every_s=100.0, down_s=5.0, drained=False)
-    stepped = played(restart)
-    stepped.until(120.0)
-    assert [at_s for at_s, text in texts(stepped) if "left" in text] == [10.0, 110.0]
-
-
 def test_a_drained_restart_goes_down_once_empty() -> None:
     restart = event("restart", 10.0, "b-2", "b-3", every_s=0.0, down_s=5.0)
     stepped = played(restart)
@@ -188,16 +156,6 @@ def test_a_restart_goes_on_when_a_broker_crashes_while_it_drains() -> None:
     assert texts(stepped)[2:] == [(42.0, "b-1:8080 lost its session"), (42.0, "b-2:8080 drains")]
 
 
-def test_a_drain_ends_with_a_crash() -> None:
-    stepped = played(event("drain", 5.0, "b-1"), event("crash", 6.0, "b-1"))
-    stepped.until(50.0)
-    assert [text for _, text in texts(stepped)] == [
-        "b-1:8080 drains",
-        "b-1:8080 crashed",
-        "b-1:8080 lost its session",
-    ]
-
-
 def test_noisy_neighbours_take_cores_for_a_while() -> None:
     noise = event("noise", 5.0, "b-1", cores=2.0, for_s=10.0)
     stepped = played(noise)
@@ -206,19 +164,6 @@ def test_noisy_neighbours_take_cores_for_a_while() -> None:
         stepped.until(5.0).measured.usage[:, CPU] - before, [200.0, 0.0, 0.0]
     )
     np.testing.assert_allclose(stepped.until(15.0).measured.usage[:, CPU], before)
-
-
-def test_a_silence_is_for_the_agents_to_keep() -> None:
-    stepped = played(event("silence", 5.0, "b-1", "b-3", for_s=60.0))
-    measured = stepped.until(5.0).measured
-    assert stepped.world.world_events.silences == [Silenced((0, 2), 65.0)]
-    assert measured.rates.all()
-
-
-def test_what_happens_at_the_same_time_happens_in_the_order_of_the_file() -> None:
-    stepped = played(event("leave", 5.0, "b-2"), event("leave", 5.0, "b-1"))
-    stepped.until(5.0)
-    assert texts(stepped) == [(5.0, "b-2:8080 left"), (5.0, "b-1:8080 left")]
 
 
 def test_hand_overs_before_a_crash_within_the_same_step_are_done() -> None:

@@ -69,27 +69,6 @@ def test_a_pause_shorter_than_a_step_is_counted_to_the_millisecond() -> None:
     assert played.world.hand_overs.interrupted_client_s == pytest.approx(clients(played) * 0.25)
 
 
-def test_each_topic_adds_to_the_pause() -> None:
-    played = Stepped(scenario(hand_over={**SLOW, "per_topic_s": 0.1}))
-    played.order(played.world.bundles[0], "b-2")
-    played.until(20.0)
-    pause_s = 3.5 + 0.1 * float(played.world.topics.topics[0])
-    (record,) = played.world.hand_overs.records
-    assert record.interrupted_client_s == pytest.approx(clients(played) * pause_s)
-
-
-def test_an_order_for_what_is_under_way_or_there_changes_nothing() -> None:
-    played = slow()
-    bundle = played.world.bundles[0]
-    played.order(bundle, "b-1")
-    assert played.world.in_flight == {}
-    played.order(bundle, "b-2")
-    played.order(bundle, "b-3")
-    played.until(20.0)
-    assert played.owner(bundle) == "b-2"
-    assert len(played.world.hand_overs.records) == 1
-
-
 @pytest.mark.parametrize("ordered_s", [0.0, 1.0])
 def test_a_bundle_ordered_to_a_broker_that_leaves_before_the_release_stays(
     ordered_s: float,
@@ -117,18 +96,6 @@ def test_what_nobody_has_is_asked_for_and_placed() -> None:
     # The clients came at 0; of the move's making are only the 5.5 s after the order.
     assert record.interrupted_client_s == pytest.approx(clients(played) * 5.5)
     assert played.world.hand_overs.interrupted_client_s == pytest.approx(clients(played) * 15.5)
-
-
-def test_nobody_asks_for_a_bundle_before_it_has_traffic() -> None:
-    later = {"kind": "steps", "at_s": [0.0, 7.0], "factors": [0.0, 1.0]}
-    played = slow(load={"placed": "unowned", "patterns": [later]})
-    played.until(6.0)
-    assert played.world.unowned == []
-    played.until(7.0)
-    assert len(played.world.unowned) == 4
-    played.world.hand_overs.finish(9.0)
-    waited = played.world.hand_overs.interrupted_client_s
-    assert waited == pytest.approx(2.0 * sum(clients(played, row) for row in range(4)))
 
 
 def test_moves_at_a_time_leave_a_broker_one_after_the_other() -> None:
