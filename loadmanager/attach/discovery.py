@@ -226,10 +226,7 @@ def prefer_tls(admin: PulsarAdmin, url: str, runtime: Mapping[str, str]) -> None
 
 
 async def locate(admin: PulsarAdmin, url: str, brokers: Iterable[BrokerId]) -> bool:
-    """Look up where brokers are reached, at ``url``; return whether that is known of any.
-
-    Their ids name the plain port, and the host for the inside of the cluster.
-    """
+    """Look up where brokers are reached, with TLS and from here; return whether any is found."""
     found, _ = await ask_each(tuple(brokers), lambda one: read_own_urls(admin, url, one))
     for broker, urls in found.items():
         tls = admin.encrypts or (admin.access.secret and bool(urls.http_url_tls))

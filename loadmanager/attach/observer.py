@@ -50,11 +50,7 @@ IDLE_WINDOWS: Final = 3
 
 @dataclass(slots=True)
 class Observer:
-    """Observes windows, with what lasts over several of them.
-
-    The anti-affinity group of each namespace is kept for five minutes, and so are failure domains;
-    with many namespaces they are read over several windows, first those of proposed moves.
-    """
+    """Observes windows; groups and failure domains are kept for five minutes, and read in turn."""
 
     admin: PulsarAdmin
     strategy: Strategy = GREEDY
@@ -71,11 +67,7 @@ class Observer:
         missing: Mapping[BrokerId, str],
         rules: Rules,
     ) -> Observation:
-        """Return an observation of a window, in which policies hold.
-
-        Bundles of a namespace whose group, or its failure domains, cannot be read stay. Raises
-        `LoadManagerError`: a permission is missing, or a figure that the strategy needs.
-        """
+        """Return an observation in which policies hold; bundles whose ones are unknown stay."""
         samples, missing = self.strategy.take(cluster, samples, missing)
         self._unread = {}
         idle = self._note_quiet(samples)
@@ -205,10 +197,7 @@ class NewNamespaces:
         return tuple(found)
 
     async def _list(self, url: str) -> frozenset[Namespace]:
-        """Return the namespaces; read those of tenants not read yet, and of those read longest ago.
-
-        The namespaces of a tenant that is there at the start are not new when they are first read.
-        """
+        """Return the namespaces; read those of tenants not read yet, or read longest ago."""
         tenants = await read_tenants(self.admin, url)
         known, unread = (self._known or {}), None if self._known is None else frozenset[Namespace]()
         new = {one: unread for one in tenants if one not in known}
@@ -278,10 +267,8 @@ def holds_policies(bundle: BundleId) -> bool:
 
 
 def name_in(bundle: BundleId) -> TopicName | None:
-    """Return the name of a topic whose hash is in a bundle; its lookup creates no topic.
-
-    Topics of transaction coordinators exist, which some brokers require of what they look up.
-    """
+    """Return the name of a topic whose hash is in a bundle; its lookup creates no topic."""
+    # These exist, which some brokers require of what they look up.
     name = "transaction_coordinator_assign-partition"
     coordinators = (f"{name}-{number}" for number in range(_MOST_COORDINATORS))
     others = (f"loadmanager-{number}" for number in range(_MOST_NAMES))

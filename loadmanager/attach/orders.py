@@ -438,11 +438,7 @@ class SampledOwners:
 
 @dataclass(slots=True, kw_only=True)
 class Dispatcher:
-    """Proposes placements, moves and splits of one cluster within the limits, for one term.
-
-    Once ``stopping`` is set, no task begins; it is set here at a defect of this program. After an
-    order that lacks a right, no further task of the round begins.
-    """
+    """Proposes placements, moves and splits of one cluster within the limits, for one term."""
 
     admin: PulsarAdmin
     address: Callable[[BrokerId], str]

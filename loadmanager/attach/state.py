@@ -278,11 +278,7 @@ class _Stored(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class StoredBudget:
-    """The budget of moves, stored so that the next controller continues it.
-
-    Before the moves of a round it is stored as if all of them had begun: a controller that takes
-    over after a crash may count moves that did not begin, but misses none.
-    """
+    """The budget of moves, stored before a round as if all of its moves had begun."""
 
     budget: MoveBudget
     state: State
@@ -322,10 +318,7 @@ _LARGEST_BYTES: Final = 1_048_576
 
 @dataclass(slots=True)
 class Course:
-    """The balance of each round within the last hour, thinned out, for the next controller.
-
-    Only the live page shows it, so an error in storing or reading it does not stop moves.
-    """
+    """The balance of the last hour, thinned out, for the next controller's page."""
 
     _points: deque[BalancePoint] = field(default_factory=lambda: deque(maxlen=_MOST_KEPT))
     _stored_ms: int = 0
@@ -436,11 +429,7 @@ class _Targets(BaseModel):
 
 @dataclass(slots=True)
 class HeldTargets:
-    """The targets that owned a bundle without serving it: until when, and why.
-
-    A person may clear them before. All methods raise `StateUnusable`; what was read or added before
-    is held nevertheless.
-    """
+    """Targets that owned a bundle without serving it: until when and why, or until cleared."""
 
     state: State
     wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000

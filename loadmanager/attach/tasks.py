@@ -17,11 +17,7 @@ _OFTEN: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A proposed placement, move or split, with the strategy's cause and its reason in one line.
-
-    ``cut`` is the position of a split. ``max_over_mean`` is that of the fullest broker after a move
-    and all moves before it. ``weighed`` is the benefit and cost of a move, "" if not compared.
-    """
+    """``max_over_mean`` is that of the fullest broker after a move and all moves before it."""
 
     kind: TaskKind
     bundle: BundleId

@@ -167,8 +167,7 @@ _RETRY_AFTER_S: Final = 10.0
 class AttachOverviews:
     """What the page shows, and its pause and resume, as by ``--pause`` and ``--resume``.
 
-    ``waits`` names what makes moves instead of this process, or "". It is shown until the first
-    observation is over, and once another controller goes on.
+    Without an observation it shows ``waits``: what makes moves instead of this process.
     """
 
     balances: bool

@@ -179,11 +179,7 @@ _READY_TIMEOUT_S: Final = 5.0
 
 @dataclass(slots=True, eq=False)
 class ObservingAgent:
-    """Keeps a broker registered, and its load report and owned list published, while it answers.
-
-    On leaving, ``settled`` is awaited first, so that moves under way come to an end, and
-    ``last_left`` after it if no other broker is registered.
-    """
+    """Keeps a broker registered, and its report and owned list published, while it answers."""
 
     context: Context
     broker: PulsarBroker
@@ -330,8 +326,7 @@ class ObservingAgent:
     async def _publish_owned(self, owned: Collection[BundleId]) -> None:
         """Write the owned list if it changed; after a lost reply the next call writes it again.
 
-        A bundle's fencing token is the zxid of its first listing. If two brokers list it for a
-        moment, the later listing counts. Raises `CoordinationError`: it may not have been written.
+        A bundle's fencing token is the zxid of its first listing.
         """
         if self._tokens.keys() == set(owned):
             return

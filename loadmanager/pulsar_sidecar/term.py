@@ -335,8 +335,7 @@ async def find_cut(
 ) -> int | None:
     """Return where to cut a bundle of ``owner``, None if no cut leaves topics on both sides.
 
-    The position is computed here, because several versions of Pulsar answer 500 to a split by the
-    algorithm that divides by traffic. Raises `PulsarAdminError`: the owner's topics cannot be read.
+    Several versions of Pulsar answer 500 to a split by the algorithm that divides by traffic.
     """
     cut = await ordered_cut(bundle, split, owner)
     if cut is not None:
@@ -474,10 +473,8 @@ _LOG_EVERY_S: Final = 60.0
 class Importer:
     """The leader's copy of Pulsar's bundles, groups, policies and domains in loadmanager's nodes.
 
-    The boundaries of a namespace are read again when a broker lists a bundle that is not in them,
-    as after a split or for a new namespace: it is copied once a broker serves one of its bundles.
-    ``cluster`` is the name of the cluster in loadmanager's configuration, which the copies of
-    isolation policies and failure domains are stored under.
+    The boundaries of a namespace are read again when a broker lists a bundle that is not in them.
+    ``cluster`` is its name in loadmanager's configuration, under which copies are stored.
     """
 
     context: Context
