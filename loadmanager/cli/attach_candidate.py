@@ -3,7 +3,6 @@
 import asyncio
 import os
 import secrets
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -34,7 +33,7 @@ from loadmanager.leader.election import Deposed, Election, Term, TermGivenUp
 from loadmanager.ports.coordination import Coordination, CoordinationError
 from loadmanager.ports.host import Clock
 from loadmanager.telemetry.metrics import Metrics
-from loadmanager.wiring.sidecar import conditions_of, zookeeper_options
+from loadmanager.wiring.sidecar import conditions_of, make_identity, zookeeper_options
 
 _REGISTER_S: Final = 2.0
 _RETRY_S: Final = 0.2
@@ -138,18 +137,9 @@ async def candidate(path: Path) -> AsyncIterator[Candidate]:
         try:
             await agree(coordination, clock, replace(conditions_of(config), kind=OF_ATTACH))
             cluster_state.open()
-            identity = Identity(
-                broker=name,
-                urls=BrokerUrls(http_url=""),
-                sidecar_url="",
-                instance=secrets.token_hex(8),
-                started_at_ms=clock.wall_ms(),
-                version="",
-                host=socket.gethostname(),
-                process_id=os.getpid(),
-            )
+            identity = make_identity(config, 0, clock)
             yield Candidate(
-                identity=identity,
+                identity=replace(identity, urls=BrokerUrls(http_url=""), sidecar_url=""),
                 coordination=coordination,
                 cluster_state=cluster_state,
                 clock=clock,
