@@ -3,7 +3,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from types import MappingProxyType
-from typing import TypeVar, overload
+from typing import Any
 
 import numpy as np
 
@@ -14,8 +14,6 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
 from loadmanager.core.policies import NO_POLICIES, Policies
 from loadmanager.core.rates import Rates
 from loadmanager.core.scores import FloatArray, ResourceWeights, weighted_max_usage
-
-T = TypeVar("T")
 
 
 class Moved(Mapping[BundleId, BrokerId]):
@@ -50,11 +48,7 @@ class Moved(Mapping[BundleId, BrokerId]):
             raise KeyError(bundle)
         return target
 
-    @overload
-    def get(self, key: BundleId, /) -> BrokerId | None: ...
-    @overload
-    def get(self, key: BundleId, /, default: BrokerId | T) -> BrokerId | T: ...
-    def get(self, key: BundleId, /, default: object = None) -> object:
+    def get(self, key: BundleId, /, default: Any = None) -> Any:
         found = self._shared.get(key)
         return default if found is None or found[0] >= self._count else found[1]
 

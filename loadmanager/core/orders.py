@@ -138,7 +138,9 @@ def decode_orders(where: str, data: bytes) -> Orders:
     return Orders(
         fields.count("epoch", None, EPOCH),
         frozenset(bundles_from(fields, "bundles")),
-        MappingProxyType(fields.mapped("handovers", parse_bundle, _broker)),
+        MappingProxyType(
+            fields.mapped("handovers", parse_bundle, lambda one, b: one.parsed(b, parse_broker))
+        ),
         MappingProxyType(fields.mapped("splits", parse_bundle, _split_order)),
     )
 
@@ -173,10 +175,6 @@ def decode_owned(where: str, data: bytes, mzxid: int) -> OwnedList:
                 ranges.refuse(name, f"{EPOCH.expected}, or null")
             tokens[bundle] = mzxid if token is None else token
     return OwnedList(MappingProxyType(tokens), frozenset(bundles_from(fields, "loading")))
-
-
-def _broker(fields: Fields, bundle: str) -> BrokerId:
-    return fields.parsed(bundle, parse_broker)
 
 
 def _split_order(fields: Fields, bundle: str) -> SplitOrder:
