@@ -192,11 +192,9 @@ class PulsarOrders:
     """The `StandingOrders` of one term, carried out through the admin REST API.
 
     ``topic_of`` returns a topic of a bundle to claim it, and ``name_in`` the name of one to claim a
-    bundle that no broker serves (None leaves such bundles to Pulsar). A ``disputed`` bundle, which
-    has a reason, is left alone. ``failed`` is called with errors that do not concern one bundle
-    alone: a missing permission, or a defect of this program. ``active_topics`` are those by which
-    it is seen whether the target serves a bundle, and ``sent`` is called with each unload and
-    split. Pulsar did not split the bundles in ``uncut`` when ordered to.
+    bundle that no broker serves. A ``disputed`` bundle is left alone. ``failed`` is called with
+    errors that do not concern one bundle alone, and ``sent`` with each unload and split. Pulsar did
+    not split the bundles in ``uncut`` when ordered to.
     """
 
     brokers: BrokerQueries

@@ -165,10 +165,9 @@ class BrokerSample:
     """One broker over one window.
 
     ``bundles`` are those that it served at the end. ``usages`` are in percent, as its load manager
-    last measured them; ``cpu_cores`` is of its process, None if unknown, as after a restart.
-    ``homeless`` is the traffic of topics in none of its bundles, and of its totals what no topic
-    has. ``began_s`` is on the monotonic clock of this process. ``repeated_s`` is how long its page
-    of metrics has been repeated.
+    last measured them; ``cpu_cores`` is of its process. ``homeless`` is the traffic of topics in
+    none of its bundles, and of its totals what no topic has. ``began_s`` is on the monotonic clock
+    of this process, ``repeated_s`` how long its page of metrics has been repeated.
     """
 
     window_s: float
@@ -229,9 +228,8 @@ class _Reading:
 class Sampler:
     """Reads all brokers repeatedly; a window lies between two readings of a broker.
 
-    ``hosts`` reads the usage of their hosts. While a broker repeats a page of metrics its last
-    sample counts, and the next window ends with its next page. A bundle that came to a broker is
-    partial for two windows, in which its clients connect and catch up.
+    While a broker repeats a page its last sample counts, and the next window ends with its next
+    page. A bundle that came to a broker is partial for two windows, in which clients catch up.
     """
 
     admin: PulsarAdmin

@@ -375,9 +375,8 @@ FLAPS_WITHIN_S: Final = 3600.0
 class Changes:
     """When each broker joined, left or restarted; times are of one monotonic clock.
 
-    A broker that does so for the first time within an hour has the whole cluster settle: it may be
-    the first of a rolling restart. If it does so again, only moves to and from it are held, for
-    twice as long each time. One that leaves and joins again has restarted once.
+    The first time within an hour the whole cluster settles: it may be a rolling restart. After that
+    only moves to and from the broker are held, for twice as long each time.
     """
 
     settle_s: float
@@ -492,9 +491,8 @@ class BalancerNotOff(LoadManagerError):
 class PulsarBalancer:
     """Pulsar's own shedding and automatic splits: off while we balance, then restored.
 
-    Two balancers undo each other's moves. A value that others changed meanwhile is left unchanged.
-    Brokers must apply a dynamic setting within ``settle_s``. ``otherwise`` is the remedy if
-    shedding is off without a controller.
+    A value that others changed meanwhile is left unchanged. Brokers must apply a setting within
+    ``settle_s``. ``otherwise`` is the remedy if shedding is off without a controller.
     """
 
     state: State

@@ -88,9 +88,8 @@ _KNOWN_FOR_S: Final = 60.0
 class PulsarBroker:
     """One Pulsar broker, as a `BrokerControl` that refuses all commands.
 
-    ``stays`` returns why a bundle never moves; such bundles are left out of the statistics, so that
-    no leader moves them. ``cluster`` is "" until the broker has answered. ``claims`` is whether
-    moves need a claim at their target, as with the modular load manager.
+    Bundles that ``stays`` has a reason for are left out of the statistics, so that no leader moves
+    them. ``cluster`` is "" until the broker has answered.
     """
 
     admin: PulsarAdmin
@@ -258,9 +257,8 @@ class _Found(NamedTuple):
 class ObservedOwners:
     """The owners as seen by the task controller of one term.
 
-    An owner that a move found overrides the lists until they change for that bundle, which takes
-    about a second. A bundle that its broker lists but never reported is left out: it stays where
-    it is (`PulsarBroker.stays`), or its load is not known yet.
+    An owner that a move found overrides the lists until they change for that bundle. A bundle that
+    its broker lists but never reported is left out: it stays (`PulsarBroker.stays`), or is new.
     """
 
     def __init__(self, cluster_state: ClusterState, clock: Clock) -> None:

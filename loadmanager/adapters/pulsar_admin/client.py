@@ -72,10 +72,9 @@ Method = Literal["GET", "PUT", "POST", "DELETE"]
 class Access:
     """Credentials and timeouts of requests to brokers.
 
-    The token's file is read at each request; ``oauth2`` is used in its place. Metrics may have
-    hundreds of megabytes, and a broker answers an unload after closing all topics of a bundle, so
-    both have a timeout of their own. ``addresses`` are ``host:port`` or URLs that an operator names
-    for the ``host:port`` of brokers.
+    The token's file is read at each request. Metrics may have hundreds of megabytes, and an unload
+    is answered after all topics are closed: both have a timeout of their own. ``addresses`` are
+    ``host:port`` or URLs that an operator names for the ``host:port`` of brokers.
     """
 
     token_file: Path | None = None
@@ -384,9 +383,8 @@ class _Key(BaseModel):
 class ClientCredentials:
     """Requests tokens by the file that Pulsar's clients call ``privateKey``, and keeps the last.
 
-    The file is read for each new token. Without ``issuer_url`` its own is used. A token is renewed
-    a minute before it expires, or a tenth of its life if that is less, and serves until then while
-    the issuer does not answer. No message has a secret.
+    The file is read for each new token. One is renewed a minute before it expires, or a tenth of
+    its life if that is less, and serves until then while the issuer does not answer.
     """
 
     key_file: Path
