@@ -69,10 +69,9 @@ def between(
 ) -> Window:
     """Return the traffic between two readings of one broker, ``took_s`` (above 0) apart.
 
-    Each counter is compared with itself. A topic was loaded within the window if it is new, or if
-    its counters of what is published fell: all of its counters began at 0. ``totals_grew`` are the
-    differences of the broker's own totals of bytes in and out, None if it has none: loaded topics,
-    and reads that began, count no more of them than all else leaves.
+    A topic was loaded within the window if it is new, or if its counters of what is published fell.
+    ``totals_grew`` are the differences of the broker's own totals of bytes in and out: loaded
+    topics, and reads that began, count no more of them than all else leaves.
     """
     rates: dict[str, Rates] = {}
     passing: dict[str, Rates] = {}

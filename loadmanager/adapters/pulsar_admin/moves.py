@@ -284,8 +284,7 @@ class BundleMover:
     async def _serves_again(self, move: Move) -> tuple[bool, float | None]:
         """Return whether most of the active topics are seen at the target, and when they were.
 
-        Topics that count nothing, but are loaded when they are looked up, are served, too. Those
-        that were deleted meanwhile are left out.
+        Topics that load when they are looked up are served, too; deleted ones are left out.
         """
         until_s, topics, ask = monotonic() + self.served_s, move.active, self.brokers
         while not self.over.is_set():
@@ -305,10 +304,7 @@ class BundleMover:
         task.add_done_callback(self._following.discard)
 
     async def _until_released(self, move: Move) -> None:
-        """Wait until a broker serves a stuck bundle; claim it once its source has released it.
-
-        With the extensible manager the source does not list it while it releases it.
-        """
+        """Wait until a broker serves a stuck bundle; claim it once its source has released it."""
         until_s = monotonic() + STUCK_FOLLOWED_S
         while not self.over.is_set() and monotonic() < until_s:
             await self.rest(_STUCK_LOOK_S)
@@ -323,7 +319,7 @@ class BundleMover:
                     with suppress(RightMissing):
                         await _Order(self, move).claim()
                     break
-            if listed:
+            if listed:  # With the extensible manager it is not, while it is released.
                 until_s = monotonic() + STUCK_FOLLOWED_S
         del self.stuck[move.bundle]
 
@@ -344,11 +340,9 @@ class BundleMover:
 
 @dataclass(slots=True)
 class _Order:
-    """The orders of one move, and its progress.
+    """The orders of one move; none is sent after the one whose result is unknown (``_last``).
 
-    ``left`` is whether the source may have closed its topics without notifying their clients, and
-    ``unloaded_s`` when it still served the bundle. No order is sent after the one whose result is
-    unknown (``_last``).
+    ``left`` is whether the source may have closed its topics without notifying their clients.
     """
 
     mover: BundleMover
@@ -489,10 +483,8 @@ class _Order:
             raise Unanswered(f"the term ended while {owner} was unloading it")
 
     async def _released_again(self) -> Outcome:
-        """Wait until Pulsar places a bundle that left its source; if back there, release it again.
-
-        The release is ordered even at the end of a term, because it completes an earlier order.
-        """
+        """Wait until Pulsar places a bundle that left its source; if there, release it again."""
+        # It is ordered even at the end of a term, because it completes an earlier order.
         mover, source = self.mover, self.move.source
         until_s = monotonic() + mover.return_s
         while (owner := await mover.brokers.owner(self.move.bundle)) is None:
