@@ -92,7 +92,6 @@ def _cpu(sample: BrokerSample) -> str:
 
 
 Level = Literal["ok", "note", "problem"]
-
 _MOST_TRAFFIC: Final = 0.95
 
 

@@ -304,10 +304,7 @@ class AttachActions:
                 await self._see_that_another_leads(*left)
 
     async def _see_that_another_leads(self, former: "Incumbent | None") -> None:
-        """Wait until another candidate leads, and restore the settings if none is left.
-
-        A candidate that crashed is listed until its session ends, like one that goes on.
-        """
+        """Wait until another candidate leads, and restore the settings if none is left."""
         self._log.event("waits until another candidate leads; else it restores Pulsar's settings")
         try:
             async with asyncio.timeout(_LAST_LOOK_S), self._candidate() as watching:

@@ -95,11 +95,8 @@ class Candidate:
         return self.cluster_state.incumbent
 
     async def another_leads(self, former: Incumbent | None) -> bool:
-        """Wait for a leader; return False once no candidate is left.
-
-        ``former`` may have crashed and be listed until its session ends, so its node has to last
-        for longer than that.
-        """
+        """Wait for a leader; return False once no candidate is left."""
+        # The former one may have crashed, and be listed until its session ends.
         sure_s = self.clock.monotonic_s() + self.longest_session_s
         while True:
             leader = await self.incumbent()

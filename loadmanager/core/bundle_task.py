@@ -155,14 +155,12 @@ class Pause(NamedTuple):
 class BundleTask:
     """One placement, move, split or merge, from its proposal to its end. Immutable.
 
-    ``bundles`` are one, or the two halves of a merge. ``source`` owned it when it was ordered; of a
-    split, ``target`` is the broker that is to make it. ``planned`` are the orders for its
-    bundles at the time of the decision: if they have changed before the task is written, it is
-    refused, except a move requested by people. ``influence`` is the traffic that the target is
-    predicted to gain and the source to lose, None if unknown. ``number`` is unique in its epoch,
-    from 1; 0 before it is admitted. Times are on the leader's monotonic clock, when it reached that
-    state; ``attempted_at_s`` is when the order was last written, for the ``attempts``-th time.
-    ``note`` is why it ended, ``pause`` as measured by the traffic of its topics.
+    ``bundles`` are one, or the two halves of a merge; the ``target`` of a split is to make it.
+    ``planned`` are the orders for its bundles at the time of the decision: if they have changed
+    before it is written, it is refused, except a move requested by people. ``influence`` is the
+    traffic that the target is predicted to gain and the source to lose. ``number`` is unique in its
+    epoch, from 1; 0 before it is admitted. Times are on the leader's monotonic clock, when it
+    reached that state; ``attempted_at_s`` is when the order was last written.
     """
 
     kind: TaskKind

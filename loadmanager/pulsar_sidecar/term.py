@@ -160,8 +160,7 @@ class PulsarBroker:
     async def _process(self) -> int | None:
         """Return the id of the process that listens on the broker's port, None if unknown.
 
-        Without it, a sidecar in a container beside the broker's would measure itself. The search is
-        slow, so it runs in a thread.
+        Without it, a sidecar in another container would measure itself. The search is slow.
         """
         now_s = monotonic()
         if self._process_ended() or now_s >= self._look_again_s:

@@ -130,8 +130,7 @@ class PulsarAdmin:
     ) -> Any:
         """Return the JSON at ``url``, or ``instead`` if the answer's status is one of ``absent``.
 
-        Raises `Unanswered`: no answer comes in time; `RightMissing`: 401 or 403; `AnswerRefused`: a
-        status other than 200, or an answer that is too long; `NotPulsar`: it is not ``expected``.
+        Raises `Unanswered`, `RightMissing`, `AnswerRefused`, `NotPulsar`: it is not ``expected``.
         """
         try:
             text = await self.text(url)
