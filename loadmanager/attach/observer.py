@@ -218,7 +218,6 @@ class NewNamespaces:
     async def _unserved(
         self, url: str, namespace: Namespace, samples: Samples, rules: Rules
     ) -> list[BundleId]:
-        """Return the bundles to place; none is final."""
         boundaries = await read_boundaries(self.admin, url, namespace)
         if boundaries is None or len(boundaries.bundles) > MOST_BUNDLES:
             return []

@@ -401,7 +401,6 @@ class PrintedLog:
             self.event(f"nothing moves in this round: {held}")
 
     def window(self, seen: Observation, *, traffic: bool = False, held: str | None = None) -> None:
-        """Print a window, with ``held`` that of a round."""
         requests, size = self.cost.requests, self.cost.answer_bytes
         if self.as_json:
             content = document(seen, requests=requests, answer_bytes=size, traffic=traffic)
