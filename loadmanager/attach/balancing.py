@@ -351,7 +351,7 @@ class Balancer:
             try:
                 for line in await self.pulsar_balancer.restore(self.reader):
                     self.log.event(line)
-            except PulsarAdminError as error:
+            except (PulsarAdminError, StateUnusable) as error:
                 if not left:
                     self.log.event(
                         f"Pulsar's settings are not restored ({error}); "

@@ -105,7 +105,11 @@ class State(ABC):
         await self.keep(Part.PRIOR, prior.model_dump_json())
 
     async def paused(self) -> str:
-        text = await self.text(Part.PAUSED)
+        """Return also why it is unknown whether moves are paused: nothing moves meanwhile."""
+        try:
+            text = await self.text(Part.PAUSED)
+        except StateUnusable as error:
+            return str(error)
         return "" if text is None else text.strip() or "paused"
 
     async def brokers(self) -> tuple[str, ...]:
@@ -161,6 +165,7 @@ def _store(path: Path, text: str | None) -> None:
             path.unlink(missing_ok=True)
         else:
             new = path.with_name(f"{path.name}.new")
+            new.unlink(missing_ok=True)  # It may be a link.
             with new.open("w", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
@@ -201,7 +206,7 @@ def locked_state(folder: Path, cluster: str) -> Iterator[StateFile]:
     state = state_file(folder, cluster)
     lock = state.path.with_suffix(".lock")
     with _writable(lock):
-        held = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        held = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -228,13 +233,6 @@ class SharedState(State):
 
     def where(self, part: Part = Part.PRIOR) -> str:
         return part.value[1]
-
-    async def paused(self) -> str:
-        """Return also why it is unknown whether moves are paused: nothing moves meanwhile."""
-        try:
-            return await State.paused(self)
-        except StateUnusable as error:
-            return str(error)
 
     async def text(self, part: Part) -> str | None:
         path = self.where(part)

@@ -5,7 +5,7 @@ import secrets
 import socket
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import nan
@@ -425,10 +425,11 @@ class PrintedLog:
             self.event(tasks.short_line(task, traffic, columns))
 
     def event(self, what: str) -> None:
-        if self.as_json:
-            _print_json({"at": _now(), "event": what})
-        else:
-            click.echo(f"{_now(short=True)}  {what}")
+        with suppress(OSError):
+            if self.as_json:
+                _print_json({"at": _now(), "event": what})
+            else:
+                click.echo(f"{_now(short=True)}  {what}")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -450,7 +451,8 @@ class BalancerLog:
         show_window(self.metrics, seen)
         if self.history is not None:
             self.history.round(seen, held)
-        self.printed.round(seen, held)
+        with suppress(OSError):  # A log on a full disk loses lines, and ends no controller.
+            self.printed.round(seen, held)
         trouble = "" if self.history is None else self.history.sink.trouble
         if trouble and not self._trouble:
             self.event(f"history is not written: {trouble}")
@@ -466,7 +468,8 @@ class BalancerLog:
             self.metrics.move_pause.observe(task.pause_s)
         if self.history is not None:
             self.history.task(task)
-        self.printed.task(task, why)
+        with suppress(OSError):
+            self.printed.task(task, why)
 
     def event(self, what: str) -> None:
         self.printed.event(what)

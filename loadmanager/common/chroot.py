@@ -36,11 +36,8 @@ async def refuse_nodes_of_others(coordination: Coordination, default_chroot: str
     names = _names(znodes.LEADER, await coordination.get(znodes.LEADER))
     if "serviceUrl" in names and OURS not in names:
         raise _of_pulsar(f"{znodes.LEADER} in it was written by a Pulsar broker")
-    if default_chroot and await coordination.get(znodes.CLUSTER) is None:
-        await _refuse_cluster_at_root(coordination, default_chroot)
-
-
-async def _refuse_cluster_at_root(coordination: Coordination, default_chroot: str) -> None:
+    if not default_chroot or await coordination.get(znodes.CLUSTER) is not None:
+        return
     try:
         node = await coordination.get_from_root(znodes.CLUSTER)
     except (Disconnected, SessionLost):

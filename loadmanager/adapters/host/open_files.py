@@ -8,7 +8,7 @@ import structlog
 log = structlog.get_logger()
 
 # Files, and connections to ZooKeeper, the broker and other sidecars, besides those of clients.
-_OTHER_FILES = 256
+OTHER_FILES = 256
 
 
 def allow_connections(
@@ -24,7 +24,7 @@ def allow_connections(
     If it cannot be raised that far, it is raised as far as possible, and the log names the
     ``[http] max_connections`` that fits.
     """
-    needed = max_connections + _OTHER_FILES
+    needed = max_connections + OTHER_FILES
     soft, hard = limits()
     if _reaches(soft, needed):
         return
@@ -41,7 +41,7 @@ def allow_connections(
             key="[http] max_connections",
             max_connections=max_connections,
             limit=target,
-            fits=max(1, target - _OTHER_FILES),
+            fits=max(1, target - OTHER_FILES),
         )
 
 

@@ -6,6 +6,7 @@ client sends ahead take only their own memory, and `Heads` limits them.
 
 import asyncio
 import math
+import resource
 import secrets
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
@@ -16,6 +17,7 @@ from aiohttp import http_exceptions, web
 from aiohttp.http import RawRequestMessage
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
+from loadmanager.adapters.host.open_files import OTHER_FILES
 from loadmanager.adapters.http.fast_path import FastPath, KnownReply
 from loadmanager.adapters.http.replies import Refused, raw_refusal, refusal_reply, unavailable
 from loadmanager.adapters.http.security.guard import is_loopback_peer
@@ -30,7 +32,11 @@ _RETRY_SPREAD_S: Final = 5
 
 class Admission:
     def __init__(self, limits: HttpSettings, refused: Callable[[str], None]) -> None:
-        self.limits = limits
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        # Clients leave descriptors to all else that this process opens.
+        room = max(files - OTHER_FILES, files // 3) if files >= 0 else limits.max_connections
+        most = min(limits.max_connections, room)
+        self.limits = limits.model_copy(update={"max_connections": most})
         self.refused = refused
         self._open: dict[HttpProtocol, str] = {}
         self._by_address: Counter[str] = Counter()
