@@ -13,7 +13,7 @@ from loadmanager.core import policies as core_policies
 from loadmanager.core import znodes
 from loadmanager.core.fields import parse_object, to_json
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, belongs_to_a_broker, namespace_of
-from loadmanager.core.patterns import MOST_CHARACTERS, PatternRefused, compiled
+from loadmanager.core.patterns import MOST_CHARACTERS, checked
 from loadmanager.core.policies import hosts_matching
 from loadmanager.core.wire.policies import decode_isolation
 from loadmanager.leader.leadership import Leadership
@@ -32,18 +32,10 @@ _NONE: Final = Reply(404, "The cluster is another one, or has no such policy.")
 _MOST: Final = 1_000
 
 
-def _regex(text: str) -> str:
-    try:
-        compiled(text)
-    except PatternRefused as refused:
-        raise ValueError(str(refused)) from None
-    return text
-
-
 Regex = Annotated[
     str,
     StringConstraints(min_length=1, max_length=MOST_CHARACTERS),
-    AfterValidator(_regex),
+    AfterValidator(checked),
     Field(json_schema_extra={"format": "regex"}),
 ]
 Regexes = Annotated[list[Regex], Field(max_length=_MOST)]

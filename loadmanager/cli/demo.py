@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from loadmanager.cli.options import interrupted, option, print_json
+from loadmanager.telemetry.visible import beneath
 
 if TYPE_CHECKING:
     from loadmanager.demo.display import Display
@@ -179,7 +180,7 @@ def _display(*, as_json: bool) -> "Display":
         return PlainDisplay(sys.stderr)
     from rich.console import Console
 
-    console = Console()
+    console = Console(file=beneath(sys.stdout))
     return LiveDisplay(console) if console.is_terminal else PlainDisplay(sys.stdout)
 
 
@@ -229,4 +230,4 @@ def _print(summary: "Summary", *, as_json: bool) -> None:
 
     from loadmanager.demo.display import summary_table
 
-    Console().print(summary_table(summary))
+    Console(file=beneath(sys.stdout)).print(summary_table(summary))

@@ -15,6 +15,7 @@ import click
 
 from loadmanager.cli.options import interrupted, moment_option, option
 from loadmanager.pipeline.jobs import JOBS
+from loadmanager.telemetry.visible import beneath
 
 if TYPE_CHECKING:
     from loadmanager.pipeline.progress import Progress
@@ -249,7 +250,7 @@ def _progress(asked: bool | None) -> "Progress":
     from loadmanager.pipeline.progress import no_progress, progress_on
 
     shown = sys.stderr.isatty() if asked is None else asked
-    return progress_on(sys.stderr) if shown else no_progress
+    return progress_on(beneath(sys.stderr)) if shown else no_progress
 
 
 def _print_line(line: str) -> None:

@@ -1,7 +1,12 @@
+import sys
 from collections.abc import Mapping
+from contextlib import redirect_stderr, redirect_stdout
 from types import MappingProxyType
+from typing import Any
 
 import click
+
+from loadmanager.telemetry.visible import VisibleStream
 
 HELP_OPTIONS = ("-h", "--help")
 
@@ -30,6 +35,10 @@ class SectionedGroup(click.Group):
         super().__init__(*arguments, **settings)  # type: ignore[arg-type] # click's own parameters
         self._removed = removed or {}
         self.sections: dict[str, tuple[str, ...]] = {}
+
+    def main(self, *arguments: Any, **settings: Any) -> Any:
+        with redirect_stdout(VisibleStream(sys.stdout)), redirect_stderr(VisibleStream(sys.stderr)):
+            return super().main(*arguments, **settings)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

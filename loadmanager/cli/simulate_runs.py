@@ -32,6 +32,7 @@ from loadmanager.simulator.simulation_jobs import (
     load_scenarios,
 )
 from loadmanager.simulator.strategies import MODES, parse_strategies
+from loadmanager.telemetry.visible import beneath
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,4 +191,4 @@ class _Progress:
 
     def _show(self, line: str) -> None:
         if self._shown:
-            click.echo(f"\r\x1b[K{line}", nl=False, err=True)
+            click.echo(f"\r\x1b[K{line}", file=beneath(sys.stderr), nl=False)

@@ -16,6 +16,7 @@ import click
 
 from loadmanager.cli.options import option
 from loadmanager.cli.sidecar_client import RequestFailed, SidecarClient, client_options
+from loadmanager.telemetry.visible import beneath, visible
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -118,7 +119,7 @@ def top_command(
     from rich.console import Console
 
     on_terminal = sys.stdout.isatty()
-    console = Console(width=None if on_terminal else _WIDTH)
+    console = Console(width=None if on_terminal else _WIDTH, file=beneath(sys.stdout))
     top = _Top(client, interval_s, times, most_bundles, console)
     try:
         with _ended_by_signals():
@@ -166,7 +167,7 @@ class _Top:
                     try:
                         last = answer.result()
                     except RequestFailed as error:
-                        text = f"no news: {error.message}"
+                        text = visible(f"no news: {error.message}")
                         trouble = [Text(text, style="bold red", no_wrap=True)]
                 height = self.console.height if whole_screen else None
                 live.update(Group(*trouble, self._draw(last, height)), refresh=True)

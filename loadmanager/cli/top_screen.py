@@ -11,6 +11,7 @@ from loadmanager.cli.cluster import broker_rows, leader_of, snapshot_of
 from loadmanager.cli.sidecar_client import SidecarClient
 from loadmanager.cli.text_tables import optimality_line
 from loadmanager.core.snapshot.document import Snapshot
+from loadmanager.telemetry.visible import visible
 
 _BAR: Final = 10
 _BUSY: Final = 0.6
@@ -50,9 +51,9 @@ def look_at(client: SidecarClient) -> Look:
     answer = client.json("/admin/v2/loadmanager/decisions", limit=_MOVES, kind=_KINDS)
     return Look(
         snapshot=snapshot,
-        leader=leader,
+        leader=visible(leader),
         brokers=list(broker_rows(snapshot, leader)),
-        moves=answer["decisions"],
+        moves=visible(answer["decisions"]),
         optimality=client.json("/admin/v2/loadmanager/optimality")["optimality"],
     )
 

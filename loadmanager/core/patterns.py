@@ -11,54 +11,44 @@ from typing import Any, Final
 
 import re2
 
-from loadmanager.core.errors import LoadManagerError
-
 MOST_CHARACTERS: Final = 1_000
-_MOST_BYTES: Final = 256 * 1024
 _TOKEN: Final = re.compile(
-    r"\\Q((?:[^\\]|\\(?!E))*+)(?:\\E)?|\\u([0-9A-Fa-f]{4})|\\([pP])\{([A-Z]\w{3,5})\}"
-    r"|\\.|\[\^?\]?|&&|.",
-    re.DOTALL,
+    r"\\Q((?:[^\\]|\\(?!E))*+)(?:\\E)?|\\([pP])\{([A-Z]\w{3,5})\}|\\.|\[\^?\]?|&&|.", re.DOTALL
 )
-_OTHERS: Final = {r"\Z": r"\z", r"\e": r"\x1b"}
 _BEGIN: Final = re.compile(r"([-\w/]*+)([*?{]?)", re.ASCII)
 
 
-class PatternRefused(LoadManagerError):
-    """A pattern is not valid, or needs what RE2 does not support; the message says what."""
-
-
 @lru_cache(maxsize=1_024)
-def compiled(pattern: str) -> Any:
-    """Return the expression of RE2. Raises `PatternRefused`."""
+def _compiled(pattern: str) -> tuple[Any, str]:
+    """Return the expression of RE2, or why there is none."""
     options = re2.Options()
-    options.log_errors, options.never_capture, options.max_mem = False, True, _MOST_BYTES
-    if len(pattern) > MOST_CHARACTERS:
-        raise PatternRefused(f"a pattern has over {MOST_CHARACTERS:,} characters")
+    options.log_errors, options.never_capture, options.max_mem = False, True, 256 * 1024
     try:
-        return re2.compile("".join(_translated(pattern)), options)
+        return re2.compile("".join(_translated(pattern)), options), ""
     except re2.error as error:
         why = error.args[0].decode(errors="replace")
-    except (UnicodeEncodeError, PatternRefused) as error:
+    except ValueError as error:
         why = str(error)
-    raise PatternRefused(f"RE2 does not support {pattern!a} ({why})")
+    return None, f"RE2 does not support {pattern[:80]!a} ({why})"
 
 
 @lru_cache(maxsize=32_768)
 def why_refused(patterns: tuple[str, ...]) -> str:
     """Return why one of these patterns cannot be used, "" if all can."""
-    try:
-        for pattern in patterns:
-            compiled(pattern)
-    except PatternRefused as refused:
-        return str(refused)
-    return ""
+    return next((why for _, why in map(_compiled, patterns) if why), "")
+
+
+def checked(pattern: str) -> str:
+    """Return a pattern. Raises `ValueError`: it is refused."""
+    if why := why_refused((pattern,)):
+        raise ValueError(why)
+    return pattern
 
 
 @lru_cache(maxsize=131_072)
 def matches_any(patterns: tuple[str, ...], text: str) -> bool:
     """Return whether one of these matches the whole text; none does if one is refused."""
-    return not why_refused(patterns) and any(compiled(one).fullmatch(text) for one in patterns)
+    return not why_refused(patterns) and any(_compiled(one)[0].fullmatch(text) for one in patterns)
 
 
 def may_match(pattern: str, text: str) -> bool:
@@ -71,19 +61,19 @@ def may_match(pattern: str, text: str) -> bool:
 
 def _translated(pattern: str) -> Iterator[str]:
     in_class = False
+    if len(pattern) > MOST_CHARACTERS:
+        raise ValueError(f"over {MOST_CHARACTERS:,} characters")
     for token in _TOKEN.finditer(pattern):
-        one, (quoted, code, sign, name) = token[0], token.groups()
+        one, (quoted, sign, name) = token[0], token.groups()
         if in_class and (one[0] == "[" or one == "&&"):
-            raise PatternRefused("unions and intersections of character classes")
+            raise ValueError("unions and intersections of character classes")
         if one in {r"\v", r"\C", r"\0"}:  # They mean something else.
-            raise PatternRefused(f"the escape {one}")
+            raise ValueError(f"the escape {one}")
         if quoted is not None:
             yield re2.escape(quoted)
-        elif code:
-            yield f"\\x{{{code}}}"
         elif sign:
             posix = f"[:{'^' * (sign == 'P')}{name.lower()}:]"
             yield posix if in_class else f"[{posix}]"
         else:
             in_class = one[0] == "[" or (in_class and one != "]")
-            yield _OTHERS.get(one, one)
+            yield r"\z" if one == r"\Z" else one

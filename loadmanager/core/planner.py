@@ -197,8 +197,7 @@ class Planner:
         resting = memory.resting(view.now_s, self.settings.cool_down_s)
         resting |= view.policies.staying
         if view.policies.refused:
-            refusal, names = view.policies.refusal, view.bundles.names
-            resting |= frozenset(one for one in names if refusal(namespace_of(one)))
+            resting |= {b for b in view.bundles.names if view.policies.refusal(namespace_of(b))}
         view = replace(view, recently_moved=view.recently_moved | resting)
         if self.settings.mode is Mode.SAFE:
             view = settled(view, self.costs(memory.shedder))

@@ -53,14 +53,11 @@ class Policies:
     domains: Mapping[BrokerId, str] = field(default_factory=lambda: MappingProxyType({}))
     staying: frozenset[BundleId] = frozenset()
     refused: Mapping[str, str] = field(init=False, repr=False, compare=False)
-    """Why isolation policies cannot be applied, by name."""
 
     def __post_init__(self) -> None:
-        refused = {
-            name: f"isolation policy {name} is refused: {one.refused}"
-            for name, one in sorted(self.isolation.items())
-            if one.refused
-        }
+        said = "isolation policy {} is refused: {}".format
+        every = sorted(self.isolation.items())
+        refused = {name: said(name, one.refused) for name, one in every if one.refused}
         object.__setattr__(self, "refused", refused)
 
     def governing(self, namespace: Namespace) -> IsolationPolicy | None:
@@ -72,14 +69,10 @@ class Policies:
 
     def refusal(self, namespace: Namespace) -> str:
         """Return why the bundles of a namespace stay: a refused policy may be for it, else ""."""
-        return next(
-            (
-                why
-                for name, why in self.refused.items()
-                if any(may_match(one, namespace) for one in self.isolation[name].namespaces)
-            ),
-            "",
-        )
+        for name, why in self.refused.items():
+            if any(may_match(one, namespace) for one in self.isolation[name].namespaces):
+                return why
+        return ""
 
     def group_of(self, namespace: Namespace) -> frozenset[Namespace]:
         """Return the namespaces in the anti-affinity group of ``namespace``, if it has one."""

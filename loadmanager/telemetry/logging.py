@@ -4,6 +4,8 @@ from typing import Any, Final, TextIO, cast
 
 import structlog
 
+from loadmanager.telemetry.visible import beneath, visible
+
 _HIDDEN: Final = "********"
 
 # Ends of field names whose values are never logged. A fencing token is no secret.
@@ -28,6 +30,7 @@ def configure_logging(format: str, level: str, stream: TextIO) -> None:  # noqa:
     Times are ISO 8601 in UTC. Tracebacks are plain text without the values of local
     variables, which may contain passwords.
     """
+    stream = beneath(stream)
     console = format == "console" or (format == "auto" and stream.isatty())
     least = logging.getLevelNamesMapping()[level.upper()]
     shared = _shared_processors()
@@ -117,7 +120,9 @@ def _rendering_processors(*, console: bool, colors: bool) -> Sequence[structlog.
     if console:
         # The renderer's own choice, where `rich` is installed, prints local variables.
         plain = structlog.dev.plain_traceback
-        return [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)]
+        rendered = structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)
+        trace = structlog.processors.format_exc_info
+        return [trace, lambda _logger, _method, event: visible(event), rendered]
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
 
 

@@ -241,10 +241,8 @@ class PulsarAdmin:
     def _redirect(self, url: str, location: str) -> str:
         """Raises `AnswerRefused`: it is no broker of the cluster, and gets no token."""
         here = urlsplit(url)
-        target = netloc = ""
-        with suppress(ValueError):
-            target = urljoin(url, location)
-            netloc = urlsplit(target).netloc
+        target = urljoin(url, location)
+        netloc = urlsplit(target).netloc
         names = {here.netloc, *self.known, *self.reached, *self.access.addresses}
         known = netloc in names and target.isprintable()
         target = self.reachable(target)
@@ -366,7 +364,6 @@ OAUTH2: Final = ("issuer_url", "audience", "scope")
 _WELL_KNOWN: Final = "/.well-known/openid-configuration"
 _MOST_BYTES: Final = 256 * 1024
 _UNSTATED_S: Final = 300.0
-_MOST_LIFE_S: Final = 1e9
 _EARLY_S: Final = 60.0
 _EARLY_SHARE: Final = 0.1
 _AGAIN_S: Final = 5.0
@@ -434,7 +431,7 @@ class ClientCredentials:
         if not (isinstance(token, str) and token and token.isascii() and token.isprintable()):
             raise RequestFailed(f"{endpoint}: no access_token; expected the answer of an issuer")
         life_s = answer.get("expires_in")
-        if not isinstance(life_s, int | float) or not 0 < life_s < _MOST_LIFE_S:
+        if not isinstance(life_s, int | float) or not 0 < life_s < float("inf"):
             life_s = _UNSTATED_S
         self._token = token
         self._expires_s = began_s + life_s

@@ -7,21 +7,12 @@ from pydantic import AfterValidator, Field
 
 from loadmanager.config.forms import Form, Section
 from loadmanager.core.ids import BrokerId, Namespace
-from loadmanager.core.patterns import PatternRefused, compiled
+from loadmanager.core.patterns import checked
 from loadmanager.core.policies import IsolationPolicy, Policies
 from loadmanager.simulator.scenario.brokers import BrokerClass
 from loadmanager.simulator.scenario.loads import Load
 
-
-def _compiles(text: str) -> str:
-    try:
-        compiled(text)
-    except PatternRefused as refused:
-        raise ValueError(str(refused)) from None
-    return text
-
-
-Pattern = Annotated[str, AfterValidator(_compiles), Form("a regular expression")]
+Pattern = Annotated[str, AfterValidator(checked), Form("a regular expression")]
 
 
 class Isolation(Section):

@@ -5,6 +5,11 @@ const SHORTEST_WAIT_MS = 1000;
 const LONGEST_WAIT_MS = 10000;
 const SILENCE_MS = 20000;
 
+const CONTROLS =
+  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
+const escaped = (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`;
+const visible = (_, value) => (typeof value === "string" ? value.replace(CONTROLS, escaped) : value);
+
 export class Unauthorized extends Error {}
 
 // The token is kept here alone, and gone with the page.
@@ -55,7 +60,7 @@ export function follow({ onEvent, onLost, onUnauthorized }) {
           const [kind, data] = block.split("\n");
           waitMs = SHORTEST_WAIT_MS;
           if (kind === "event: end") return;
-          onEvent(kind.slice("event: ".length), JSON.parse(data.slice("data: ".length)));
+          onEvent(kind.slice("event: ".length), JSON.parse(data.slice("data: ".length), visible));
         }
       }
     } finally {
@@ -103,7 +108,7 @@ export async function ask(path, method = "GET") {
   const text = await response.text();
   let value = null;
   try {
-    value = text ? JSON.parse(text) : null;
+    value = text ? JSON.parse(text, visible) : null;
   } catch {
     value = text;
   }
