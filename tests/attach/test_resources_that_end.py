@@ -17,7 +17,7 @@ from typing import Any, Final
 import psutil
 import pytest
 from aiohttp import web
-from attach_process import LIMIT_S, free_port
+from attach_process import free_port
 from fake_pulsar import FakePulsar
 
 from loadmanager.attach.state import (
@@ -32,6 +32,10 @@ from loadmanager.core.ids import BundleId
 from loadmanager.core.move_limits import MoveBudget, MoveLimits
 
 FEW_FILES: Final = 64
+LIMIT_S: Final = 300.0
+"""Not how long anything takes: the process may be the last of many to get a processor."""
+pytestmark = pytest.mark.timeout(600)
+
 _LIMITED: Final = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv.pop(1)),) * 2)
@@ -200,7 +204,7 @@ async def test_a_clock_that_jumps_an_hour_neither_frees_nor_blocks_the_budget_fo
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(1_200)
+@pytest.mark.timeout(2_400)
 def test_ten_minutes_of_churn_leave_memory_flat(pulsar: FakePulsar, tmp_path: Path) -> None:
     """Brokers restart, pause and answer late, clients come and go, and moves are made."""
     port = free_port()
