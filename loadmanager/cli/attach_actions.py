@@ -361,7 +361,7 @@ class AttachActions:
             )
             rounds = 1 if options["once"] else None
             metrics.balancing.set(1)
-            begun()
+            begun(_LAST_LOOK_S)  # Brokers may apply the settings late.
             try:
                 await balancer.run(cluster, rounds, take_over=options["take_over"])
             finally:
