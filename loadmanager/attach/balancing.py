@@ -15,7 +15,7 @@ from loadmanager.adapters.pulsar_admin.client import (
 )
 from loadmanager.adapters.pulsar_admin.lookups import read_boundaries
 from loadmanager.attach.discovery import MIXED, ClusterReader, PulsarCluster, addresses
-from loadmanager.attach.observation import GREEDY, Observation, Rules
+from loadmanager.attach.observation import Observation, Rules
 from loadmanager.attach.observer import NewNamespaces, Observer
 from loadmanager.attach.orders import Dispatcher, Mandate
 from loadmanager.attach.sampling import BrokerSample, Sampler
@@ -79,7 +79,7 @@ class Balancer:
     stopping: asyncio.Event
     mandate: Mandate = field(default_factory=Mandate)
     now: Callable[[], datetime] = lambda: datetime.now(tz=UTC).astimezone()
-    strategy: Strategy = GREEDY
+    strategy: Strategy = field(default_factory=Strategy)
     course: Course = field(default_factory=Course)
     unread: Callable[[str], None] = lambda _: None
     refused_s: float = REFUSED_S

@@ -10,24 +10,11 @@ from pydantic.alias_generators import to_camel
 
 from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.sampling import BrokerSample
-from loadmanager.attach.strategy import (
-    ChosenMoves,
-    GreedyRate,
-    Rows,
-    Strategy,
-    StrategyInput,
-)
+from loadmanager.attach.strategy import ChosenMoves, Rows, Strategy, StrategyInput
 from loadmanager.attach.tasks import Proposal
 from loadmanager.core.bundle_task import TaskKind
 from loadmanager.core.bundle_traffic import BundleTraffic, topics_in
 from loadmanager.core.duty_moves import Served, duty_moves
-from loadmanager.core.even_rates import (
-    CLOSE_ENOUGH,
-    GREEDY_RATE,
-    RatePlan,
-    over_mean,
-    rate_plan,
-)
 from loadmanager.core.ids import (
     BrokerId,
     BundleId,
@@ -36,6 +23,7 @@ from loadmanager.core.ids import (
     namespace_of,
     range_of,
 )
+from loadmanager.core.max_over_mean import RatePlan, over_mean, rate_plan
 from loadmanager.core.move_limits import HeldReason
 from loadmanager.core.plan import Cause, Refusal
 from loadmanager.core.rate_splits import NEAR_ENOUGH, evenest_cut, worth_cutting
@@ -53,7 +41,7 @@ def proposed_splits(
     for broker, sample in samples.items():
         for bundle, one in sample.bundles.items():
             share = max(_share(one.msgs_per_s, msgs), _share(one.bytes_per_s, size))
-            if bundle in stays or not worth_cutting(share, plan.planned_max_over_mean):
+            if bundle in stays or not worth_cutting(share, plan.least_max_over_mean):
                 continue
             cut = evenest_cut(range_of(bundle)[1], topic_loads(sample, bundle, msgs, size))
             if cut is None:
@@ -86,11 +74,11 @@ def _share(value: float, mean: float) -> float:
     return value / mean if mean > 0 else 0.0
 
 
-GREEDY: Final = GreedyRate()
 _RATES: Final = ("msgs_in_per_s", "msgs_out_per_s", "bytes_in_per_s", "bytes_out_per_s")
 _PULSARS_OWN: Final = (Namespace("pulsar/system"), Namespace("public/functions"))
 _PARTIAL: Final = "a topic was loaded within the last windows: its rates are not known yet"
 _GROUPED: Final = "its namespace has an anti-affinity group"
+_EVEN: Final = 1.02
 LEAST_NEEDED: Final = 0.02
 """A bundle with topics that others need moves for traffic of at least this part of a broker's."""
 
@@ -171,7 +159,7 @@ class Observation:
     proposals: tuple[Proposal, ...]
     staying: Mapping[BundleId, str]
     splits: tuple[Proposal, ...] = ()
-    strategy: str = GREEDY_RATE
+    strategy: str = "joint"
     refusals: tuple[Refusal, ...] = ()
     still: frozenset[BundleId] = frozenset()
     placements: tuple[Proposal, ...] = ()
@@ -257,13 +245,12 @@ class Observation:
         return text
 
     def _why_nothing(self, plan: RatePlan) -> str:
-        if self.strategy == GREEDY_RATE:
-            even = plan.max_over_mean <= 1.0 + CLOSE_ENOUGH
-            return "it is even" if even else "no move that is allowed makes it better"
         whole = next((one for one in self.refusals if not one.subject), None)
-        if whole is None:
-            return f"{self.strategy} chooses no move"
-        return f"{self.strategy}: {refusal_text(whole)}"
+        if whole is not None:
+            return f"{self.strategy}: {refusal_text(whole)}"
+        if plan.max_over_mean <= _EVEN:
+            return "it is even"
+        return "no move that is allowed is worth its price"
 
 
 _SHARES: Final = ("counted", "mayMove")
@@ -295,7 +282,7 @@ def observe(
     rules: Rules,
     grouped: Collection[Namespace] = (),
     *,
-    strategy: Strategy = GREEDY,
+    strategy: Strategy,
     unknown: Mapping[Namespace, str] = _NOTHING,
     idle: Collection[BundleId] = (),
 ) -> Observation:
@@ -354,9 +341,7 @@ def observe(
     chosen = strategy.choose(rest)
     splits: tuple[Proposal, ...] = ()
     if rules.split and not urgent:
-        # Whichever strategy chose the moves; a bundle that moves last is split as any other.
-        whole = replace(rest, stays={*stays, *moving})
-        splits = proposed_splits(samples, whole.stays, GREEDY.choose(whole).plan)
+        splits = proposed_splits(samples, {*stays, *moving}, chosen.plan)
     if not (chosen.plan.moves or splits or due) and chosen.plan.max_over_mean > NEAR_ENOUGH:
         eased = {*stays, *(late.keys() - _worth_their_price(served))}
         chosen = strategy.choose(replace(rest, stays=eased, most_moves=min(left, 1)))
@@ -427,11 +412,9 @@ def _proposals(given: StrategyInput, chosen: ChosenMoves, strategy: str) -> tupl
         source, target = given.brokers[move.source], given.brokers[move.target]
         cause = chosen.causes.get(bundle, Cause.IMBALANCE)
         weighed = chosen.weighed.get(bundle, "")
-        why = f"{source} is fullest"
+        why = f"{strategy} takes it off {source} ({cause})"
         if cause in _DUTIES:
             why = _why_due(given, bundle, source, cause)
-        elif strategy != GREEDY_RATE:
-            why = f"{strategy} takes it off {source} ({cause})"
         if traffic.needed and cause not in _DUTIES:
             why = f"{why}, and no bundle without topics that others need helps"
         reason = (

@@ -23,7 +23,7 @@ from loadmanager.adapters.pulsar_admin.lookups import (
     read_tenants,
 )
 from loadmanager.attach.discovery import FAILURE_DOMAINS, PulsarCluster
-from loadmanager.attach.observation import GREEDY, Observation, Rules, observe
+from loadmanager.attach.observation import Observation, Rules, observe
 from loadmanager.attach.sampling import Samples
 from loadmanager.attach.strategy import Strategy
 from loadmanager.attach.tasks import Proposal
@@ -53,7 +53,7 @@ class Observer:
     """Observes windows; groups and failure domains are kept for five minutes, and read in turn."""
 
     admin: PulsarAdmin
-    strategy: Strategy = GREEDY
+    strategy: Strategy = field(default_factory=Strategy)
     _known: dict[Namespace, tuple[str, float]] = field(default_factory=dict)
     _unread: dict[Namespace, str] = field(default_factory=dict)
     _domains: tuple[Mapping[BrokerId, str], float] | None = None

@@ -6,7 +6,6 @@ from loadmanager.attach.sampled_loads import SampledLoads
 from loadmanager.attach.strategy import DecidedRound, Strategy
 from loadmanager.core.bundle_task import BundleTask, TaskKind, TaskState
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.even_rates import GREEDY_RATE
 from loadmanager.core.history.records import (
     Record,
     cut_record,
@@ -17,11 +16,10 @@ from loadmanager.core.history.records import (
 from loadmanager.core.history.rounds import RoundFacts, bundles_records, round_records
 from loadmanager.core.history.schema import Stream
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.plan import Move, Reason, Refusal
+from loadmanager.core.plan import Reason, Refusal
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.policies import Policies
-from loadmanager.core.round_memory import RoundMemory, shifted
-from loadmanager.core.snapshot.document import Choice
+from loadmanager.core.round_memory import shifted
 from loadmanager.core.splitting.cutting import parts_at
 from loadmanager.ports.history import HistorySink, offer_report
 
@@ -50,7 +48,6 @@ class AttachHistory:
     strategy: Strategy
     loads: SampledLoads
     interval_s: float
-    most_moves: int
     balances: bool
     epoch: int = 0
     base_every_rounds: int = 60
@@ -72,15 +69,12 @@ class AttachHistory:
     def round(self, seen: Observation, held: str) -> None:
         """Write the reports of one window, and keep its decision for `_write_round`."""
         self._write_round()
-        if self.strategy.loads is None:
-            self.loads.take(seen.cluster, seen.samples)
         self._write_window(seen)
-        decided = self.strategy.decided or self._by_rates(seen)
+        decided = self.strategy.decided
         if decided is None:
             return
         self._rounds += 1
         plan = self._acted(decided.plan, seen, held)
-        greedy = self.strategy.decided is None
         facts = RoundFacts(
             at_ms=self.loads.at_ms,
             epoch=self.epoch,
@@ -92,7 +86,6 @@ class AttachHistory:
             steering="active" if self.balances else "observing",
             tick_interval_s=self.interval_s,
             reported_at_ms=dict.fromkeys(self.loads.taken, self.loads.at_ms),
-            decided_by=Choice(GREEDY_RATE, {"most_moves": self.most_moves}) if greedy else None,
         )
         if self._is_base(decided):
             offset_s = facts.at_ms / 1000 - decided.view.now_s
@@ -104,16 +97,6 @@ class AttachHistory:
             bundles, view = facts, decided.view
             self.sink.offer(Stream.ROUNDS, facts.at_ms, lambda: bundles_records(bundles, view))
         self._decided = _Decided(facts, decided.view, plan)
-
-    def _by_rates(self, seen: Observation) -> DecidedRound | None:
-        """Return a round of `GREEDY_RATE`, which has no planner; None for another strategy."""
-        if self.strategy.loads is not None:
-            return None
-        moves = tuple(Move(one.bundle, one.source, one.target, one.cause) for one in seen.proposals)
-        plan = Plan(moves=moves, refusals=(), memory=RoundMemory())
-        policies = replace(seen.cluster.isolation, staying=seen.still)
-        view = self.loads.view(policies)
-        return DecidedRound(planner=Planner(), view=view, memory=RoundMemory(), plan=plan)
 
     def _acted(self, plan: Plan, seen: Observation, held: str) -> Plan:
         """Return a plan with its moves as made or observed, and the refusals of ``seen`` added."""

@@ -3,29 +3,35 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.sampling import BrokerSample
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.ids import BrokerId
+from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BrokerUrls, LoadReport, ResourceUsage
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.policies import Policies
 from loadmanager.core.scores import ResourceWeights
 
 _PERCENT = 100.0
+_EVEN = 1.02
 
 
 @dataclass(slots=True)
 class SampledLoads:
     """Loads over one controller's term, with one sample of each bundle per window.
 
-    A report has the bundles gained and lost since the broker's last one. The start time of a
-    broker is that of its first sample, or of the first after a restart. ``left`` are brokers with a
-    report before the last window and none in it.
+    With ``of_windows`` the usage of CPU is that of the broker's process in the window, where it is
+    known, else what the broker's load manager measured. A broker above the mean by traffic that
+    passes takes no bundle meanwhile. A report has the bundles gained and lost since the broker's
+    last one. The start time of a broker is that of its first sample, or of the first after a
+    restart. ``left`` are brokers with a report before the last window and none in it.
     """
 
     address: Callable[[BrokerId], str]
     weights: ResourceWeights = field(default_factory=ResourceWeights)
+    of_windows: bool = False
     wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     monotonic_s: Callable[[], float] = time.monotonic
     taken: Mapping[BrokerId, LoadReport] = field(default_factory=dict)
@@ -47,8 +53,10 @@ class SampledLoads:
             self.tracker.forget(gone, self.now_s)
         for inactive in self._former.keys() - set(cluster.brokers):
             del self._former[inactive]
+        full = _full_for_now(samples) if samples else set()
         self.taken = {
-            broker: self._report(cluster, broker, sample) for broker, sample in samples.items()
+            broker: self._report(cluster, broker, sample, takes=broker not in full)
+            for broker, sample in samples.items()
         }
         self._former.update(self.taken)
         for report in self.taken.values():
@@ -56,7 +64,9 @@ class SampledLoads:
         self.tracker.sample()
         self.ticks += 1
 
-    def _report(self, cluster: PulsarCluster, broker: BrokerId, sample: BrokerSample) -> LoadReport:
+    def _report(
+        self, cluster: PulsarCluster, broker: BrokerId, sample: BrokerSample, *, takes: bool
+    ) -> LoadReport:
         former = None if sample.restarted else self._former.get(broker)
         before = frozenset() if former is None else former.bundles.keys()
         return LoadReport(
@@ -66,19 +76,32 @@ class SampledLoads:
             started_at_ms=self.at_ms if former is None else former.started_at_ms,
             version=cluster.version,
             reported_at_ms=self.at_ms,
-            **_usages(sample),
+            persistent_topics=takes,
+            **self._usages(sample),
             bundles={bundle: one.stats().rounded() for bundle, one in sample.bundles.items()},
             gains=frozenset(sample.bundles.keys() - before),
             losses=frozenset(before - sample.bundles.keys()),
         )
 
-    def view(self, policies: Policies) -> ClusterView:
-        return self.tracker.view(self.now_s, policies=policies)
+    def _usages(self, sample: BrokerSample) -> dict[str, Any]:
+        usages = {} if sample.host is None else dict(sample.host.usages)
+        if self.of_windows and sample.window_cpu is not None:
+            usages["cpu"] = sample.window_cpu
+        if usages or sample.cpu_cores is None:
+            return usages
+        return {"cpu": ResourceUsage(_PERCENT * sample.cpu_cores, 0.0)}
+
+    def view(self, policies: Policies, due: Mapping[BundleId, BrokerId]) -> ClusterView:
+        """Return the cluster; ``due`` are bundles that move to a broker whatever is decided."""
+        return self.tracker.view(self.now_s, in_flight=due, policies=policies)
 
 
-def _usages(sample: BrokerSample) -> dict[str, Any]:
-    if sample.host is not None and sample.host.usages:
-        return dict(sample.host.usages)
-    if sample.cpu_cores is None:
-        return {}
-    return {"cpu": ResourceUsage(_PERCENT * sample.cpu_cores, 0.0)}
+def _full_for_now(samples: Mapping[BrokerId, BrokerSample]) -> set[BrokerId]:
+    """Return the brokers that are above the mean by their passing traffic alone."""
+    full: set[BrokerId] = set()
+    for size in ("msgs_per_s", "bytes_per_s"):
+        lasting = np.array([getattr(one.total, size) for one in samples.values()], dtype=float)
+        whole = lasting + [getattr(one.passing, size) for one in samples.values()]
+        above = (whole > _EVEN * whole.mean()) & ~(lasting > _EVEN * lasting.mean())
+        full.update(broker for broker, one in zip(samples, above, strict=True) if one)
+    return full

@@ -90,6 +90,8 @@ class Hosts:
         self, broker: BrokerId, measured: HostFigures, cpu_cores: float | None, window_s: float
     ) -> HostFigures:
         """Return ``measured``, with usage by the process's CPU time if unknown or wrong."""
+        if self.cores is not None:
+            measured = replace(measured, cpu_limit=_PERCENT * self.cores)
         if not measured.unknown:
             return self._checked(broker, measured, cpu_cores)
         if measured.pending and self.cores is None:
@@ -97,14 +99,14 @@ class Hosts:
         if cpu_cores is None or self.cores is None:
             why = "; process_cpu_seconds_total has no limit without --cores"
             why = " or process_cpu_seconds_total" if cpu_cores is None else why
-            return HostFigures(unknown=f"{measured.unknown}{why}")
-        cpu = ResourceUsage(_PERCENT * cpu_cores, _PERCENT * self.cores)
-        return HostFigures(usages={"cpu": cpu}, age_s=window_s)
+            return replace(measured, unknown=f"{measured.unknown}{why}")
+        cpu = ResourceUsage(_PERCENT * cpu_cores, measured.cpu_limit)
+        return replace(measured, usages={"cpu": cpu}, age_s=window_s, unknown="", pending=False)
 
     def _checked(
         self, broker: BrokerId, measured: HostFigures, cpu_cores: float | None
     ) -> HostFigures:
-        limit = measured.cpu_limit if self.cores is None else _PERCENT * self.cores
+        limit = measured.cpu_limit
         if cpu_cores is None or not limit:
             self._counted.pop(broker, None)
             return measured
@@ -184,6 +186,13 @@ class BrokerSample:
     @property
     def total(self) -> Rates:
         return total(self.bundles.values())
+
+    @property
+    def window_cpu(self) -> ResourceUsage | None:
+        """What the broker's process took of its CPU in this window; None if either is unknown."""
+        if self.host is None or self.cpu_cores is None or not self.host.cpu_limit:
+            return None
+        return ResourceUsage(_PERCENT * self.cpu_cores, self.host.cpu_limit)
 
     @property
     def passing(self) -> Rates:

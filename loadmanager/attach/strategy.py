@@ -1,6 +1,5 @@
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Final
@@ -14,21 +13,12 @@ from loadmanager.core.bundle_task import BundleTask, TaskKind, TaskState
 from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.errors import LoadManagerError
-from loadmanager.core.even_rates import (
-    CLOSE_ENOUGH,
-    GREEDY_RATE,
-    Flags,
-    Floats,
-    Places,
-    RatePlan,
-    plan_even_rates,
-    rate_plan,
-)
-from loadmanager.core.ids import BrokerId, BundleId, namespace_of
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.joint.standing import QUIET
+from loadmanager.core.max_over_mean import Floats, Places, RatePlan, rate_plan
 from loadmanager.core.plan import Cause, Reason, Refusal
 from loadmanager.core.planner import Plan, Planner
-from loadmanager.core.policies import IsolationPolicy, Policies, open_to
-from loadmanager.core.rates import total
+from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.shedding.contract import Shedder
 from loadmanager.core.shedding.joint import JointShedder
@@ -69,7 +59,7 @@ class StrategyInput:
 class ChosenMoves:
     """The moves that a strategy chose, and why it leaves other bundles and brokers alone.
 
-    A bundle without an entry in ``causes`` moves for `IMBALANCE`. ``weighed`` are the benefit and
+    ``weighed`` are the benefit and
     cost of each move, empty if none are compared.
     """
 
@@ -87,108 +77,6 @@ class DecidedRound:
     plan: Plan
 
 
-class Strategy(ABC):
-    """Chooses the moves of each round.
-
-    ``hosts`` reads host usage, ``loads`` keeps the state of the cluster over time; None if not
-    needed. ``decided`` is the planner's decision in this window, None without one.
-    """
-
-    name: str
-    hosts: Hosts | None = None
-    loads: SampledLoads | None = None
-    decided: DecidedRound | None = None
-
-    def take(
-        self,
-        cluster: PulsarCluster,  # noqa: ARG002 - for strategies that keep a state
-        samples: Samples,
-        missing: Missing,
-    ) -> tuple[Samples, Missing]:
-        """Count the samples of a window; return those to decide on, and why others are missing.
-
-        Raises `LoadManagerError`: the cluster does not report the figures that the strategy needs.
-        """
-        return samples, missing
-
-    @abstractmethod
-    def choose(self, given: StrategyInput) -> ChosenMoves:
-        """Return the moves; may be called more than once for the same samples."""
-
-    def record_choice(self) -> None:
-        return
-
-    def task(self, task: BundleTask) -> None:  # noqa: B027 - most strategies keep no state
-        ...
-
-
-class GreedyRate(Strategy):
-    """Evens out message and byte rates; needs no host usage and keeps no state.
-
-    Passing traffic moves nothing, but a broker that is above the mean with it receives nothing.
-    """
-
-    name = GREEDY_RATE
-
-    def choose(self, given: StrategyInput) -> ChosenMoves:
-        plan = even_out(
-            [bundle for bundle, *_ in given.rows],
-            given.rates,
-            given.owner,
-            given.brokers,
-            stays=given.stays,
-            policies=given.cluster.isolation,
-            registered=given.cluster.brokers,
-            most_moves=given.most_moves,
-            full=_full_for_now(given.samples),
-        )
-        return ChosenMoves(plan=plan)
-
-
-def _full_for_now(samples: Samples) -> Flags:
-    """Return which brokers are above the mean by their passing traffic."""
-    lasting = [sample.total for sample in samples.values()]
-    whole = [total((sample.total, sample.passing)) for sample in samples.values()]
-    above: list[Flags] = []
-    for rates in (lasting, whole):
-        one = np.array([(each.msgs_per_s, each.bytes_per_s) for each in rates], dtype=float)
-        above.append(one > (1.0 + CLOSE_ENOUGH) * one.mean(axis=0))
-    found: Flags = np.any(above[1] & ~above[0], axis=1)
-    return found
-
-
-def even_out(
-    bundles: Sequence[BundleId],
-    rates: Floats,
-    owner: Places,
-    brokers: tuple[BrokerId, ...],
-    *,
-    stays: Collection[BundleId],
-    policies: Policies,
-    registered: tuple[BrokerId, ...] | None = None,
-    most_moves: int,
-    full: Flags | None = None,
-) -> RatePlan:
-    """Return the moves that even out rates, within the isolation policies.
-
-    ``rates`` are (K, R) of the K bundles, ``owner`` (K,) the index of each one's broker.
-    ``registered`` is as in `open_to`; ``full`` (B,) brokers receive nothing.
-    """
-    kinds: dict[IsolationPolicy | None, int] = {None: 0}
-    kind = [kinds.setdefault(policies.governing(namespace_of(one)), len(kinds)) for one in bundles]
-    takes = np.array([open_to(policies, policy, brokers, registered) for policy in kinds])
-    return plan_even_rates(
-        rates,
-        owner,
-        len(brokers),
-        movable=np.array([bundle not in stays for bundle in bundles], dtype=bool),
-        kind=np.array(kind, dtype=np.intp),
-        gives=np.ones(len(brokers), dtype=bool),
-        takes=takes if full is None else takes & ~full,
-        most_moves=most_moves,
-    )
-
-
 _SEED: Final = 16
 _SLACK_S: Final = 1e-3
 _PAUSES: Final = 20
@@ -200,18 +88,26 @@ class StrategyInputMissing(LoadManagerError):
 
 
 @dataclass(slots=True)
-class PlannerStrategy(Strategy):
-    """Decides as the leader of sidecars does, with one sample of each bundle per window.
+class Strategy:
+    """Chooses the moves of each round as the leader of sidecars does.
 
-    A strategy that needs host usage decides once per measurement interval of the brokers, and
-    not before the measured period begins after the end of the last move. If it ``acts``, moves are
-    made; otherwise the last ones are shown until it decides again.
+    ``loads`` has one sample of each bundle per window, and ``hosts`` reads host usage, None if the
+    planner needs none. The joint strategy decides in each window, by rates until brokers' CPU
+    says more, and by what the broker's process takes of its CPU in the same window. Where that is
+    known only from what brokers measure once per interval, and for strategies that need it, a
+    decision is made once per interval, and not before the measured period begins after the end of
+    the last move. If it ``acts``, moves are made; otherwise the last ones are shown until it
+    decides again. ``decided`` is the decision in this window, None without one.
     """
 
-    name: str
-    planner: Planner
-    loads: SampledLoads
-    hosts: Hosts | None
+    name: str = "joint"
+    planner: Planner = field(
+        default_factory=lambda: Planner(
+            shedder=JointShedder(), settings=PlannerSettings(settle_s=0.0)
+        )
+    )
+    loads: SampledLoads = field(default_factory=lambda: SampledLoads("http://{}".format))
+    hosts: Hosts | None = None
     acts: bool = True
     decided: DecidedRound | None = None
     _memory: RoundMemory = field(default_factory=RoundMemory)
@@ -223,14 +119,22 @@ class PlannerStrategy(Strategy):
     _under_way: set[BundleId] = field(default_factory=set)
     _pauses_s: deque[float] = field(default_factory=lambda: deque(maxlen=_PAUSES))
 
+    @property
+    def by_rates(self) -> bool:
+        """Whether it can decide without any usage of hosts."""
+        return self.hosts is None or isinstance(self.planner.shedder, JointShedder)
+
     def take(
         self, cluster: PulsarCluster, samples: Samples, missing: Missing
     ) -> tuple[Samples, Missing]:
-        """Raises `StrategyInputMissing`: no broker reports all figures, now or soon."""
+        """Count the samples of a window; return those to decide on, and why others are missing.
+
+        Raises `StrategyInputMissing`: no broker reports all figures, now or soon.
+        """
         unknown = {
             broker: f"what it uses of its CPU is not known: {one.host.unknown}"
             for broker, one in samples.items()
-            if one.host is not None and one.host.unknown
+            if one.host is not None and one.host.unknown and not self.by_rates
         }
         never = [broker for broker in unknown if not _pending(samples[broker])]
         if samples and len(never) == len(samples) and not self.loads.ticks:
@@ -238,7 +142,7 @@ class PlannerStrategy(Strategy):
             raise StrategyInputMissing(
                 f"strategy {self.name} decides by brokers' usage and limit of CPU, and no broker "
                 f"reports them (such as {broker}: {why}); expected a strategy that needs none "
-                "(greedy_rate, uniform), or --cores"
+                "(joint, uniform), or --cores"
             )
         known = {broker: one for broker, one in samples.items() if broker not in unknown}
         self.decided = self._choice = None
@@ -246,6 +150,7 @@ class PlannerStrategy(Strategy):
         return known, {**missing, **unknown}
 
     def choose(self, given: StrategyInput) -> ChosenMoves:
+        """Return the moves; may be called more than once for the same samples."""
         early = self._too_early(given)
         self._choice = None if early else self._round(given)
         shown = self._choice or (None if self.acts else self._last)
@@ -263,7 +168,10 @@ class PlannerStrategy(Strategy):
             settings=replace(settings, moves_per_round=moves),
             shedder=self._priced(self.planner.shedder),
         )
-        view = self.loads.view(policies)
+        # Moves that policies require, which precede those of the strategy.
+        listed = self.loads.taken
+        due = {one: to for one, to, _ in given.rows if one not in listed[to].bundles}
+        view = self.loads.view(policies, due)
         # Ties are broken alike however often a window is decided on.
         rng = np.random.default_rng((_SEED, self._rounds))
         plan = planner.round(view, self._memory, rng, draining=False)
@@ -299,6 +207,8 @@ class PlannerStrategy(Strategy):
             self._last_end_s = self.loads.monotonic_s()
 
     def _too_early(self, given: StrategyInput) -> str:
+        if self.by_rates and not self._waits(given.samples):
+            return ""
         shows_since_s = min((one.shows_since_s for one in given.samples.values()), default=0.0)
         if shows_since_s < self._last_end_s:
             return "the figures of hosts began before the last move ended"
@@ -310,6 +220,16 @@ class PlannerStrategy(Strategy):
                 f"the next decision is in {left_s:.0f} s"
             )
         return ""
+
+    def _waits(self, samples: Samples) -> bool:
+        """Return whether CPU counts, and is known only from brokers' own measurements."""
+        return any(
+            one.host is not None
+            and one.window_cpu is None
+            and (cpu := one.host.usages.get("cpu")) is not None
+            and (cpu.fraction or 0.0) >= QUIET
+            for one in samples.values()
+        )
 
 
 def _pending(sample: BrokerSample) -> bool:

@@ -1,20 +1,30 @@
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 
-from loadmanager.attach.strategy import even_out
+from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, BundleAverages
 from loadmanager.core.bounds import TOTAL
+from loadmanager.core.broker_table import BrokerLoad
+from loadmanager.core.columns import Listing
 from loadmanager.core.duty_moves import Served, duty_moves
 from loadmanager.core.errors import InvalidName, LoadManagerError, MalformedContent
-from loadmanager.core.even_rates import Flags, Floats, Places, RatePlan, over_mean, rate_plan
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of, parse_bundle
+from loadmanager.core.load import BundleStats
+from loadmanager.core.load_tracker import view_of
+from loadmanager.core.max_over_mean import Flags, Floats, Places, RatePlan, over_mean, rate_plan
+from loadmanager.core.planner import Planner
+from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.policies import NO_POLICIES, Policies, open_to
+from loadmanager.core.rates import Rates, total
+from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.shedding.joint import JointShedder, MovePrice
 from loadmanager.core.wire.policies import decode_isolation
 
 _MOST_MOVES: Final = 10_000
+_MOST_ROUNDS: Final = 20
 _COLUMNS: Final = ("bundle", "msgsInPerS", "msgsOutPerS", "bytesInPerS", "bytesOutPerS")
 
 
@@ -138,18 +148,11 @@ def forecast(seen: Snapshot, change: Change) -> Forecast:
     moves = {one.bundle: one.target for one in duty_moves(served_at, _MOST_MOVES)}
     evened = changed.owner.copy()
     evened[list(moves)] = list(moves.values())
-    evening = even_out(
-        changed.bundles,
-        changed.rates,
-        evened,
-        names,
-        stays={*seen.stays, *(changed.bundles[row] for row in moves)},
-        policies=policies,
-        most_moves=_MOST_MOVES,
+    _even_out(changed, names, evened, {*seen.stays, *(changed.bundles[row] for row in moves)})
+    moves.update(
+        (row, int(evened[row])) for row in np.flatnonzero(evened != changed.owner).tolist()
     )
-    moves.update((move.bundle, move.target) for move in evening.moves)
     plan = rate_plan(changed.rates, changed.owner, len(brokers), moves.items())
-    evened[list(moves)] = list(moves.values())
     return Forecast(
         seen=changed,
         loads=_loads(changed.rates, changed.owner, len(brokers)),
@@ -158,6 +161,50 @@ def forecast(seen: Snapshot, change: Change) -> Forecast:
         placed=int(served[lost].sum()),
         unserved=tuple(seen.bundles[row] for row in np.flatnonzero(~served).tolist()),
     )
+
+
+def _even_out(
+    seen: Snapshot, names: tuple[BrokerId, ...], owner: Places, stays: set[BundleId]
+) -> None:
+    """Assign bundles as the joint strategy moves them, in rounds, at the lowest price."""
+    every = [
+        Rates(msgs_in_per_s=float(msgs), bytes_in_per_s=float(size)) for msgs, size in seen.rates
+    ]
+    averages = {
+        bundle: BundleAverages(
+            Average(SHORT_SAMPLES, SHORT_SAMPLES, rates), Average(LONG_SAMPLES, LONG_SAMPLES, rates)
+        )
+        for bundle, rates in zip(seen.bundles, every, strict=True)
+    }
+    planner = Planner(
+        shedder=JointShedder(move_price=MovePrice.EVEN),
+        settings=PlannerSettings(
+            moves_per_round=_MOST_MOVES, moves_per_hour=_MOST_MOVES, settle_s=0.0
+        ),
+    )
+    policies, memory = replace(seen.policies, staying=frozenset(stays)), RoundMemory()
+    row_of = {bundle: row for row, bundle in enumerate(seen.bundles)}
+    for number in range(_MOST_ROUNDS):
+        loads = [
+            BrokerLoad(
+                broker=name,
+                totals=total([every[row] for row in np.flatnonzero(owner == place)]),
+                listing=Listing.of(
+                    {
+                        seen.bundles[row]: BundleStats(*every[row].row())
+                        for row in np.flatnonzero(owner == place)
+                    }
+                ),
+            )
+            for place, name in enumerate(names)
+        ]
+        view = view_of(loads, averages, policies=policies)
+        plan = planner.round(view, memory, np.random.default_rng(number), draining=False)
+        memory = plan.memory
+        for move in plan.moves:
+            owner[row_of[move.bundle]] = names.index(move.target)
+        if not plan.moves:
+            break
 
 
 def _check(seen: Snapshot, change: Change) -> None:

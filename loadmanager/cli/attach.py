@@ -226,8 +226,8 @@ class _Attach(SectionedCommand):
 @option(
     "--strategy",
     metavar="NAME",
-    help="What chooses the moves: greedy_rate (the default) evens out rates; avg, joint, overload, "
-    "threshold, transfer and uniform are those of sidecars.",
+    help="What chooses the moves, as in sidecars: joint (the default), avg, overload, threshold, "
+    "transfer or uniform.",
 )
 @option(
     "--placement",
@@ -237,8 +237,7 @@ class _Attach(SectionedCommand):
 @option(
     "--cores",
     type=click.FloatRange(0, 100_000, min_open=True),
-    help="CPU cores of each broker, for a --strategy where brokers report no or a wrong limit of "
-    "CPU.",
+    help="CPU cores of each broker, where brokers report no or a wrong limit of CPU.",
 )
 @access_options
 @click.pass_context

@@ -32,7 +32,7 @@ from loadmanager.attach.state import (
     state_name,
     stored_brokers,
 )
-from loadmanager.attach.strategy import GreedyRate, PlannerStrategy, Strategy
+from loadmanager.attach.strategy import Strategy
 from loadmanager.cli.attach_page import (
     AttachOverviews,
     BalancerLog,
@@ -48,11 +48,11 @@ from loadmanager.config import Config, load_config
 from loadmanager.config.planning import planner_of
 from loadmanager.config.strategies import go_together, not_together
 from loadmanager.core.bundle_traffic import CHANGE_EVENTS, SNAPSHOTS
-from loadmanager.core.even_rates import GREEDY_RATE
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.move_limits import HeldReason, MoveBudget, MoveLimits
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.shedding import SHEDDERS, UniformLoadShedder
+from loadmanager.core.shedding.joint import JointShedder
 from loadmanager.ports.coordination import CoordinationError
 from loadmanager.telemetry.metrics import AttachMetrics
 
@@ -67,6 +67,7 @@ _RULES: Final = (
 )
 _ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _NO_BROKER: Final = "attach:1"  # A candidate has none; what it is called is never seen.
+_REMOVED: Final = "greedy_rate"
 
 
 def strategy_of(options: Mapping[str, Any]) -> Strategy:
@@ -76,13 +77,7 @@ def strategy_of(options: Mapping[str, Any]) -> Strategy:
         environment = {**os.environ, "LOADMANAGER_BROKER__ID": _NO_BROKER}
         config = load_config(options["config"], environment)
     shedding, placement = config.shedding, config.placement
-    name = options["strategy"]
-    if name is None:
-        name = shedding.strategy if "strategy" in shedding.model_fields_set else GREEDY_RATE
-    if name == GREEDY_RATE:
-        if options["placement"] is not None:
-            raise click.UsageError("--placement is given with a --strategy other than greedy_rate")
-        return GreedyRate()
+    name = options["strategy"] or shedding.strategy
     shedding = _named(shedding, name, SHEDDERS, "strategy")
     if options["placement"] is not None:
         placement = _named(placement, options["placement"], PLACEMENTS, "placement")
@@ -91,11 +86,15 @@ def strategy_of(options: Mapping[str, Any]) -> Strategy:
         text = f"strategy {shedding.strategy} with placement {named}"
         raise click.UsageError(f"{text}; expected as placement {not_together(shedder)}")
     planner = planner_of(shedding, placement, config.planner, config.leader)
-    return PlannerStrategy(
+    return Strategy(
         name=name,
         # Attach itself decides when brokers come and go.
         planner=replace(planner, settings=replace(planner.settings, settle_s=0.0)),
-        loads=SampledLoads(addresses(options["urls"][0]), planner.weights),
+        loads=SampledLoads(
+            addresses(options["urls"][0]),
+            planner.weights,
+            of_windows=isinstance(planner.shedder, JointShedder),
+        ),
         # This shedder alone uses only traffic.
         hosts=None if isinstance(planner.shedder, UniformLoadShedder) else Hosts(options["cores"]),
         acts=options["balance"],
@@ -106,8 +105,9 @@ def _named(settings: Any, name: str, known: Mapping[str, type], option: str) -> 
     """Return a section with another strategy; the settings of the one it had go with that."""
     if name not in known:
         short = sorted({one for one in known if one.islower()})
-        every = [GREEDY_RATE, *short] if option == "strategy" else short
-        raise click.UsageError(f"--{option} {name}; expected one of {', '.join(every)}")
+        removed = " (greedy_rate was removed: joint evens out rates)" if name == _REMOVED else ""
+        expected = f"expected one of {', '.join(short)}{removed}"
+        raise click.UsageError(f"--{option} {name}; {expected}")
     same = known[name] is known.get(settings.strategy)
     kept = settings.settings if same else {}
     return settings.model_copy(update={"strategy": name, "settings": kept})

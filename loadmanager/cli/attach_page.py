@@ -45,10 +45,9 @@ from loadmanager.adapters.pulsar_admin.moves import STUCK_S
 from loadmanager.admin.balancing import BalancingState
 from loadmanager.admin.overview import overview_document
 from loadmanager.attach import screen, tasks
-from loadmanager.attach.discovery import PulsarCluster, addresses
+from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.observation import Observation, document
 from loadmanager.attach.recording import AttachHistory
-from loadmanager.attach.sampled_loads import SampledLoads
 from loadmanager.attach.screen import examine
 from loadmanager.attach.state import SHEDDING, Course, State, StateUnusable
 from loadmanager.attach.strategy import Strategy
@@ -361,9 +360,8 @@ def recording(
         history = AttachHistory(
             sink=sink,
             strategy=strategy,
-            loads=strategy.loads or SampledLoads(addresses(options["urls"][0])),
+            loads=strategy.loads,
             interval_s=options["interval_s"],
-            most_moves=options["most_moves"],
             balances=options["balance"],
             epoch=epoch,
             base_every_rounds=settings.base_every_rounds,

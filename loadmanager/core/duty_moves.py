@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from loadmanager.core.columns import Mask
-from loadmanager.core.even_rates import Floats, Places
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
+from loadmanager.core.max_over_mean import Floats, Places
 from loadmanager.core.plan import Cause
 from loadmanager.core.policies import DEFAULT_DOMAIN, Policies, open_to
 

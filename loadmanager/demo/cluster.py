@@ -154,8 +154,6 @@ class Cluster:
             "report": {"sample_interval_s": SAMPLE_S, "min_interval_s": 1.0, "max_interval_s": 5.0},
             "leader": {"round_interval_s": 4.0, "tick_interval_s": 1.0, "settle_s": SETTLE_S},
             "shedding": {"grace_period_s": 15.0},
-            # The price of a move decreases within minutes; a demo ends before that.
-            "shedding.settings": {"move_price": "even"},
             "lookup": {"wait_s": 15.0},
             "log": {"format": "console"},
             **self._history_settings(),

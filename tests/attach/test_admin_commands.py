@@ -57,7 +57,10 @@ def test_each_move_is_a_command_with_its_reason_and_lands_at_its_target(
         assert claim[0] == "curl"
         assert url.startswith(f"http://{unload[7]}/lookup/v2/topic/persistent/bench/skew/topic-")
         assert url.endswith("?authoritative=true")
-    assert f"# 1. {first.name} -> {moves[0][0][7]}: {first.name} is fullest" in "\n".join(lines)
+    assert (
+        f"# 1. {first.name} -> {moves[0][0][7]}: joint takes it off {first.name} (imbalance)"
+        in "\n".join(lines)
+    )
     assert any("5 moves would bring the fullest broker" in line for line in lines)
     assert any("loadBalancerSheddingEnabled --value false" in line for line in lines)
     assert pulsar.unloads == []

@@ -116,7 +116,10 @@ def test_the_page_pauses_and_resumes_like_the_command(pulsar: FakePulsar, tmp_pa
         seen = overview(port, "paused")
         assert seen["balancing"]["by"].startswith("attach --pause at ")
         code, text = ask(port, "/admin/v2/loadmanager/plan?limit=1")
-        assert (code, "is fullest" in json.loads(text)["moves"][0]["meaning"]) == (200, True)
+        assert (code, "joint takes it off" in json.loads(text)["moves"][0]["meaning"]) == (
+            200,
+            True,
+        )
         for name, value in (
             ("Host", "evil.example"),
             ("Origin", "http://evil.example"),

@@ -74,7 +74,7 @@ def test_one_round_moves_what_is_proposed_and_restores_the_settings(pulsar: Fake
     assert not list(Path("state").glob("*.json"))
     (task, *_) = tasks(found.stdout, "serving")
     assert (task["cause"], task["askedBy"]) == ("imbalance", "balancing")
-    assert "is fullest" in task["why"]
+    assert "joint takes it off" in task["why"]
     assert task["attempts"] == 1
 
 
@@ -105,7 +105,7 @@ def test_bundles_of_segments_alone_are_moved_although_no_segment_can_be_looked_u
 
 def test_it_goes_on_until_it_is_even_and_stays_so(pulsar: FakePulsar) -> None:
     with balancing(pulsar, "--interval", "1") as process:
-        process.until("no move that is allowed makes it better", times=2)
+        process.until("no move that is allowed is worth its price", times=2)
         assert pulsar.dynamic == OFF
         process.terminate()
         assert process.wait() == 0
@@ -137,7 +137,7 @@ def test_what_clients_of_moved_bundles_catch_up_moves_nothing(pulsar: FakePulsar
 
         broker.instead["/metrics/"] = look
     with balancing(pulsar, "--interval", "1") as process:
-        process.until("no move that is allowed makes it better", times=2)
+        process.until("no move that is allowed is worth its price", times=2)
         process.terminate()
         assert process.wait() == 0
     moved = [one["bundle"] for one in tasks("\n".join(process.lines), "serving")]
@@ -239,7 +239,7 @@ def test_a_state_folder_that_cannot_be_written_changes_nothing(pulsar: FakePulsa
         (("--moves-per-minute", "2"), 2, "held: 2 moves a minute"),
         (("--moves-per-hour", "3"), 3, "held: 3 moves an hour"),
         (("--moves-per-namespace", "1"), 1, "held: 1 moves a minute of bench/skew"),
-        (("--exclude", "bench/*"), 0, "no move that is allowed makes it better"),
+        (("--exclude", "bench/*"), 0, "no move that is allowed is worth its price"),
         (("--most-moves", "2"), 2, ""),
     ],
 )
@@ -292,7 +292,7 @@ def test_a_missing_right_stops_it_and_says_which(pulsar: FakePulsar) -> None:
 def test_without_answers_nothing_moves_and_the_named_broker_may_go(pulsar: FakePulsar) -> None:
     path = "/admin/v2/brokers/research"
     with balancing(pulsar) as process:
-        process.until("no move that is allowed makes it better")
+        process.until("no move that is allowed is worth its price")
         for broker in pulsar.brokers:
             broker.refuses(path, 503, "shutting down")
         process.until("nothing moves in this round")
@@ -312,7 +312,7 @@ def test_people_pause_it_and_have_it_go_on(pulsar: FakePulsar) -> None:
         assert pulsar.unloads == []
         found = CliRunner().invoke(main, resume)
         assert (found.exit_code, events(found.stdout)) == (0, ["not paused"])
-        process.until("no move that is allowed makes it better")
+        process.until("no move that is allowed is worth its price")
         assert pulsar.unloads
         process.terminate()
         assert process.wait() == 0

@@ -91,7 +91,7 @@ def test_another_candidate_goes_on_after_the_leaders_kill(pulsar: FakePulsar, co
             for bundle in list(pulsar.unloaded):
                 pulsar.unloaded.remove(bundle)
                 pulsar.hand_over(bundle, pulsar.brokers[0])
-            second.until("no move that is allowed makes it better")
+            second.until("no move that is allowed is worth its price")
             assert says(second, "leads term 2")
             assert {line["task"]["epoch"] for line in told(second) if "task" in line} == {2}
             kind, data = event(port)

@@ -17,6 +17,7 @@ from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.observation import Observation, Rules, observe
 from loadmanager.attach.observer import Observer
 from loadmanager.attach.sampling import BrokerSample
+from loadmanager.attach.strategy import Strategy
 from loadmanager.cli import main
 from loadmanager.core.bundle_traffic import CHANGE_EVENTS, SNAPSHOTS, BundleTraffic
 from loadmanager.core.bundles import Boundaries
@@ -184,7 +185,9 @@ def look(
     samples = {
         broker: BrokerSample(window_s=10.0, bundles=bundles) for broker, bundles in owned.items()
     }
-    return observe(cluster, samples, {}, rules or Rules(), **more)
+    strategy = Strategy()
+    strategy.take(cluster, samples, {})
+    return observe(cluster, samples, {}, rules or Rules(), strategy=strategy, **more)
 
 
 def traffic(msgs_per_s: float, needed: str = "", *, partial: bool = False) -> BundleTraffic:
@@ -290,12 +293,16 @@ def test_a_bundle_with_change_events_is_split_as_any_other() -> None:
     sample = BrokerSample(window_s=10.0, bundles={bundle: traffic(200.0, NEEDED)}, topics=topics)
     cluster = PulsarCluster(name="research", brokers=BROKERS[:2])
     samples = {BROKERS[0]: sample, BROKERS[1]: BrokerSample(window_s=10.0, bundles={})}
-    seen = observe(cluster, samples, {}, Rules(split=True))
+    strategy = Strategy()
+    strategy.take(cluster, samples, {})
+    seen = observe(cluster, samples, {}, Rules(split=True), strategy=strategy)
     assert [one.bundle for one in seen.splits] == [bundle]
     assert seen.proposals == ()
     # Here moves alone would do, though of bundles that move last: a split cannot be undone.
     every = [Boundaries.even(Namespace(f"shop/n{number}"), 1).bundles[0] for number in range(4)]
     one = replace(sample, bundles=dict.fromkeys(every, traffic(50.0, NEEDED)))
-    seen = observe(cluster, {**samples, BROKERS[0]: one}, {}, Rules(split=True))
+    samples, strategy = {**samples, BROKERS[0]: one}, Strategy()
+    strategy.take(cluster, samples, {})
+    seen = observe(cluster, samples, {}, Rules(split=True), strategy=strategy)
     assert seen.splits == ()
     assert len(seen.proposals) == 1

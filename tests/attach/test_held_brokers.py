@@ -31,7 +31,7 @@ from loadmanager.attach.state import (
     StoredBudget,
     state_file,
 )
-from loadmanager.attach.strategy import GreedyRate
+from loadmanager.attach.strategy import Strategy
 from loadmanager.cli import main
 from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.ids import BrokerId, Namespace
@@ -95,7 +95,7 @@ class Told:
     def event(self, what: str) -> None: ...
 
 
-class CountingRate(GreedyRate):
+class CountingRate(Strategy):
     """Counts the rounds in which its choice was to be carried out."""
 
     recorded = 0

@@ -95,13 +95,16 @@ def test_every_strategy_of_sidecars_can_be_asked_what_it_would_do(
     assert all(set(one) == {"about", "reason", "detail"} for one in told["refusals"])
 
 
-def test_without_a_strategy_rates_alone_count(busy: FakePulsar) -> None:
+@pytest.mark.parametrize("body", [{}, load_report(1.5e-9), load_report(0.01)])
+def test_rates_decide_where_usage_of_cpu_is_not_known_or_low(
+    busy: FakePulsar, body: dict[str, object]
+) -> None:
+    for broker in busy.brokers:
+        broker.load_report = body
     told = seen(busy)
-    assert (told["strategy"], told["refusals"]) == ("greedy_rate", [])
-    # Once, to see which load manager runs.
-    asked = [path for one in busy.brokers for path in one.asked if "load-report" in path]
-    assert len(asked) == len(busy.brokers)
-    assert seen(busy, "--strategy", "greedy_rate")["proposals"]
+    assert (told["strategy"], told["missing"]) == ("joint", {})
+    assert {one["cause"] for one in told["proposals"]} == {"imbalance"}
+    assert told["plannedMaxOverMean"] == pytest.approx(told["leastMaxOverMean"])
 
 
 def test_what_a_strategy_waits_for_is_said(busy: FakePulsar) -> None:
@@ -201,14 +204,14 @@ def test_a_broker_that_has_not_measured_its_cpu_yet_is_waited_for(busy: FakePuls
     unmeasured = load_report(1.5e-9)
     for broker in busy.brokers:
         broker.load_report = unmeasured
-    told = seen(busy, "--strategy", "joint")
+    told = seen(busy, "--strategy", "threshold")
     assert told["proposals"] == []
     why = "what it uses of its CPU is not known: its load manager has not measured its CPU yet"
     assert told["missing"] == {one.name: why for one in busy.brokers}
     assert told["verdict"] == "nothing to judge yet: no broker has figures"
     for broker, fraction in zip(busy.brokers[:2], (0.9, 0.1), strict=True):
         broker.load_report = load_report(fraction)
-    told = seen(busy, "--strategy", "joint")
+    told = seen(busy, "--strategy", "threshold")
     assert {one["target"] for one in told["proposals"]} == {busy.brokers[1].name}
 
 
@@ -216,12 +219,12 @@ def test_a_broker_that_has_just_started_is_waited_for(busy: FakePulsar) -> None:
     started = "process_start_time_seconds{{}} {}"
     for broker in busy.brokers:
         broker.more_metrics = started.format(time.time_ns() / 1e9 - 130)
-    told = seen(busy, "--strategy", "joint")
+    told = seen(busy, "--strategy", "threshold")
     assert told["proposals"] == []
     assert {"less than 150 s ago" in why for why in told["missing"].values()} == {True}
     for broker in busy.brokers:
         broker.more_metrics = started.format(time.time_ns() / 1e9 - 160)
-    assert seen(busy, "--strategy", "joint")["proposals"]
+    assert seen(busy, "--strategy", "threshold")["proposals"]
 
 
 def test_moves_of_the_joint_strategy_say_what_they_were_weighed_by(busy: FakePulsar) -> None:
@@ -278,7 +281,7 @@ def test_moves_of_a_strategy_are_decided_and_done_once(busy: FakePulsar, tmp_pat
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (["--strategy", "fair"], "--strategy fair; expected one of greedy_rate, avg, joint"),
+        (["--strategy", "fair"], "--strategy fair; expected one of avg, joint, overload"),
         (
             ["--strategy", "avg", "--placement", "best"],
             "--placement best; expected one of avg, joint, least_average_usage",
@@ -291,7 +294,8 @@ def test_moves_of_a_strategy_are_decided_and_done_once(busy: FakePulsar, tmp_pat
             ["--strategy", "avg", "--placement", "joint"],
             "strategy avg with placement joint; expected as placement another",
         ),
-        (["--placement", "avg"], "--placement is given with a --strategy other than greedy_rate"),
+        (["--placement", "avg"], "strategy joint with placement avg; expected as placement none"),
+        (["--strategy", "greedy_rate"], "greedy_rate was removed: joint evens out rates"),
         (["--doctor", "--strategy", "avg"], "--strategy is not given with --doctor"),
     ],
 )

@@ -60,7 +60,7 @@ class Balancer:
 
 
 BALANCERS: Final = {
-    "attach": Balancer("modular", ours="greedy_rate"),
+    "attach": Balancer("modular", ours="joint"),
     "threshold-no-floor": Balancer(
         "modular",
         {
@@ -89,7 +89,7 @@ BALANCERS: Final = {
     "threshold": Balancer("modular", {_STRATEGY: f"{_MODULAR}.ThresholdShedder"}),
     "transfer": Balancer("extensible", _TRANSFER),
     "avg": Balancer("modular", _AVG),
-    "attach-extensible": Balancer("extensible", ours="greedy_rate"),
+    "attach-extensible": Balancer("extensible", ours="joint"),
     "joint": Balancer("modular", ours="joint"),
     "joint-extensible": Balancer("extensible", ours="joint"),
 }

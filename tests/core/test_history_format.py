@@ -49,7 +49,6 @@ from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.rates import Rates
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.shadow import Shadowed
-from loadmanager.core.snapshot.document import Choice
 
 ORIGIN = Origin("prod", BrokerId("b1:8080"), "5f2a90c1d07be344")
 
@@ -155,17 +154,6 @@ def test_a_report_whose_columns_are_known_already_is_told_in_the_same_line() -> 
         REPORT, at_ms=NOON_MS, due="age", interval_s=None, window_s=2.0, columns=columns
     )
     assert encode(known, ORIGIN, 7) == encode(TOLD, ORIGIN, 7)
-
-
-def test_a_round_names_what_decided_where_that_was_no_planner(hot: Hot) -> None:
-    view, plan = hot
-    decided_by = Choice("greedy_rate", {"most_moves": 7})
-    first, *moves = written(round_records(told(decided_by=decided_by), view, plan, 1))
-    assert (first["shedder"], first["placement"]) == ("greedy_rate", "greedy_rate")
-    assert json.loads(first["settings"]) == {
-        "shedder": {"strategy": "greedy_rate", "settings": {"most_moves": 7}}
-    }
-    assert {one["shedder"] for one in moves} == {"greedy_rate"}
 
 
 def test_a_line_begins_with_its_envelope_so_that_its_kind_is_found_without_parsing() -> None:

@@ -17,7 +17,6 @@ from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.projection import loads
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.scores import FloatArray
-from loadmanager.core.snapshot.document import Choice, InForce
 from loadmanager.core.snapshot.encoding import constraints_to_json, in_force, in_force_to_json
 
 BUNDLES_PER_LINE: Final = 1000
@@ -34,8 +33,7 @@ class RoundFacts:
     ``averages`` are those of every bundle; both are None unless the round is a base, from which
     a replay can begin. ``tick`` is the number of ticks before the round. ``reported_at_ms``
     identifies the report of each broker in the view. ``not_ordered`` are moves whose orders do
-    not stand. ``decided_by`` is what chose moves and targets instead of the planner, if
-    anything.
+    not stand.
     """
 
     at_ms: int
@@ -53,13 +51,6 @@ class RoundFacts:
     memory: RoundMemory | None = None
     averages: Mapping[BundleId, BundleAverages] | None = None
     not_ordered: Collection[BundleId] = ()
-    decided_by: Choice | None = None
-
-    @property
-    def strategies(self) -> tuple[str, str]:
-        if self.decided_by is not None:
-            return self.decided_by.strategy, self.decided_by.strategy
-        return strategies_of(self.planner)
 
 
 def strategies_of(planner: Planner) -> tuple[str, str]:
@@ -91,7 +82,7 @@ def round_records(
                 epoch=facts.epoch,
                 number=facts.number,
                 move_number=first_move + position,
-                strategies=facts.strategies,
+                strategies=strategies_of(facts.planner),
             )
             for position, (move, outcome) in enumerate(moves)
         ),
@@ -151,7 +142,8 @@ def _round_body(facts: RoundFacts, view: ClusterView, plan: Plan) -> dict[str, A
     planner, scores = facts.planner, loads(view, facts.planner.weights)
     changed_ago_s = view.now_s - view.membership_changed_s
     base = facts.averages is not None
-    settings = InForce(shedder=facts.decided_by) if facts.decided_by else in_force(planner)
+    settings = in_force(planner)
+    shedder, placement = strategies_of(planner)
     return {
         "epoch": facts.epoch,
         "round": facts.number,
@@ -161,8 +153,8 @@ def _round_body(facts: RoundFacts, view: ClusterView, plan: Plan) -> dict[str, A
         "base": base,
         "steering": facts.steering,
         "mode": planner.settings.mode.value,
-        "shedder": facts.strategies[0],
-        "placement": facts.strategies[1],
+        "shedder": shedder,
+        "placement": placement,
         "settings": _json(in_force_to_json(settings)),
         "session_doubtful": facts.session_doubtful,
         "tick_interval_s": facts.tick_interval_s,

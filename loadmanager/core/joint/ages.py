@@ -17,6 +17,9 @@ from loadmanager.core.scores import FloatArray
 HALF_PRICE_S: Final = 300.0
 """Age of an imbalance at which moves cost half; at three times that age, a quarter."""
 
+LEAST_PRICE: Final = 0.25
+"""What is left of the price for the oldest imbalance: not even that may be what moves cure."""
+
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Ages:
@@ -41,4 +44,5 @@ class Ages:
 
     def prices(self, price: float, effort: FloatArray, owner: Indices) -> FloatArray:
         """Return (K,): the price of moving each bundle, given the age of its owner's imbalance."""
-        return np.asarray(price * effort * (HALF_PRICE_S / (HALF_PRICE_S + self.age_s))[owner])
+        discount = np.maximum(HALF_PRICE_S / (HALF_PRICE_S + self.age_s), LEAST_PRICE)
+        return np.asarray(price * effort * discount[owner])

@@ -14,7 +14,7 @@ from loadmanager.core.joint.learning import Learned
 from loadmanager.core.joint.persistence import Persistence
 from loadmanager.core.joint.restarts import Restarts
 from loadmanager.core.joint.search import Search, Stuck
-from loadmanager.core.joint.standing import EVEN, URGENT, Standing, shares, standing
+from loadmanager.core.joint.standing import EVEN, Standing, shares, standing
 from loadmanager.core.joint.state import JointState
 from loadmanager.core.plan import Cause, Offer, Reason, Refusal
 from loadmanager.core.scores import ResourceWeights
@@ -27,8 +27,8 @@ _MOST_SHARE: Final = 0.6
 def learned_from(view: ClusterView, former: JointState | None) -> JointState:
     learned = (former.learned if former else Learned.nothing(view)).after(view)
     persistence = former.persistence if former else Persistence()
-    short, long = shares(view, learned)
-    persistence = persistence.after(view.now_s, view.bundles.names, short, long)
+    short, long, others_changed = shares(view, learned)
+    persistence = persistence.after(view.now_s, view.bundles.names, short, long, others_changed)
     brokers = view.brokers
     restarts = (former.restarts if former else Restarts()).after(
         view.now_s, brokers.names, brokers.started_at_ms
@@ -47,13 +47,13 @@ def decided(
     at = standing(view, state, weights, counted)
     ages = state.ages.after(view.now_s, view.brokers.names, at.over)
     state = replace(state, ages=ages)
-    held = limits.gives & (at.low.max(axis=1, initial=0.0) * at.level <= URGENT)
+    held = limits.gives & ~at.urgent
     held &= state.restarts.under_way(view.now_s)
     limits = replace(limits, gives=limits.gives & ~held)
     search = Search(
         at=at,
         limits=limits,
-        prices=ages.prices(price, at.effort, at.owner),
+        prices=ages.prices(state.persistence.price(price), at.effort, at.owner),
         weight_left=_budget(at, limits),
     )
     search.run()
@@ -76,7 +76,7 @@ def _budget(at: Standing, limits: Limits) -> float:
 def _cause(at: Standing, source: int, *, swap: bool) -> Cause:
     if swap:
         return Cause.SWAP
-    return Cause.OVERLOADED if at.low[source].max() * at.level > URGENT else Cause.IMBALANCE
+    return Cause.OVERLOADED if at.urgent[source] else Cause.IMBALANCE
 
 
 def _held(view: ClusterView, at: Standing, held: Mask) -> Iterator[Refusal]:

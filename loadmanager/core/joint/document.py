@@ -16,7 +16,7 @@ from loadmanager.core.fields import Fields, packed, unpacked_object
 from loadmanager.core.ids import parse_broker
 from loadmanager.core.joint.broker_figures import BrokerFigures
 from loadmanager.core.joint.learning import Learned
-from loadmanager.core.joint.persistence import Persistence
+from loadmanager.core.joint.persistence import SUPPOSED_TURNOVER, Persistence
 from loadmanager.core.joint.restarts import Restarts
 from loadmanager.core.joint.served import KINDS
 from loadmanager.core.joint.state import JointState
@@ -66,6 +66,7 @@ def encode_joint(state: JointState) -> bytes:
             *_listed(persistence.looked_at[np.triu_indices(2)]),
             persistence.lasting,
             persistence.lasting_new,
+            persistence.turnover,
         ],
         "brokers": {
             brokers.names[row]: [brokers.started_at_ms[row], *_listed(rows[row], _DIGITS)]
@@ -108,20 +109,25 @@ def decode_joint(where: str, data: bytes, now_s: float) -> JointState:
         lives=dict(zip(figures.names, figures.started_at_ms, strict=True)),
         back_s={broker: now_s - ago for broker, ago in ago_s.items()},
     )
-    persistence = _persistence(fields, array("persistence", 7))
+    persistence = _persistence(fields, np.array(fields.rates("persistence", None, _FIGURE)))
     return JointState(learned=learned, persistence=persistence, restarts=restarts)
 
 
 def _persistence(fields: Fields, values: FloatArray) -> Persistence:
+    # Documents of before the turnover was learned have seven.
+    if len(values) not in {7, 8}:
+        fields.refuse("persistence", "seven or eight numbers")
     first, both, second = values[2:5].tolist()
     if min(first, second) < 0 or both**2 > first * second * _ROUNDED:
         fields.refuse("persistence", "sums of squares and products of two parts")
-    lasting, lasting_new = np.clip(values[5:], 0.0, 1.0).tolist()
+    lasting, lasting_new = np.clip(values[5:7], 0.0, 1.0).tolist()
+    turnover = float(np.clip([*values, SUPPOSED_TURNOVER][7], 0.0, 1.0))
     return Persistence(
         lasted=values[:2],
         looked_at=np.array([[first, both], [both, second]]),
         lasting=lasting,
         lasting_new=lasting_new,
+        turnover=turnover,
     )
 
 

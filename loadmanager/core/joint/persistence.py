@@ -29,9 +29,20 @@ HORIZON_S: Final = 600.0
 LOOK_S: Final = 100.0
 """The least time between two looks at the traffic of bundles."""
 
-_KEPT_PER_ROUND: Final = 0.98
+_KEPT_PER_MIN: Final = 0.98
 _PRIOR: Final = 0.05
 """The initial fractions have the weight of five looks at deviations of a tenth of every bundle."""
+
+_TURNOVER_S: Final = 20.0
+_TURNOVER_KEPT_PER_MIN: Final = 0.94
+SUPPOSED_TURNOVER: Final = 0.016
+_STEADY: Final = 0.04
+"""Turnover at which a move has its normal price."""
+
+_LEAST_RISK: Final = 0.15
+_LEAST_PRICE: Final = 0.35
+_MOST_RISK: Final = 2.0
+"""Bounds of the price: factors of the normal one, and what is noise at any price."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -45,6 +56,7 @@ class Snapshot:
     short: FloatArray
     long: FloatArray
     confirmed: FloatArray
+    forecast: FloatArray
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -55,6 +67,9 @@ class Persistence:
     deviations, and their products with the remaining deviation. ``rows`` are the names of the
     bundle rows of the ``snapshots``: if the object differs, the rows do as well. ``confirmed``
     (K,) is the fraction of each bundle's deviation that was present at an earlier look.
+    ``turnover`` is the fraction of the cluster's cost that other bundles have ten minutes later,
+    with the noise of the averages, and as much of brokers' backgrounds; ``turnover_looks``
+    is the number of looks in it, the last at ``turned_s``.
     """
 
     lasted: FloatArray = field(default_factory=lambda: np.zeros(2))
@@ -64,6 +79,16 @@ class Persistence:
     rows: Sequence[BundleId] | None = None
     snapshots: tuple[Snapshot, ...] = ()
     confirmed: FloatArray = field(default_factory=lambda: np.zeros(0))
+    began_s: float = float("inf")
+    at_s: float = float("inf")
+    turnover: float = SUPPOSED_TURNOVER
+    turnover_looks: float = 1.0
+    turned_s: float = float("-inf")
+
+    def price(self, normal: float) -> float:
+        """Return the price of a move: where traffic changes anyway, a move brings little."""
+        least = max(_LEAST_RISK * normal, min(normal, _LEAST_PRICE))
+        return min(max((self.turnover / _STEADY) ** 2 * normal, least), _MOST_RISK * normal)
 
     def lasting_of(self, count: int, at_once: Mask) -> FloatArray:
         """Return (K,): the fraction to use of the deviation of each of ``count`` bundles.
@@ -76,11 +101,19 @@ class Persistence:
         return np.asarray(self.lasting_new + (self.lasting - self.lasting_new) * of_old)
 
     def after(
-        self, now_s: float, rows: Sequence[BundleId], short: FloatArray, long: FloatArray
+        self,
+        now_s: float,
+        rows: Sequence[BundleId],
+        short: FloatArray,
+        long: FloatArray,
+        others_changed: float = 0.0,
     ) -> "Persistence":
         snapshots = self.snapshots if rows is self.rows else ()
-        lasted, looked_at = _KEPT_PER_ROUND * self.lasted, _KEPT_PER_ROUND * self.looked_at
+        kept = _KEPT_PER_MIN ** (max(now_s - self.at_s, 0.0) / 60.0)
+        lasted, looked_at = kept * self.lasted, kept * self.looked_at
         confirmed = _confirmed(now_s, snapshots, short - long)
+        lasts = self.lasting_new + (self.lasting - self.lasting_new) * confirmed
+        forecast = long + lasts * (short - long)
         due = [one for one in snapshots if now_s - one.at_s >= HORIZON_S]
         if due:
             then = due[-1]
@@ -94,8 +127,11 @@ class Persistence:
         if not snapshots or now_s - snapshots[-1].at_s >= LOOK_S:
             snapshots = (
                 *snapshots,
-                Snapshot(at_s=now_s, short=short, long=long, confirmed=confirmed),
+                Snapshot(
+                    at_s=now_s, short=short, long=long, confirmed=confirmed, forecast=forecast
+                ),
             )
+        turned = self._turned(now_s, snapshots, short, forecast, others_changed)
         prior = _PRIOR * float(long @ long) or 1.0  # Any value will do without traffic.
         supposed = prior * np.array([SUPPOSED, SUPPOSED_NEW])
         found = np.clip(np.linalg.solve(looked_at + prior * np.eye(2), lasted + supposed), 0.0, 1.0)
@@ -108,7 +144,39 @@ class Persistence:
             rows=rows,
             snapshots=snapshots,
             confirmed=confirmed,
+            at_s=now_s,
+            **turned,
         )
+
+    def _turned(
+        self,
+        now_s: float,
+        snapshots: Sequence[Snapshot],
+        short: FloatArray,
+        forecast: FloatArray,
+        others_changed: float,
+    ) -> dict[str, float]:
+        """Return the fields of the turnover, after another look at most every `_TURNOVER_S`."""
+        began_s = min(self.began_s, now_s)
+        # The first averages are of traffic that begins, and of few samples.
+        full = [one for one in snapshots if one.at_s - began_s >= LOOK_S]
+        then = full[0] if full else None
+        if then is None or now_s - max(then.at_s, self.turned_s) < _TURNOVER_S:
+            return {"began_s": began_s}
+        count = min(len(then.short), len(short))
+        # Half of what comes and goes counts as well: it may come while a move is under way.
+        moved = np.abs(forecast[:count] - then.forecast[:count]).sum()
+        moved += np.abs(short[:count] - then.short[:count]).sum()
+        changed = float(moved) / 4.0 + others_changed / 2.0
+        kept = _TURNOVER_KEPT_PER_MIN ** (min(now_s - self.turned_s, HORIZON_S) / 60.0)
+        # The first looks span less time, so the later ones count for more.
+        step = max(2.0 / (self.turnover_looks + 2.0), 1.0 - kept)
+        return {
+            "began_s": began_s,
+            "turnover": self.turnover + step * (changed - self.turnover),
+            "turnover_looks": self.turnover_looks + 1.0,
+            "turned_s": now_s,
+        }
 
 
 def _confirmed(now_s: float, snapshots: Sequence[Snapshot], deviation: FloatArray) -> FloatArray:

@@ -1,4 +1,4 @@
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -20,7 +20,10 @@ from loadmanager.core.scores import (
 )
 
 QUIET: Final = 0.05
-"""Below this level the noise of usage hides its differences: rates are balanced instead."""
+"""The level at which usage and rates count alike; below it the noise of usage hides differences."""
+
+_SHARPNESS: Final = 4
+_LEAST_BELIEVED: Final = 1e-3
 
 EVEN: Final = 1.02
 """A broker below this use sheds nothing; 1 is the level."""
@@ -75,6 +78,13 @@ class Standing:
     owner: Indices
 
     @property
+    def urgent(self) -> Mask:
+        """Return (B,): the brokers above `URGENT`; by rates alone none is known to be."""
+        if self.resources == RATES_ALONE:
+            return np.zeros(len(self.low), dtype=np.bool_)
+        return np.asarray(self.low.max(axis=1, initial=0.0) * self.level > URGENT)
+
+    @property
     def over(self) -> FloatArray:
         """Return (B,): how far each broker is above the level, 0 if it is even."""
         use = self.low.max(axis=1, initial=0.0)
@@ -92,12 +102,31 @@ class _Use:
     work: FloatArray
 
 
-def shares(view: ClusterView, learned: Learned) -> tuple[FloatArray, FloatArray]:
+def shares(view: ClusterView, learned: Learned) -> tuple[FloatArray, FloatArray, float]:
+    """Return shares of the cluster's cost: (K,) short- and long-term, and of what others changed.
+
+    The last is usage of CPU that came or went in five minutes by nothing that the traffic
+    explains. Costs are of CPU, or of rates until that is known.
+    """
     bundles, unit_costs = view.bundles, learned.unit_costs[CPU]
     listed = view.owned.listed_by >= 0
+    if not unit_costs.any():  # Usage is not known yet.
+        unit_costs = np.append(1.0 / np.maximum(bundles.long.sum(axis=0), 1e-12), (0.0, 0.0))
     every = (served_in(bundles, rates) @ unit_costs for rates in (bundles.short, bundles.long))
     short, long = (np.where(listed & bundles.known, costs, 0.0) for costs in every)
-    return short / max(float(short.sum()), 1e-12), long / max(float(long.sum()), 1e-12)
+    total = max(float(short.sum()), 1e-12)
+    others = _changed(learned, view.brokers.reported) if learned.unit_costs[CPU].any() else 0.0
+    return short / total, long / max(float(long.sum()), 1e-12), others / total
+
+
+def _changed(learned: Learned, columns: BrokerColumns) -> float:
+    """Return how much usage of CPU came or went that no change of traffic explains."""
+    figures, limit, work = learned.brokers, columns.limit[:, CPU], len(RESOURCES)
+    then, weights = figures.spans[-1], figures.weights[-1]
+    varied = (figures.last - then)[:, work:] @ learned.unit_costs[CPU]
+    grown = (figures.last - then)[:, CPU] * limit - figures.speed[:, CPU] * varied
+    beyond = np.maximum(np.abs(grown) - _BELIEVED * limit, 0.0)
+    return float(beyond[(weights > 0) & (figures.last_weight > 0)].sum())
 
 
 def standing(
@@ -105,11 +134,10 @@ def standing(
 ) -> Standing:
     """Return the standing of the brokers of ``view``; the level is over the ``counted`` brokers."""
     owner = owners(view)
-    use = _by_usage(view, state, weights, owner)
+    use = _mixed(
+        _by_usage(view, state, weights, owner), _by_rates(view, state, owner), owner, counted
+    )
     level = _level(use, counted)
-    if level < QUIET:
-        use = _by_rates(view, state, owner)
-        level = _level(use, counted)
     level = max(level, _heaviest(use, counted, owner), 1e-12)
     capacity = 1.0 / use.unit
     weight, effort = _weights(view, owner, int(counted.sum()))
@@ -139,6 +167,36 @@ def predicted_rates(view: ClusterView, state: JointState) -> FloatArray:
     lasting = state.persistence.lasting_of(len(owner), at_once)[:, np.newaxis]
     rates = lasting * bundles.short + (1.0 - lasting) * bundles.long
     return np.asarray(np.where(bundles.known[:, np.newaxis], rates, 0.0))
+
+
+def _mixed(usage: _Use, rates: _Use, owner: Indices, counted: Mask) -> _Use:
+    """Return the use by ``usage`` so far as its level stands out of noise, else by ``rates``.
+
+    Rates are brought to the level and to the speeds of usage, so that both mean the same where
+    usage follows traffic.
+    """
+    level = _level(usage, counted)
+    believed = level**_SHARPNESS / (level**_SHARPNESS + QUIET**_SHARPNESS)
+    if believed < _LEAST_BELIEVED:
+        return rates
+    # Speeds are learned from usage, and believed as far as that is.
+    equal = rates.unit * np.exp(np.log(usage.unit / rates.unit)[counted].mean(axis=0))
+    unit = usage.unit**believed * equal ** (1.0 - believed)
+    # All traffic together takes the counted brokers to the level.
+    scale = level * (1.0 / unit[counted]).sum(axis=0)
+    by_rates = (1.0 - believed) * rates.cost * scale
+    cost = believed * usage.cost + by_rates
+    brokers = len(unit)
+    more = sums_by_broker(owner, by_rates, brokers) * unit
+    return replace(
+        usage,
+        low=believed * usage.low + more,
+        high=believed * usage.high + more,
+        background=believed * usage.background,
+        unit=unit,
+        cost=cost,
+        work=sums_by_broker(owner, cost, brokers),
+    )
 
 
 def _counting(columns: BrokerColumns, learned: Learned, weights: ResourceWeights) -> list[int]:

@@ -201,7 +201,7 @@ class Weigher:
 
     def _paybacks(self, at: Standing, source: int, row: int) -> dict[BrokerId, Payback]:
         ages = self.state.ages.after(self.view.now_s, self.view.brokers.names, at.over)
-        prices = ages.prices(self.price, at.effort, at.owner)
+        prices = ages.prices(self.state.persistence.price(self.price), at.effort, at.owner)
         search = Search(at=at, limits=self.limits, prices=prices, weight_left=0.0)
         names = self.view.brokers.names
         targets = np.array([one for one in range(len(names)) if one != source], dtype=np.intp)

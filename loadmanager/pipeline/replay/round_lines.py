@@ -8,7 +8,6 @@ import numpy as np
 
 from loadmanager.core.columns import BrokerColumns
 from loadmanager.core.errors import MalformedContent
-from loadmanager.core.even_rates import GREEDY_RATE
 from loadmanager.core.history.schema import TRAFFIC
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import BrokerUrls, LoadReport
@@ -29,8 +28,8 @@ _ANYBODY: Final = LoadReport(
 
 
 def by_planner(body: Mapping[str, Any]) -> bool:
-    """Return whether the planner decided a round; it did not with `GREEDY_RATE` of ``attach``."""
-    return bool(body["shedder"] != GREEDY_RATE)
+    """Return whether the planner decided a round; it did not with a strategy of before 0.4."""
+    return bool(body["shedder"] != "greedy_rate")
 
 
 def recorded_parts(body: Mapping[str, Any]) -> Snapshot:

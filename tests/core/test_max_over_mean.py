@@ -1,0 +1,61 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadmanager.core.max_over_mean import RatePlan, rate_plan
+
+
+def plan(
+    rates: list[list[float]], owner: list[int], brokers: int, moves: list[tuple[int, int]]
+) -> RatePlan:
+    shape = (len(owner), len(rates[0]) if rates else 2)
+    every = np.array(rates, dtype=float).reshape(shape)
+    return rate_plan(every, np.array(owner, dtype=np.intp), brokers, moves)
+
+
+def test_each_move_is_evaluated_after_those_before_it() -> None:
+    found = plan([[1.0, 100.0]] * 12, [0] * 12, 3, [(row, 1 + row % 2) for row in range(8)])
+    assert found.max_over_mean == pytest.approx(3.0)
+    assert found.least_max_over_mean == pytest.approx(1.0)
+    after = [one.max_over_mean for one in found.moves]
+    assert after == pytest.approx([(12 - moved) / 4 for moved in range(1, 9)])
+    assert found.planned_max_over_mean == after[-1]
+    assert {(one.source, one.target) for one in found.moves} == {(0, 1), (0, 2)}
+    assert plan([[1.0]] * 12, [0] * 12, 3, []).planned_max_over_mean == pytest.approx(3.0)
+    # A swap leaves each broker what it had.
+    swapped = plan([[1.0], [1.0]], [0, 1], 2, [(0, 1), (1, 0)])
+    assert [one.max_over_mean for one in swapped.moves] == pytest.approx([2.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("rates", "owner", "largest", "least"),
+    [
+        ([], [], 1.0, 1.0),
+        ([[0.0, 0.0]], [0], 1.0, 1.0),
+        # The largest of the rates counts; one that nobody has does not.
+        ([[1.0, 3.0], [1.0, 1.0]], [0, 1], 1.5, 1.5),
+        ([[1.0, 0.0], [3.0, 0.0]], [0, 1], 1.5, 1.5),
+        # No assignment splits a bundle, and the mean of less than a billionth is noise.
+        ([[9.0], [1.0], [1.0]], [0, 1, 1], 9 / 5.5, 9 / 5.5),
+        ([[1e-10], [0.0]], [0, 1], 1.0, 1.0),
+    ],
+)
+def test_the_fullest_broker_and_its_bound(
+    rates: list[list[float]], owner: list[int], largest: float, least: float
+) -> None:
+    found = plan(rates, owner, 2, [])
+    assert (found.max_over_mean, found.least_max_over_mean) == pytest.approx((largest, least))
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 1e15), st.floats(0, 1e15), st.integers(0, 3), st.integers(0, 3)),
+        max_size=12,
+    )
+)
+def test_no_plan_ends_below_the_bound(bundles: list[tuple[float, float, int, int]]) -> None:
+    moves = [(row, target) for row, (*_, target) in enumerate(bundles)]
+    found = plan([[a, b] for a, b, *_ in bundles], [owner for *_, owner, _ in bundles], 4, moves)
+    assert found.least_max_over_mean <= found.planned_max_over_mean + 1e-6
+    assert found.least_max_over_mean <= found.max_over_mean + 1e-6
