@@ -20,7 +20,7 @@ from loadmanager.core.scores import (
 )
 
 QUIET: Final = 0.05
-"""The level at which usage and rates count alike; below it the noise of usage hides differences."""
+"""The fullest broker's use at which usage and rates count alike; below it usage is mostly noise."""
 
 _SHARPNESS: Final = 4
 _LEAST_BELIEVED: Final = 1e-3
@@ -170,13 +170,14 @@ def predicted_rates(view: ClusterView, state: JointState) -> FloatArray:
 
 
 def _mixed(usage: _Use, rates: _Use, owner: Indices, counted: Mask) -> _Use:
-    """Return the use by ``usage`` so far as its level stands out of noise, else by ``rates``.
+    """Return the use by ``usage`` so far as the fullest's stands out of noise, else by ``rates``.
 
     Rates are brought to the level and to the speeds of usage, so that both mean the same where
     usage follows traffic.
     """
     level = _level(usage, counted)
-    believed = level**_SHARPNESS / (level**_SHARPNESS + QUIET**_SHARPNESS)
+    fullest = max(level, float(usage.low[counted].max(initial=0.0)))
+    believed = fullest**_SHARPNESS / (fullest**_SHARPNESS + QUIET**_SHARPNESS)
     if believed < _LEAST_BELIEVED:
         return rates
     # Speeds are learned from usage, and believed as far as that is.
