@@ -142,15 +142,18 @@ def test_the_page_pauses_and_resumes_like_the_command(pulsar: FakePulsar, tmp_pa
         process.wait()
 
 
-@pytest.mark.parametrize("size", [0, 15_000, 2_000_000])
+@pytest.mark.parametrize("size", [1, 15_000, 2_000_000])
 async def test_unfinished_heads_take_little_memory_and_end(
     monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    """Each of 400 clients sends so much of a head, or nothing, and waits."""
+    """Each of 400 clients sends so much of a head, and waits.
+
+    One that sends nothing may be left in the kernel's queue, which the listener never sees.
+    """
     limits = attach_page.LIMITS.model_copy(update={"head_s": 1.0})
     monkeypatch.setattr(attach_page, "LIMITS", limits)
     loop, port = asyncio.get_running_loop(), free_port()
-    head = (b"GET /metrics HTTP/1.1\r\n" + b"A: aaaaaaa\r\n" * (size // 12)) * bool(size)
+    head = (b"GET /metrics HTTP/1.1\r\n" + b"A: aaaaaaa\r\n" * (size // 12))[:size]
 
     async def client() -> None:
         with socket.socket() as own:
