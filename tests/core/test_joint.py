@@ -198,9 +198,9 @@ def test_no_broker_is_evened_out_below_what_the_heaviest_bundle_takes_alone() ->
     assert moved > 0
 
 
-def test_a_round_moves_a_part_of_the_traffic_and_no_more_moves_than_allowed() -> None:
+def test_a_round_moves_what_is_misplaced_and_no_more_moves_than_allowed() -> None:
     seen = view(crowded(), alike(30))
-    assert 18 <= len(once(seen).offers) <= 19  # Of thirty, twenty are misplaced.
+    assert 19 <= len(once(seen).offers) <= 21  # Of thirty, twenty are misplaced.
     few = once(seen, moves=3)
     assert len(few.offers) == 3
     assert reasons(few)["a:1"] is Reason.ROUND_BUDGET

@@ -216,7 +216,8 @@ def test_use_is_as_measured_while_owners_and_traffic_stay(
     # Whatever was reported while the brokers started, and whatever they cost.
     rng, state, measured = np.random.default_rng(seed), None, []
     keys = tuple(four())
-    settled = np.array([0.4 * one for one in backgrounds])
+    # Where brokers idle, rates decide.
+    settled = np.array([0.25 + 0.15 * one for one in backgrounds])
     rounds = [np.array(one) for one in starts] + [settled] * 8
     for minute, of in enumerate(rounds, 1):
         varied = np.maximum(of + rng.uniform(-noise, noise, 4), 0.0)

@@ -20,8 +20,7 @@ from loadmanager.core.plan import Cause, Offer, Reason, Refusal
 from loadmanager.core.scores import ResourceWeights
 
 _LEAST_SHARE: Final = 0.10
-_MOST_SHARE: Final = 0.6
-"""A round moves the misplaced fraction of the traffic, within these limits."""
+"""A round moves the misplaced fraction of the traffic, and at least this."""
 
 
 def learned_from(view: ClusterView, former: JointState | None) -> JointState:
@@ -70,7 +69,7 @@ def decided(
 def _budget(at: Standing, limits: Limits) -> float:
     over = (np.maximum(at.low - 1.0, 0.0) * at.share)[limits.gives].max(axis=1, initial=0.0)
     misplaced = float(over.sum()) / max(int(np.count_nonzero(limits.gives)), 1)
-    return min(max(misplaced, _LEAST_SHARE), _MOST_SHARE)
+    return max(misplaced, _LEAST_SHARE)
 
 
 def _cause(at: Standing, source: int, *, swap: bool) -> Cause:

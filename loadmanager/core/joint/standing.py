@@ -19,10 +19,10 @@ from loadmanager.core.scores import (
     ResourceWeights,
 )
 
-QUIET: Final = 0.05
-"""The fullest broker's use at which usage and rates count alike; below it usage is mostly noise."""
+QUIET: Final = 0.18
+"""The level, or half of the fullest broker's use, at which usage and rates count alike."""
 
-_SHARPNESS: Final = 4
+_SHARPNESS: Final = 8
 _LEAST_BELIEVED: Final = 1e-3
 
 EVEN: Final = 1.02
@@ -170,14 +170,14 @@ def predicted_rates(view: ClusterView, state: JointState) -> FloatArray:
 
 
 def _mixed(usage: _Use, rates: _Use, owner: Indices, counted: Mask) -> _Use:
-    """Return the use by ``usage`` so far as the fullest's stands out of noise, else by ``rates``.
+    """Return the use by ``usage`` so far as it is more than idling, else by ``rates``.
 
     Rates are brought to the level and to the speeds of usage, so that both mean the same where
     usage follows traffic.
     """
     level = _level(usage, counted)
-    fullest = max(level, float(usage.low[counted].max(initial=0.0)))
-    believed = fullest**_SHARPNESS / (fullest**_SHARPNESS + QUIET**_SHARPNESS)
+    stands = max(level, float(usage.low[counted].max(initial=0.0)) / 2.0)
+    believed = stands**_SHARPNESS / (stands**_SHARPNESS + QUIET**_SHARPNESS)
     if believed < _LEAST_BELIEVED:
         return rates
     # Speeds are learned from usage, and believed as far as that is.

@@ -182,8 +182,8 @@ class Weigher:
         learned, rates = self.state.learned, predicted_rates(self.view, self.state)
         work = served_in(self.view.bundles, rates)[row]
         return tuple(
-            self._cost(learned, name, number, float(at.cost[row, column]), work)
-            for column, (name, number) in enumerate(_numbered(at))
+            self._cost(learned, name, number, float(learned.unit_costs[number] @ work), work)
+            for name, number in _numbered(at)
         )
 
     def _cost(

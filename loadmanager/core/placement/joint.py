@@ -9,12 +9,12 @@ from loadmanager.core.ids import BundleId
 from loadmanager.core.joint.costs import JointCosts
 from loadmanager.core.joint.search import POWER
 from loadmanager.core.joint.served import fractions
-from loadmanager.core.joint.standing import QUIET
 from loadmanager.core.memory import Memory
 from loadmanager.core.placement.contract import Ranking
 from loadmanager.core.scores import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, FloatArray
 
 _COUNTED: Final = [CPU, BANDWIDTH_IN, BANDWIDTH_OUT]
+_QUIET: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class JointPlacement:
         if memory.joint is None or view.bundles.measured_row(bundle) is None:
             return None
         use = fractions(view.brokers.usage[rows][:, _COUNTED], limit)
-        if use.max() < QUIET or not (limit > 0).all():
+        if use.max() < _QUIET or not (limit > 0).all():
             return None
         learned = memory.joint.learned
         usual = JointCosts(learned).usage(view, bundle, None)
