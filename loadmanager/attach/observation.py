@@ -23,6 +23,7 @@ from loadmanager.core.ids import (
     namespace_of,
     range_of,
 )
+from loadmanager.core.joint.standing import EVEN
 from loadmanager.core.max_over_mean import RatePlan, over_mean, rate_plan
 from loadmanager.core.move_limits import HeldReason
 from loadmanager.core.plan import Cause, Refusal
@@ -78,7 +79,6 @@ _RATES: Final = ("msgs_in_per_s", "msgs_out_per_s", "bytes_in_per_s", "bytes_out
 _PULSARS_OWN: Final = (Namespace("pulsar/system"), Namespace("public/functions"))
 _PARTIAL: Final = "a topic was loaded within the last windows: its rates are not known yet"
 _GROUPED: Final = "its namespace has an anti-affinity group"
-_EVEN: Final = 1.02
 LEAST_NEEDED: Final = 0.02
 """A bundle with topics that others need moves for traffic of at least this part of a broker's."""
 
@@ -248,7 +248,7 @@ class Observation:
         whole = next((one for one in self.refusals if not one.subject), None)
         if whole is not None:
             return f"{self.strategy}: {refusal_text(whole)}"
-        if plan.max_over_mean <= _EVEN:
+        if plan.max_over_mean <= EVEN:
             return "it is even"
         return "no move that is allowed is worth its price"
 

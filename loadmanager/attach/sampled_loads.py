@@ -9,13 +9,13 @@ from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.sampling import BrokerSample
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.joint.standing import EVEN
 from loadmanager.core.load import BrokerUrls, LoadReport, ResourceUsage
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.policies import Policies
 from loadmanager.core.scores import ResourceWeights
 
 _PERCENT = 100.0
-_EVEN = 1.02
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class SampledLoads:
             self.tracker.forget(gone, self.now_s)
         for inactive in self._former.keys() - set(cluster.brokers):
             del self._former[inactive]
-        full = _full_for_now(samples) if samples else set()
+        full = _full_for_now(samples)
         self.taken = {
             broker: self._report(cluster, broker, sample, takes=broker not in full)
             for broker, sample in samples.items()
@@ -76,6 +76,7 @@ class SampledLoads:
             started_at_ms=self.at_ms if former is None else former.started_at_ms,
             version=cluster.version,
             reported_at_ms=self.at_ms,
+            # No broker may be given a bundle that it cannot serve; it gives as any other.
             persistent_topics=takes,
             **self._usages(sample),
             bundles={bundle: one.stats().rounded() for bundle, one in sample.bundles.items()},
@@ -99,9 +100,11 @@ class SampledLoads:
 def _full_for_now(samples: Mapping[BrokerId, BrokerSample]) -> set[BrokerId]:
     """Return the brokers that are above the mean by their passing traffic alone."""
     full: set[BrokerId] = set()
+    if not samples:
+        return full
     for size in ("msgs_per_s", "bytes_per_s"):
         lasting = np.array([getattr(one.total, size) for one in samples.values()], dtype=float)
         whole = lasting + [getattr(one.passing, size) for one in samples.values()]
-        above = (whole > _EVEN * whole.mean()) & ~(lasting > _EVEN * lasting.mean())
+        above = (whole > EVEN * whole.mean()) & ~(lasting > EVEN * lasting.mean())
         full.update(broker for broker, one in zip(samples, above, strict=True) if one)
     return full

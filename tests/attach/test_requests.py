@@ -12,7 +12,7 @@ from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
 from loadmanager.attach.discovery import ClusterReader, addresses
 from loadmanager.attach.observation import Rules
 from loadmanager.attach.observer import MOST_TENANTS, NewNamespaces, Observer
-from loadmanager.attach.sampling import Sampler
+from loadmanager.attach.sampling import Hosts, Sampler
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace
 
@@ -43,11 +43,13 @@ def asked(cluster: FakePulsar) -> Counter[str]:
     return found
 
 
+REPORT = "broker-stats/load-report"
 EVERY_WINDOW = {
     "/metrics/": BROKERS,
     "research/*/ownedNamespaces": BROKERS,
     "research": 1,
     "configuration/values": 1,
+    REPORT: BROKERS,
 }
 SEARCHED = {"clusters/research/namespaceIsolationPolicies": 1}
 
@@ -57,7 +59,7 @@ async def test_requests_of_a_round_are_bounded(large: FakePulsar, tmp_path: Path
     token.write_text("secret")
     admin = PulsarAdmin(Access(token_file=token))
     reader = ClusterReader(admin, (large.url,))
-    sampler, observer = Sampler(admin, addresses(reader.url)), Observer(admin)
+    sampler, observer = Sampler(admin, addresses(reader.url), Hosts()), Observer(admin)
     placing = NewNamespaces(admin)
 
     async def window() -> Counter[str]:
@@ -70,7 +72,7 @@ async def test_requests_of_a_round_are_bounded(large: FakePulsar, tmp_path: Path
     once = {
         SETTINGS: BROKERS + 1,
         "version": 1,
-        "broker-stats/load-report": BROKERS,
+        REPORT: BROKERS,
         "/lookup/v2/topic/persistent/pulsar/*/healthcheck": BROKERS,
     }
     assert first == {**EVERY_WINDOW, **SEARCHED, **once}

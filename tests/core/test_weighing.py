@@ -144,6 +144,7 @@ def test_a_targets_use_is_predicted_before_and_after_with_gain_and_price() -> No
     assert paid is not None
     cpu = cost(weighing())
     (uses,) = (one for one in weighing(C).uses if one.resource == "cpu")
+    # At this level rates count for a little of it.
     assert paid.use_with - paid.use == pytest.approx(cpu.usage * uses.speed / 800.0, rel=0.1)
     assert paid.worth_it == (paid.saving > paid.price) == (found[C].refused is None)
     slow = found[B].payback

@@ -18,7 +18,7 @@ HALF_PRICE_S: Final = 300.0
 """Age of an imbalance at which moves cost half; at three times that age, a quarter."""
 
 LEAST_PRICE: Final = 0.25
-"""What is left of the price for the oldest imbalance: not even that may be what moves cure."""
+"""Least factor of the price: an imbalance that stays may be one that no move reduces."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

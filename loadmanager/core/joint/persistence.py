@@ -40,9 +40,11 @@ _STEADY: Final = 0.04
 """Turnover at which a move has its normal price."""
 
 _LEAST_RISK: Final = 0.15
-_LEAST_PRICE: Final = 0.35
 _MOST_RISK: Final = 2.0
-"""Bounds of the price: factors of the normal one, and what is noise at any price."""
+"""Bounds of the price, as factors of the normal one."""
+
+_LEAST_PRICE: Final = 0.35
+"""No price is reduced below this, at which the noise of an even cluster begins to move bundles."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
