@@ -51,12 +51,12 @@ def once(pulsar: FakePulsar, config: Path, *more: str) -> Result:
     return CliRunner().invoke(main, ["attach", *options(pulsar, config, *more)])
 
 
-def told(process: AttachProcess) -> list[dict[str, Any]]:
+def printed_lines(process: AttachProcess) -> list[dict[str, Any]]:
     return [json.loads(line) for line in process.lines if line.startswith("{")]
 
 
 def events(process: AttachProcess) -> list[str]:
-    return [line["event"] for line in told(process) if "event" in line]
+    return [line["event"] for line in printed_lines(process) if "event" in line]
 
 
 def says(process: AttachProcess, text: str) -> bool:
@@ -93,7 +93,9 @@ def test_another_candidate_goes_on_after_the_leaders_kill(pulsar: FakePulsar, co
                 pulsar.hand_over(bundle, pulsar.brokers[0])
             second.until("no move that is allowed is worth its price")
             assert says(second, "leads term 2")
-            assert {line["task"]["epoch"] for line in told(second) if "task" in line} == {2}
+            assert {line["task"]["epoch"] for line in printed_lines(second) if "task" in line} == {
+                2
+            }
             kind, data = event(port)
             assert kind == "event: overview", data
             course = [at_ms for at_ms, *_ in data["overview"]["course"]]
@@ -214,7 +216,7 @@ def test_a_candidate_waits_for_zookeeper_and_can_be_ended(
         waiting.until("Connection refused", times=2)
         waiting.terminate()
         assert waiting.wait() == 0
-    assert told(waiting) == []
+    assert printed_lines(waiting) == []
     assert pulsar.dynamic == {}
 
 

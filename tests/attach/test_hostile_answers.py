@@ -24,13 +24,13 @@ OWNED = "/admin/v2/brokers/research/{}/ownedNamespaces"
 REPORT = "/admin/v2/broker-stats/load-report"
 
 
-def told(body: bytes, *headers: bytes, status: bytes = b"200 OK") -> bytes:
+def http_reply(body: bytes, *headers: bytes, status: bytes = b"200 OK") -> bytes:
     length = b"Content-Length: %d" % len(body)
     return b"\r\n".join([b"HTTP/1.1 " + status, *(headers or (length,)), b"", body])
 
 
 def redirect(location: bytes) -> bytes:
-    return told(b"", b"Content-Length: 0", b"Location: " + location, status=b"307 Odd")
+    return http_reply(b"", b"Content-Length: 0", b"Location: " + location, status=b"307 Odd")
 
 
 HUGE = b"9" * 5_000
@@ -43,30 +43,30 @@ RAW = {
     "redirect to a future address": redirect(b"http://[v1.x]/"),
     "redirect to a name too long": redirect(b"http://" + b"a" * 70 + b".com/"),
     "redirect to an escape": redirect(b"http://\x1b[2J/"),
-    "redirect nowhere": told(b"", b"Content-Length: 0", status=b"302 Odd"),
-    "bad gzip": told(b"\x1f\x8bxx", b"Content-Encoding: gzip", b"Content-Length: 4"),
-    "bad deflate": told(b"junk", b"Content-Encoding: deflate", b"Content-Length: 4"),
-    "a body that ends early": told(b"[", b"Content-Length: 90"),
-    "a negative length": told(b"[]", b"Content-Length: -1"),
-    "a length of 5,000 digits": told(b"[]", b"Content-Length: " + HUGE),
-    "two lengths": told(b"[]", b"Content-Length: 1", b"Content-Length: 2"),
-    "a chunk of no size": told(b"zz\r\n", b"Transfer-Encoding: chunked"),
-    "a charset that is none": told(
+    "redirect nowhere": http_reply(b"", b"Content-Length: 0", status=b"302 Odd"),
+    "bad gzip": http_reply(b"\x1f\x8bxx", b"Content-Encoding: gzip", b"Content-Length: 4"),
+    "bad deflate": http_reply(b"junk", b"Content-Encoding: deflate", b"Content-Length: 4"),
+    "a body that ends early": http_reply(b"[", b"Content-Length: 90"),
+    "a negative length": http_reply(b"[]", b"Content-Length: -1"),
+    "a length of 5,000 digits": http_reply(b"[]", b"Content-Length: " + HUGE),
+    "two lengths": http_reply(b"[]", b"Content-Length: 1", b"Content-Length: 2"),
+    "a chunk of no size": http_reply(b"zz\r\n", b"Transfer-Encoding: chunked"),
+    "a charset that is none": http_reply(
         b"\xff\xfe", b"Content-Type: text/plain; charset=\xff", b"Content-Length: 2"
     ),
-    "a cookie that is none": told(b"[]", b"Set-Cookie: \x01=;=;;=\x7f", b"Content-Length: 2"),
-    "headers of 1 MB": told(b"[]", b"A: " + b"a" * 1_000_000, b"Content-Length: 2"),
+    "a cookie that is none": http_reply(b"[]", b"Set-Cookie: \x01=;=;;=\x7f", b"Content-Length: 2"),
+    "headers of 1 MB": http_reply(b"[]", b"A: " + b"a" * 1_000_000, b"Content-Length: 2"),
     "no status": b"HTTP/1.1 \r\n\r\n",
-    "a status out of range": told(b"[]", status=b"99999 Odd"),
+    "a status out of range": http_reply(b"[]", status=b"99999 Odd"),
     "another protocol": b"SSH-2.0-odd\r\n",
-    "NaN": told(b"NaN"),
-    "5,000 digits": told(HUGE),
-    "nested too deep": told(b"[" * 100_000),
-    "half a character": told(b'{"clusterName": "\\ud800"}'),
-    "an escape sequence": told(b'"\\u001b[2J\x1b[2J"'),
-    "null": told(b"null"),
-    "not UTF-8": told(b"\xff\xfe{}"),
-    "nothing": told(b""),
+    "NaN": http_reply(b"NaN"),
+    "5,000 digits": http_reply(HUGE),
+    "nested too deep": http_reply(b"[" * 100_000),
+    "half a character": http_reply(b'{"clusterName": "\\ud800"}'),
+    "an escape sequence": http_reply(b'"\\u001b[2J\x1b[2J"'),
+    "null": http_reply(b"null"),
+    "not UTF-8": http_reply(b"\xff\xfe{}"),
+    "nothing": http_reply(b""),
 }
 DEEP = "[" * 190 + "]" * 190
 SETTINGS = {

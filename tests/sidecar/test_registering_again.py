@@ -9,6 +9,7 @@ import pytest
 from stories import follower, other_than, place_all, registered, served, story
 
 from loadmanager.core import znodes
+from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId
 from loadmanager.ports.coordination import (
     CommitRejected,
@@ -31,6 +32,17 @@ async def own_all(cluster: Cluster, bundles: Sequence[BundleId], host: Host) -> 
         await cluster.move(bundle, host)
     await cluster.until(lambda: host.serving.keys() == set(bundles))
     await cluster.settled(bundles)
+
+
+async def back_after_all_moved(cluster: Cluster) -> tuple[Boundaries, Agent]:
+    """Start a sidecar anew after all of its bundles moved, while its former locks remain."""
+    boundaries = await served(cluster, 2)
+    former = follower(cluster, serving=False)
+    await own_all(cluster, boundaries.bundles, former.host)
+    await former.kill()
+    for bundle in boundaries.bundles:
+        await cluster.move(bundle, other_than(cluster, former.host))
+    return boundaries, cluster.start(former.host)
 
 
 def decided(cluster: Cluster, agent: Agent) -> bool:
@@ -99,13 +111,7 @@ async def test_a_late_sidecar_clears_many_former_locks_at_once(cluster: Cluster)
 async def test_a_former_lock_that_cannot_be_removed_is_counted_and_tried_again(
     cluster: Cluster,
 ) -> None:
-    boundaries = await served(cluster, 2)
-    former = follower(cluster, serving=False)
-    await own_all(cluster, boundaries.bundles, former.host)
-    await former.kill()
-    for bundle in boundaries.bundles:
-        await cluster.move(bundle, other_than(cluster, former.host))
-    newcomer = cluster.start(former.host)
+    boundaries, newcomer = await back_after_all_moved(cluster)
     refused = 0
 
     def refuse(operations: Sequence[Operation]) -> None:
@@ -161,13 +167,7 @@ async def test_a_former_lock_is_cleared_even_as_others_take_locks_beside_it(
 async def test_a_sidecar_that_could_not_clear_a_former_lock_registers_again(
     cluster: Cluster,
 ) -> None:
-    boundaries = await served(cluster, 2)
-    former = follower(cluster, serving=False)
-    await own_all(cluster, boundaries.bundles, former.host)
-    await former.kill()
-    for bundle in boundaries.bundles:
-        await cluster.move(bundle, other_than(cluster, former.host))
-    newcomer = cluster.start(former.host)
+    boundaries, newcomer = await back_after_all_moved(cluster)
     lost: list[BundleId] = []
 
     def lose_the_first(operations: Sequence[Operation]) -> None:
