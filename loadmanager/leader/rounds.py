@@ -186,4 +186,4 @@ class Rounds:
             return "failed"
         sources = {move.source for move in plan.moves if move.bundle in found.ordered}
         self.context.metrics.bundles_unloaded(len(found.ordered), len(sources))
-        return "moved" if found.ordered else "failed"
+        return "moved" if found.ordered else "refused"

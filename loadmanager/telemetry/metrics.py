@@ -295,7 +295,11 @@ class Metrics:
             "brokers_left_out",
             "Brokers that this leader leaves out because their reports make decisions fail.",
         )
-        self.rounds = self._counter("rounds", "Rounds of the leader, by outcome.", "outcome")
+        self.rounds = self._counter(
+            "rounds",
+            "Rounds of the leader, by outcome; refused: bundle tasks under way.",
+            "outcome",
+        )
         self.round_duration_seconds = self._histogram(
             "round_duration_seconds", "Time from the view to the written orders.", _ROUND_BOUNDS_S
         )

@@ -77,6 +77,9 @@ class ZooKeeperProxy:
             writer.close()
             return
         pipe = _Pipe(self, (reader, writer), upstream)
+        if self._refusing:  # cut while it was being connected
+            pipe.close()
+            return
         self._pipes.add(pipe)
         try:
             await pipe.run()
