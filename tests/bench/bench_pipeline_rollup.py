@@ -61,9 +61,7 @@ def test_bundles_are_rolled_up_at_speed(samples: dict[int, Path], tmp_path: Path
     assert SIZES[2] / took_s[SIZES[2]] >= TARGET_PER_S / NOISE
 
 
-def test_four_times_the_samples_need_no_more_memory(
-    samples: dict[int, Path], tmp_path: Path
-) -> None:
+def test_more_samples_need_no_more_memory(samples: dict[int, Path], tmp_path: Path) -> None:
     small, large = (
         run(rollup_by_spark, samples[rows], tmp_path / str(rows), SMALL_HEAP) for rows in SIZES[1:]
     )

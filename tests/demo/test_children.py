@@ -94,9 +94,7 @@ async def test_what_a_child_started_ends_with_it(children: Children) -> None:
     await until_gone(pid)
 
 
-async def test_a_child_that_dies_by_itself_is_reported_with_its_last_words(
-    children: Children,
-) -> None:
+async def test_a_child_that_dies_is_reported_with_its_last_words(children: Children) -> None:
     child = await children.start("broker-1", "-c", "raise SystemExit('no such port')")
     await child.process.wait()
     with pytest.raises(ChildFailed) as failed:

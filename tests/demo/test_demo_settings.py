@@ -111,9 +111,7 @@ def refusal(*arguments: str) -> tuple[int, str]:
         (["--duration", "10", "--kill", "1@10"], "--kill 1@10: expected before the end at 10 s"),
     ],
 )
-def test_wrong_options_are_refused_before_anything_is_started(
-    arguments: list[str], message: str
-) -> None:
+def test_wrong_options_are_refused_at_first(arguments: list[str], message: str) -> None:
     code, output = refusal(*arguments)
     assert code == 2
     assert message in output
@@ -207,9 +205,7 @@ def test_fewer_topics_than_bundles_are_refused() -> None:
 
 
 @given(brokers=st.integers(2, 16), each=st.integers(1, 16), seed=st.integers(0, 2**32))
-def test_one_broker_gets_its_hot_share_and_the_shares_sum_to_one(
-    brokers: int, each: int, seed: int
-) -> None:
+def test_one_broker_gets_its_hot_share(brokers: int, each: int, seed: int) -> None:
     shares = broker_shares(round_robin(brokers * each, brokers), seed)
     assert sum(shares.values()) == pytest.approx(1.0)
     assert max(shares.values()) == pytest.approx(min(0.95, 2.2 / brokers))

@@ -87,9 +87,7 @@ def test_the_picture_tells_load_leader_move_and_rates() -> None:
 
 
 @pytest.mark.parametrize(("height", "moves_shown"), [(24, 8), (18, 3), (16, 1)])
-def test_a_low_terminal_shows_fewer_moves_rather_than_a_cut_picture(
-    height: int, moves_shown: int
-) -> None:
+def test_a_low_terminal_shows_fewer_moves(height: int, moves_shown: int) -> None:
     out = io.StringIO()
     show = LiveDisplay(Console(file=out, width=80, height=height, force_terminal=True))
     kill = KillEffects("broker-1", B1, 164.0, frozenset({X}), B1)

@@ -46,9 +46,7 @@ def test_every_alert_says_how_bad_it_is_and_what_it_means(rules: list[dict[str, 
         assert rule["annotations"]["summary"].endswith("."), rule["alert"]
 
 
-def test_every_alert_has_an_outage_that_fires_it(
-    rules: list[dict[str, Any]], project: Path
-) -> None:
+def test_every_alert_is_fired_by_an_outage(rules: list[dict[str, Any]], project: Path) -> None:
     file = project / "tests" / "docker" / "alerts_test.yml"
     cases = yaml.safe_load(file.read_text(encoding="utf-8"))["tests"]
     moments = [moment for case in cases for moment in case["alert_rule_test"]]

@@ -40,9 +40,7 @@ def test_every_sidecar_starts_with_a_sound_configuration_of_its_own(configs: lis
     assert {config.security.anonymous for config in configs} == {"auto"}
 
 
-def test_brokers_are_measured_by_their_limits(
-    configs: list[Config], services: dict[str, Any]
-) -> None:
+def test_brokers_are_measured_by_limits(configs: list[Config], services: dict[str, Any]) -> None:
     for node, config in zip(NODES, configs, strict=True):
         broker = services[f"broker-{node}"]
         assert config.host.cores == broker["cpus"]
@@ -113,9 +111,7 @@ def test_prometheus_shows_the_token_made_for_it(project: Path, services: dict[st
     assert awaited == {"prometheus-token": {"condition": "service_completed_successfully"}}
 
 
-def test_spark_and_jobs_find_history_where_sidecars_write_it(
-    configs: list[Config], services: dict[str, Any]
-) -> None:
+def test_jobs_find_history_where_it_is(configs: list[Config], services: dict[str, Any]) -> None:
     (folder,) = {config.history.dir for config in configs}
     for node in NODES:
         assert f"history:{folder}" in services[f"sidecar-{node}"]["volumes"]
@@ -136,9 +132,7 @@ def test_what_jobs_are_started_with_are_commands_of_ours(services: dict[str, Any
         assert found.make_context(command, there).params
 
 
-def test_spark_nodes_are_started_by_the_script_that_is_mounted(
-    project: Path, services: dict[str, Any]
-) -> None:
+def test_spark_nodes_use_the_mounted_script(project: Path, services: dict[str, Any]) -> None:
     for name in SPARK:
         node, kind = services[name], "master.Master" if name == "spark-master" else "worker.Worker"
         script = node["entrypoint"][-1]

@@ -37,9 +37,7 @@ def container(pods: Resource, name: str) -> Resource:
 
 
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
-def test_resources_are_valid_without_unknown_fields(
-    resources: list[Resource], version: str
-) -> None:
+def test_resources_have_known_fields_alone(resources: list[Resource], version: str) -> None:
     for resource in resources:
         kubernetes_validate.validate(resource, version, strict=True)
 
@@ -139,9 +137,7 @@ def test_broker_obeys_its_sidecar_alone_by_the_pods_secret(config: Config, pods:
     assert "emptyDir" in volume
 
 
-def test_a_network_policy_lets_clients_reach_named_ports_alone(
-    resources: list[Resource], pods: Resource
-) -> None:
+def test_clients_reach_named_ports_alone(resources: list[Resource], pods: Resource) -> None:
     (policy,) = (r["spec"] for r in resources if r["kind"] == "NetworkPolicy")
     assert policy["podSelector"]["matchLabels"] == pods["metadata"]["labels"]
     assert policy["policyTypes"] == ["Ingress"]
@@ -224,9 +220,7 @@ def patch_config(sidecar: Resource) -> Config:
     return load_config(None, environment)
 
 
-def test_the_sidecar_starts_with_a_sound_configuration(
-    patch_config: Config, sidecar: Resource
-) -> None:
+def test_the_sidecar_has_a_sound_configuration(patch_config: Config, sidecar: Resource) -> None:
     assert sidecar["args"] == ["agent"]
     assert patch_config.broker.kind == "pulsar"
     assert patch_config.broker.id == "pulsar-broker-0.pulsar-broker.pulsar.svc.cluster.local:8080"

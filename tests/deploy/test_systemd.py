@@ -40,9 +40,7 @@ def installed(unit: Path, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["loadmanager.service", "loadmanager-attach.service"])
-def test_systemd_accepts_the_unit_and_calls_it_hardened(
-    unit: Path, tmp_path: Path, name: str
-) -> None:
+def test_systemd_calls_the_unit_hardened(unit: Path, tmp_path: Path, name: str) -> None:
     verdict = analyze("verify", "--man=no", installed(unit.with_name(name), tmp_path))
     assert (verdict.returncode, verdict.stdout + verdict.stderr) == (0, "")
     hardened = ("--offline=true", "--no-pager", f"--threshold={MOST_EXPOSED}")

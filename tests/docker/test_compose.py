@@ -159,9 +159,7 @@ def test_prometheus_sees_every_sidecar_and_one_leader(stack: Stack, eventually: 
     )
 
 
-def test_sidecar_measures_its_broker_in_the_other_container(
-    stack: Stack, eventually: Eventually
-) -> None:
+def test_sidecar_measures_the_other_container(stack: Stack, eventually: Eventually) -> None:
     eventually(
         "the memory of every broker's process is known",
         lambda: (
@@ -193,9 +191,7 @@ def test_every_query_is_understood_and_those_of_dashboards_show_something(
     )
 
 
-def test_another_node_leads_and_serves_all_after_the_leaders_node_dies(
-    stack: Stack, eventually: Eventually
-) -> None:
+def test_another_node_leads_after_the_leader_dies(stack: Stack, eventually: Eventually) -> None:
     first = eventually("a leader", lambda: stack.leader(NODES), within_s=60)
     others = tuple(node for node in NODES if node != first)
     stack.compose("kill", f"sidecar-{first}", f"broker-{first}")

@@ -36,9 +36,7 @@ async def test_a_sidecar_that_does_not_fence_its_broker_is_caught(tmp_path: Path
 
 
 @pytest.mark.thorough
-async def test_a_sidecar_that_hands_over_before_its_broker_stopped_is_caught(
-    tmp_path: Path,
-) -> None:
+async def test_a_hand_over_before_the_broker_stopped_is_caught(tmp_path: Path) -> None:
     places = (Place(sidecar_environment=build("early_hand_over")),) * 3
     async with fault_cluster(tmp_path, places=places) as cluster:
         found: list[Overlap] = []

@@ -24,9 +24,7 @@ def clock_jumps_in(process_id: int) -> bool:
     ],
     ids="-".join,
 )
-async def test_clocks_that_jump_and_differ_cost_nothing(
-    tmp_path: Path, faults: Sequence[str]
-) -> None:
+async def test_clocks_that_jump_cost_nothing(tmp_path: Path, faults: Sequence[str]) -> None:
     """Each sidecar's monotonic clock is days off its broker's, all wall clocks jump by an hour."""
     async with surrounded(Surroundings.JUMPING, tmp_path) as cluster:
         for fault in faults:

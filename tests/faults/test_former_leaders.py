@@ -139,9 +139,7 @@ async def test_orders_of_a_former_leader_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-async def test_a_leader_that_writes_without_the_check_of_its_epoch_is_caught(
-    tmp_path: Path,
-) -> None:
+async def test_a_leader_that_does_not_check_its_epoch_is_caught(tmp_path: Path) -> None:
     asked = tmp_path / "stop"
     found: Sequence[str] = []
     async with fault_cluster(tmp_path, places=places(asked, {"LEAVE_OUT": "1"})) as cluster:

@@ -26,17 +26,13 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fau
     "fault",
     [pytest.param("lose a follower", marks=pytest.mark.thorough), "lose ZooKeeper's leader"],
 )
-async def test_the_loss_of_one_server_of_three_costs_no_session(
-    cluster: FaultCluster, fault: str
-) -> None:
+async def test_losing_one_server_costs_no_session(cluster: FaultCluster, fault: str) -> None:
     """A hand-over that is hit waits for another server, but no bundles are taken over."""
     outcome = await keeps_its_promises(cluster, fault)
     assert outcome.recovery_s < SESSION_S
 
 
-async def test_the_loss_of_two_servers_of_three_stops_all_and_their_return_mends_it(
-    cluster: FaultCluster,
-) -> None:
+async def test_the_loss_of_two_servers_stops_all_until_they_return(cluster: FaultCluster) -> None:
     outcome = await keeps_its_promises(cluster, "lose ZooKeeper's majority")
     # It may be over before the last server says that it is up.
     assert outcome.unserved_s > 0

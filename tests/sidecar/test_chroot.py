@@ -52,7 +52,7 @@ async def start(nodes: dict[str, bytes], chroot: str, conditions: Conditions) ->
     ],
 )
 @pytest.mark.parametrize("chroot", ["/", "/pulsar"])
-async def test_a_chroot_that_pulsar_uses_is_refused(
+async def test_a_chroot_of_pulsar_is_refused(
     nodes: dict[str, bytes], why: str, chroot: str
 ) -> None:
     below = "" if chroot == "/" else chroot
@@ -138,9 +138,7 @@ def test_the_chroot_is_named_after_the_cluster_unless_it_is_set() -> None:
 
 @pytest.mark.parametrize("first", ["contract", "pulsar", OF_ATTACH])
 @pytest.mark.parametrize("second", ["contract", "pulsar", OF_ATTACH])
-async def test_of_sidecars_and_candidates_of_attach_only_the_first_kind_may_use_a_chroot(
-    first: str, second: str
-) -> None:
+async def test_only_one_kind_of_sidecar_may_use_a_chroot(first: str, second: str) -> None:
     """Both would be elected by one node, and count one epoch."""
     service = MemoryService()
     await agree(await connected(service), SystemClock(), Conditions("crc32", kind=first))

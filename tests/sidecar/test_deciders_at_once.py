@@ -36,9 +36,7 @@ def _unexpected_errors(agent: Agent) -> float:
 
 
 @story(checked=False, **BY_HAND)  # A namespace deleted by hand is not let go of first.
-async def test_a_bundle_recalled_while_boundaries_are_read_disturbs_no_tick(
-    cluster: Cluster,
-) -> None:
+async def test_a_bundle_recalled_as_boundaries_are_read_disturbs_no_tick(cluster: Cluster) -> None:
     await served(cluster, 2)
     operator, leader = await cluster.operator(), cluster.leader
     again = encode_boundaries(Boundaries.even(NAMESPACE, 8))
@@ -103,9 +101,7 @@ async def test_an_unload_is_not_undone_by_a_lost_order_that_is_repeated(cluster:
     },
     **BY_HAND,
 )
-async def test_history_learns_of_a_round_whose_orders_stand_though_their_reply_was_lost(
-    cluster: Cluster,
-) -> None:
+async def test_history_learns_of_orders_whose_reply_was_lost(cluster: Cluster) -> None:
     archive = Archive()
     cluster.build = archive.kept
     for _ in range(3):

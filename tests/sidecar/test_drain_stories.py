@@ -55,9 +55,7 @@ async def emptied(cluster: Cluster, host: Host, within_s: float = 10.0) -> None:
 
 
 @story()
-async def test_a_drained_broker_is_emptied_a_few_at_a_time_and_no_lookup_fails(
-    cluster: Cluster,
-) -> None:
+async def test_a_broker_is_drained_a_few_at_a_time_and_no_lookup_fails(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(60)
     topics = await place_all(cluster, boundaries)
     agent = follower(cluster)
@@ -113,9 +111,7 @@ async def test_the_broker_of_the_leader_is_emptied_by_its_own_sidecar(cluster: C
 
 
 @story(2)
-async def test_where_nobody_can_take_them_bundles_stay_and_are_served_all_the_time(
-    cluster: Cluster,
-) -> None:
+async def test_bundles_that_nobody_can_take_stay_and_are_served(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(6)
     topics = await place_all(cluster, boundaries)
     first, second = cluster.hosts
@@ -180,9 +176,7 @@ async def test_a_mark_outlives_restarts_of_sidecars(cluster: Cluster, every: boo
 
 
 @story()
-async def test_a_mark_set_while_the_sidecar_is_cut_off_is_heeded_when_it_is_back(
-    cluster: Cluster,
-) -> None:
+async def test_a_mark_set_while_the_sidecar_is_cut_off_is_heeded(cluster: Cluster) -> None:
     boundaries = await served(cluster, 12)
     agent = follower(cluster)
     agent.coordination.suspend()
@@ -194,9 +188,7 @@ async def test_a_mark_set_while_the_sidecar_is_cut_off_is_heeded_when_it_is_back
 
 
 @story()
-async def test_marks_tell_who_and_why_and_are_set_and_removed_again_without_harm(
-    cluster: Cluster,
-) -> None:
+async def test_marks_say_who_and_why_and_may_be_repeated(cluster: Cluster) -> None:
     agent, host = cluster.agents[0], cluster.hosts[1]
     asked = agent.app.drain_requests
     with pytest.raises(BrokerUnknown, match="nowhere:8080: no such broker is registered"):
@@ -222,9 +214,7 @@ async def test_marks_tell_who_and_why_and_are_set_and_removed_again_without_harm
 
 @pytest.mark.parametrize("leads", [False, True])
 @story()
-async def test_a_sidecar_that_stops_has_its_broker_emptied_first(
-    cluster: Cluster, leads: bool
-) -> None:
+async def test_a_sidecar_that_stops_empties_its_broker_first(cluster: Cluster, leads: bool) -> None:
     boundaries = await cluster.make_namespace(60)
     topics = await place_all(cluster, boundaries)
     agent = next(a for a in cluster.living if a.leads is leads)
@@ -332,9 +322,7 @@ async def test_the_last_one_to_leave_waits_for_nobody(cluster: Cluster) -> None:
 
 
 @story()
-async def test_a_broker_that_hangs_keeps_its_locks_until_its_lease_is_over(
-    cluster: Cluster,
-) -> None:
+async def test_a_hung_broker_keeps_its_locks_until_its_lease_is_over(cluster: Cluster) -> None:
     boundaries = await served(cluster, 6)
     agent = follower(cluster)
     agent.host.broker.inject(Fault.REFUSED, "unload")
@@ -345,9 +333,7 @@ async def test_a_broker_that_hangs_keeps_its_locks_until_its_lease_is_over(
 
 
 @story()
-async def test_a_leader_that_cannot_reach_the_service_leaves_all_the_same(
-    cluster: Cluster,
-) -> None:
+async def test_a_leader_cut_off_from_the_service_leaves_all_the_same(cluster: Cluster) -> None:
     leader = cluster.leader
     leader.coordination.lose_next_request()
     await leader.leave()
@@ -367,9 +353,7 @@ async def test_a_sidecar_that_never_registered_leaves_at_once(cluster: Cluster) 
 
 
 @story(3, shedding={"settings": {"threshold": 0.05, "history": 0.2, "min_bytes_per_s": 0.0}})
-async def test_every_broker_and_sidecar_restarted_in_turn_leaves_a_balanced_cluster(
-    cluster: Cluster,
-) -> None:
+async def test_a_rolling_restart_leaves_a_balanced_cluster(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(30)
     topics = await place_all(cluster, boundaries)
     follow_load(cluster)

@@ -105,9 +105,7 @@ async def test_bundles_stay_where_they_are_when_settings_change(cluster: Cluster
 
 
 @story()
-async def test_a_leader_that_comes_later_has_the_settings_from_its_first_round(
-    cluster: Cluster,
-) -> None:
+async def test_a_later_leader_has_the_settings_from_its_first_round(cluster: Cluster) -> None:
     await configured(cluster, shedding__strategy="TransferShedder")
     await cluster.until(lambda: shedder(cluster.leader) == "TransferShedder")
     former = cluster.leader

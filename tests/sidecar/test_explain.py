@@ -85,9 +85,7 @@ async def test_a_snapshots_memory_is_by_the_wall_clock(sidecar: LeaderAtWork) ->
     assert got.memory.shedder != Memory()
 
 
-async def test_orders_under_way_and_waiting_bundles_are_in_a_snapshot(
-    sidecar: LeaderAtWork,
-) -> None:
+async def test_orders_under_way_are_in_a_snapshot(sidecar: LeaderAtWork) -> None:
     await sidecar.create_namespace(EIGHT)
     await sidecar.report(*HOT)
     sidecar.lead()
@@ -98,9 +96,7 @@ async def test_orders_under_way_and_waiting_bundles_are_in_a_snapshot(
     assert got.unowned == ()
 
 
-async def test_boundaries_that_are_not_all_known_are_left_out_of_a_snapshot(
-    slow: LeaderAtWork,
-) -> None:
+async def test_boundaries_not_all_known_are_left_out_of_a_snapshot(slow: LeaderAtWork) -> None:
     other = BundleId("t/other/0x00000000_0xffffffff")
     await slow.create_namespace(EIGHT)
     await slow.led(*HOT, report(BrokerId("b4:8080"), 0.1, {other: 1.0}))
@@ -109,9 +105,7 @@ async def test_boundaries_that_are_not_all_known_are_left_out_of_a_snapshot(
     assert other in got.owners
 
 
-async def test_owners_outside_their_boundaries_do_not_spoil_a_snapshot(
-    slow: LeaderAtWork,
-) -> None:
+async def test_owners_outside_boundaries_spoil_no_snapshot(slow: LeaderAtWork) -> None:
     await slow.create_namespace(Boundaries.even(EIGHT.namespace, 16))
     await slow.led(*HOT)
     got = decode_snapshot("live", await slow.explainer.snapshot())
@@ -139,9 +133,7 @@ async def test_a_moved_bundle_is_explained_by_its_move(sidecar: LeaderAtWork) ->
     assert 0 < account.last_round_at_ms <= account.at_ms
 
 
-async def test_an_idle_broker_is_explained_by_what_the_last_round_said(
-    sidecar: LeaderAtWork,
-) -> None:
+async def test_an_idle_broker_is_explained_by_the_last_round(sidecar: LeaderAtWork) -> None:
     await sidecar.report(*HOT)
     sidecar.lead()
     await sidecar.rounds(2)
@@ -191,9 +183,7 @@ async def test_tasks_are_listed_from_their_order_to_their_end(slow: LeaderAtWork
     ]
 
 
-async def test_the_age_of_the_oldest_live_task_is_shown_while_its_leader_leads(
-    slow: LeaderAtWork,
-) -> None:
+async def test_the_age_of_the_oldest_live_task_is_shown(slow: LeaderAtWork) -> None:
     def shown_s() -> float:
         value = slow.registry.get_sample_value("loadmanager_oldest_task_age_seconds")
         assert value is not None
@@ -215,9 +205,7 @@ async def test_the_age_of_the_oldest_live_task_is_shown_while_its_leader_leads(
     assert shown_s() == 0
 
 
-async def test_decisions_and_explanations_have_their_task_in_its_present_state(
-    slow: LeaderAtWork,
-) -> None:
+async def test_decisions_have_their_task_in_its_present_state(slow: LeaderAtWork) -> None:
     await slow.led(*HOT[1:])
     target = await slow.leading.assign(BUNDLES[0])
     (task,) = slow.explainer.explain(BUNDLES[0]).tasks.tasks

@@ -93,9 +93,7 @@ async def test_the_former_owner_names_itself_no_more_once_it_lets_go(cluster: Cl
 
 
 @story(3)
-async def test_the_former_owner_s_sidecar_knows_who_is_next_without_asking_the_leader(
-    cluster: Cluster,
-) -> None:
+async def test_the_former_owner_knows_who_is_next(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(6)
     topics, bundles = await place_all(cluster, boundaries), boundaries.bundles
     index, bundle = next(

@@ -25,9 +25,7 @@ def _draining(cluster: Cluster, agent: Agent) -> bool:
 
 @pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.HANG])
 @story(broker=PROBED)
-async def test_an_unwell_broker_gives_its_bundles_away_in_order_and_takes_some_when_it_is_well(
-    cluster: Cluster, fault: Fault
-) -> None:
+async def test_an_unwell_broker_gives_its_bundles_away(cluster: Cluster, fault: Fault) -> None:
     boundaries = await served(cluster, 9)
     agent = follower(cluster)
     agent.host.broker.inject(fault, "health")
@@ -56,9 +54,7 @@ async def test_an_unwell_broker_gives_its_bundles_away_in_order_and_takes_some_w
 
 
 @story(broker=PROBED)
-async def test_a_broker_that_is_well_every_second_time_is_left_where_it_is(
-    cluster: Cluster,
-) -> None:
+async def test_a_broker_well_every_second_time_stays_as_it_is(cluster: Cluster) -> None:
     await served(cluster, 9)
     agent = follower(cluster)
     before = dict(agent.host.serving)
@@ -71,9 +67,7 @@ async def test_a_broker_that_is_well_every_second_time_is_left_where_it_is(
 
 
 @story(broker=PROBED)
-async def test_a_broker_that_is_sick_now_and_then_is_moved_off_once_and_stays_off(
-    cluster: Cluster,
-) -> None:
+async def test_a_broker_sick_now_and_then_stays_off(cluster: Cluster) -> None:
     await served(cluster, 9)
     agent = follower(cluster)
     agent.host.broker.inject(Fault.REFUSED, "health")
@@ -88,9 +82,7 @@ async def test_a_broker_that_is_sick_now_and_then_is_moved_off_once_and_stays_of
 
 
 @story(broker=PROBED)
-async def test_a_frozen_broker_is_out_by_its_lease_and_back_when_it_has_been_well(
-    cluster: Cluster,
-) -> None:
+async def test_a_frozen_broker_is_out_until_it_has_been_well(cluster: Cluster) -> None:
     boundaries = await served(cluster, 9)
     agent = follower(cluster)
     agent.host.freeze_broker()
@@ -140,9 +132,7 @@ async def test_nobody_is_asked_where_the_interval_is_zero(cluster: Cluster) -> N
 
 
 @story(broker=PROBED)
-async def test_sidecars_that_restart_beside_unwell_brokers_register_and_go_on(
-    cluster: Cluster,
-) -> None:
+async def test_sidecars_restarted_beside_unwell_brokers_go_on(cluster: Cluster) -> None:
     boundaries = await served(cluster, 9)
     for host in cluster.hosts:
         host.broker.inject(Fault.REFUSED, "health")
@@ -154,9 +144,7 @@ async def test_sidecars_that_restart_beside_unwell_brokers_register_and_go_on(
 
 
 @story()
-async def test_a_broker_that_cannot_be_leased_is_asked_ever_more_rarely_and_not_listed(
-    cluster: Cluster,
-) -> None:
+async def test_a_broker_that_cannot_be_leased_is_asked_ever_more_rarely(cluster: Cluster) -> None:
     agent = next(a for a in cluster.agents if not a.leads)
     agent.host.broker.inject(Fault.REFUSED, "renew_lease")
     await asyncio.sleep(60.0)

@@ -190,9 +190,7 @@ async def test_the_next_leader_tells_a_term_of_its_own_and_who_left(cluster: Clu
 
 
 @story(0, **BRISK)
-async def test_a_sidecar_that_keeps_reports_alone_tells_nothing_of_its_rounds(
-    cluster: Cluster,
-) -> None:
+async def test_a_sidecar_that_keeps_reports_records_no_rounds(cluster: Cluster) -> None:
     archive = Archive()
 
     cluster.build = archive.kept

@@ -20,9 +20,7 @@ LATE_S = 0.12 * SESSION_S
 
 
 @story()
-async def test_a_broker_leaves_while_others_could_serve_and_returns_when_it_can_hold_a_lease(
-    cluster: Cluster,
-) -> None:
+async def test_a_broker_without_a_lease_leaves_and_returns(cluster: Cluster) -> None:
     boundaries = await served(cluster, 6)
     agent = follower(cluster)
     session_id = agent.coordination.session.session_id
@@ -61,9 +59,7 @@ async def test_no_lock_is_deleted_before_the_last_lease_is_over(cluster: Cluster
 
 
 @story()
-async def test_an_ensemble_that_is_late_for_all_leaves_what_is_served_with_gaps_where_it_is(
-    cluster: Cluster,
-) -> None:
+async def test_an_ensemble_that_is_late_for_all_moves_nothing(cluster: Cluster) -> None:
     """Each would otherwise leave for the others, which are no better."""
     boundaries = await served(cluster, 6)
     locks = cluster.lock_sessions()

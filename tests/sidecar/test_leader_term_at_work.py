@@ -100,9 +100,7 @@ async def test_orders_too_large_for_one_commit_are_written_additions_first(
 
 
 @story(3)
-async def test_a_bundle_in_two_orders_is_the_holder_s_and_taken_from_the_other(
-    cluster: Cluster,
-) -> None:
+async def test_a_bundle_in_two_orders_is_left_to_its_holder(cluster: Cluster) -> None:
     boundaries = await served(cluster, 3)
     bundle = boundaries.bundles[0]
     holder = cluster.server(bundle)
@@ -190,9 +188,7 @@ def _count_orders_of(leader: Agent) -> list[int]:
 
 
 @pytest.mark.parametrize(("read_ahead", "gathered"), [(1, True), (READ_AHEAD, False)])
-def test_placements_are_gathered_where_writes_are_slow_and_brokers_many(
-    read_ahead: int, gathered: bool
-) -> None:
+def test_placements_are_gathered_where_writes_are_slow(read_ahead: int, gathered: bool) -> None:
     every_s, write_s = 0.03, 0.1
 
     async def program() -> None:

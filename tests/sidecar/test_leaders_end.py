@@ -181,9 +181,7 @@ def _cases() -> Iterator[object]:
 
 
 @pytest.mark.parametrize(("name", "number", "after", "end"), list(_cases()))
-def test_an_operation_survives_the_leader_s_end_at_any_write(
-    name: str, number: int, after: bool, end: End
-) -> None:
+def test_an_operation_survives_its_leader(name: str, number: int, after: bool, end: End) -> None:
     counted = Counted(after=after)
 
     async def tell(cluster: Cluster) -> None:

@@ -56,9 +56,7 @@ async def test_a_cut_off_broker_stops_before_its_session_can_end(cluster: Cluste
 
 
 @story()
-async def test_a_broker_whose_session_expired_registers_again_and_takes_up_orders(
-    cluster: Cluster,
-) -> None:
+async def test_a_broker_whose_session_expired_registers_again(cluster: Cluster) -> None:
     boundaries = await served(cluster, 6)
     host, agent, bundle = _owner(cluster, boundaries)
     epoch = agent.cluster_state.brokers[host.name].registered_as
@@ -104,9 +102,7 @@ async def test_after_a_short_cut_the_same_locks_serve_on_without_a_gap(cluster: 
 
 
 @story()
-async def test_a_session_that_outlives_the_lease_is_resumed_with_the_same_tokens(
-    cluster: Cluster,
-) -> None:
+async def test_a_session_that_outlives_the_lease_is_resumed(cluster: Cluster) -> None:
     boundaries = await served(cluster, 6)
     host, agent, _ = _owner(cluster, boundaries)
     before = dict(host.serving)
@@ -145,9 +141,7 @@ async def test_a_frozen_sidecar_is_as_good_as_dead(cluster: Cluster) -> None:
 
 
 @story()
-async def test_a_broker_that_cannot_be_asked_loses_its_bundles_when_its_lease_is_over(
-    cluster: Cluster,
-) -> None:
+async def test_an_unreachable_broker_loses_its_bundles_with_its_lease(cluster: Cluster) -> None:
     boundaries = await served(cluster, 6)
     host, agent, bundle = _owner(cluster, boundaries)
     session = agent.coordination.session.session_id
@@ -176,9 +170,7 @@ async def test_a_broker_that_cannot_be_asked_loses_its_bundles_when_its_lease_is
 
 
 @story()
-async def test_a_broker_that_answers_but_takes_no_renewal_loses_its_bundles_when_its_lease_is_over(
-    cluster: Cluster,
-) -> None:
+async def test_a_broker_that_takes_no_renewal_loses_its_bundles(cluster: Cluster) -> None:
     """On a full disk, say. To ask it for ever later times would keep its bundles for ever."""
     boundaries = await served(cluster, 6)
     host, _, bundle = _owner(cluster, boundaries)
@@ -204,9 +196,7 @@ async def test_a_broker_that_answers_but_takes_no_renewal_loses_its_bundles_when
 
 
 @story()
-async def test_a_broker_that_hangs_with_a_lock_on_its_way_leaves_no_lock_behind(
-    cluster: Cluster,
-) -> None:
+async def test_a_broker_that_hangs_leaves_no_lock_on_its_way_behind(cluster: Cluster) -> None:
     boundaries = await served(cluster, 6)
     host, agent, _ = _owner(cluster, boundaries)
     moved = next(b for b in boundaries.bundles if cluster.server(b) is not host)
@@ -221,9 +211,7 @@ async def test_a_broker_that_hangs_with_a_lock_on_its_way_leaves_no_lock_behind(
 
 
 @story()
-async def test_a_restarted_broker_is_loaded_again_whatever_its_clock_shows(
-    cluster: Cluster,
-) -> None:
+async def test_a_restarted_broker_is_loaded_whatever_its_clock_shows(cluster: Cluster) -> None:
     boundaries = await served(cluster, 6)
     host, agent, _ = _owner(cluster, boundaries)
     before = dict(host.serving)
@@ -239,9 +227,7 @@ async def test_a_restarted_broker_is_loaded_again_whatever_its_clock_shows(
 
 
 @story()
-async def test_a_restarted_sidecar_takes_its_locks_over_without_a_stop_of_the_broker(
-    cluster: Cluster,
-) -> None:
+async def test_a_restarted_sidecar_takes_its_locks_over(cluster: Cluster) -> None:
     boundaries = await served(cluster, 6)
     host, agent, _ = _owner(cluster, boundaries)
     before = dict(host.serving)
@@ -256,9 +242,7 @@ async def test_a_restarted_sidecar_takes_its_locks_over_without_a_stop_of_the_br
 
 
 @story()
-async def test_the_sidecar_that_was_there_before_stops_when_another_takes_over(
-    cluster: Cluster,
-) -> None:
+async def test_the_former_sidecar_stops_when_another_takes_over(cluster: Cluster) -> None:
     boundaries = await served(cluster, 6)
     host, agent, _ = _owner(cluster, boundaries)
     before = host.serving.keys()
@@ -272,9 +256,7 @@ async def test_the_sidecar_that_was_there_before_stops_when_another_takes_over(
 
 
 @story()
-async def test_bundles_nobody_wants_from_a_former_sidecar_are_unloaded_and_their_locks_cleared(
-    cluster: Cluster,
-) -> None:
+async def test_unwanted_bundles_of_a_former_sidecar_are_let_go(cluster: Cluster) -> None:
     boundaries = await served(cluster, 6)
     host, agent, bundle = _owner(cluster, boundaries)
     other = next(h for h in cluster.hosts if h is not host)
@@ -287,9 +269,7 @@ async def test_bundles_nobody_wants_from_a_former_sidecar_are_unloaded_and_their
 
 
 @story()
-async def test_a_deleted_registration_gives_everything_back_and_registers_again(
-    cluster: Cluster,
-) -> None:
+async def test_a_deleted_registration_is_made_again(cluster: Cluster) -> None:
     boundaries = await served(cluster, 6)
     host, agent, _ = _owner(cluster, boundaries)
     operator = await cluster.operator()
@@ -316,9 +296,7 @@ async def test_a_lock_deleted_by_hand_is_noticed_when_it_is_given_back(cluster: 
 
 
 @story()
-async def test_a_deleted_owned_list_ends_the_membership_and_all_is_taken_again(
-    cluster: Cluster,
-) -> None:
+async def test_a_deleted_owned_list_ends_the_membership(cluster: Cluster) -> None:
     boundaries = await served(cluster, 6)
     host, _, bundle = _owner(cluster, boundaries)
     other = next(h for h in cluster.hosts if h is not host)
@@ -331,9 +309,7 @@ async def test_a_deleted_owned_list_ends_the_membership_and_all_is_taken_again(
 
 
 @story()
-async def test_a_sidecar_that_thaws_after_another_took_over_changes_nothing_any_more(
-    cluster: Cluster,
-) -> None:
+async def test_a_thawed_sidecar_that_was_replaced_changes_nothing(cluster: Cluster) -> None:
     boundaries = await served(cluster, 1)
     (bundle,) = boundaries.bundles
     host = cluster.server(bundle)
@@ -361,9 +337,7 @@ async def test_a_sidecar_that_thaws_after_another_took_over_changes_nothing_any_
 
 
 @story()
-async def test_a_registration_that_changes_at_each_attempt_is_given_up_for_now(
-    cluster: Cluster,
-) -> None:
+async def test_a_registration_that_always_changes_is_given_up_for_now(cluster: Cluster) -> None:
     host = cluster.add_host()
     agent = cluster.start(host)
     commit = agent.coordination.commit

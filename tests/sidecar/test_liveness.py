@@ -25,7 +25,7 @@ from tests.testbed.faults.cluster import Cluster
         (math.inf, 1e6, ""),
     ],
 )
-def test_work_is_overdue_after_three_times_its_interval(
+def test_work_is_overdue_after_three_intervals(
     interval_s: float, passed_s: float, why: str
 ) -> None:
     now_s = 50.0

@@ -171,9 +171,7 @@ async def test_a_sidecar_makes_less_than_a_request_a_second_at_rest() -> None:
 
 @pytest.mark.parametrize("sidecars", [3, 5])
 @in_virtual_time
-async def test_what_a_leader_asks_at_rest_grows_with_brokers_by_a_report_and_the_orders_a_minute(
-    sidecars: int,
-) -> None:
+async def test_a_leader_at_rest_asks_for_reports_and_orders(sidecars: int) -> None:
     async with counted_cluster(sidecars) as (cluster, service):
         await served(cluster, 4 * sidecars)
         await asyncio.sleep(300.0)

@@ -13,9 +13,7 @@ from tests.testbed.in_process import Fault
 
 
 @story()
-async def test_a_looked_up_bundle_is_placed_locked_loaded_and_answered_everywhere(
-    cluster: Cluster,
-) -> None:
+async def test_a_looked_up_bundle_is_placed_locked_and_loaded(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(4)
     topic = topic_in(boundaries, boundaries.bundles[2])
 
@@ -38,9 +36,7 @@ async def test_a_looked_up_bundle_is_placed_locked_loaded_and_answered_everywher
 
 
 @story()
-async def test_lookups_of_one_bundle_that_come_together_ask_the_leader_once(
-    cluster: Cluster,
-) -> None:
+async def test_lookups_that_come_together_ask_the_leader_once(cluster: Cluster) -> None:
     await cluster.make_namespace(1)
     follower = next(agent for agent in cluster.agents if not agent.leads)
     topics = [parse_topic(f"persistent://acme/orders/t{n}") for n in range(50)]
@@ -53,9 +49,7 @@ async def test_lookups_of_one_bundle_that_come_together_ask_the_leader_once(
 
 
 @story(1)
-async def test_a_waiting_lookup_whose_client_went_away_complains_to_nobody(
-    cluster: Cluster,
-) -> None:
+async def test_a_lookup_whose_client_went_away_complains_to_nobody(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(1)
     cluster.hosts[0].cut = True
     await cluster.until(lambda: not cluster.agents[0].app.member.registered)
@@ -115,9 +109,7 @@ async def test_a_lookup_of_a_bundle_that_never_arrives_times_out(cluster: Cluste
 
 
 @story(2, lookup={"wait_s": 0.0})
-async def test_a_lookup_that_may_not_wait_has_the_bundle_placed_all_the_same(
-    cluster: Cluster,
-) -> None:
+async def test_a_lookup_that_may_not_wait_has_the_bundle_placed(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(1)
     topic = topic_in(boundaries, boundaries.bundles[0])
     with pytest.raises(Unavailable, match="is to own it"):
@@ -137,9 +129,7 @@ async def test_without_a_leader_a_lookup_waits_for_the_next_one(cluster: Cluster
 
 
 @story(3)
-async def test_a_leader_that_does_not_answer_is_asked_again_until_time_is_up(
-    cluster: Cluster,
-) -> None:
+async def test_a_silent_leader_is_asked_again_until_time_is_up(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(2)
     follower = next(agent for agent in cluster.agents if not agent.leads)
     topic, other = (topic_in(boundaries, bundle) for bundle in boundaries.bundles)
@@ -155,9 +145,7 @@ async def test_a_leader_that_does_not_answer_is_asked_again_until_time_is_up(
 
 
 @story(3)
-async def test_a_slow_leader_does_not_hold_a_lookup_for_longer_than_it_may_wait(
-    cluster: Cluster,
-) -> None:
+async def test_a_slow_leader_holds_a_lookup_no_longer_than_it_may(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(1)
     follower = next(agent for agent in cluster.agents if not agent.leads)
     follower.line_slow_s = 60.0
@@ -169,9 +157,7 @@ async def test_a_slow_leader_does_not_hold_a_lookup_for_longer_than_it_may_wait(
 
 
 @story(3, lookup={"mode": "redirect"})
-async def test_in_redirect_mode_the_client_goes_to_the_leader_then_to_the_planned_owner_and_stays(
-    cluster: Cluster,
-) -> None:
+async def test_a_redirect_leads_to_the_leader_then_to_the_owner(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(6)
     follower = next(agent for agent in cluster.agents if not agent.leads)
     seen = set()
@@ -213,9 +199,7 @@ async def test_find_owner_walks_the_chain_itself_even_in_redirect_mode(cluster: 
 
 
 @story(2)
-async def test_the_picture_s_version_grows_only_when_an_answer_can_change(
-    cluster: Cluster,
-) -> None:
+async def test_the_version_grows_only_when_an_answer_can_change(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(2)
     topics = await place_all(cluster, boundaries)
     agent = cluster.agents[0]

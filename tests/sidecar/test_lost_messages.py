@@ -36,7 +36,7 @@ async def test_the_story_has_as_many_writes_as_are_lost_here(cluster: Cluster) -
 
 @pytest.mark.parametrize(("number", "place"), each_loss(WRITES))
 @story(0)
-async def test_no_single_lost_message_changes_the_end(
+async def test_no_lost_message_changes_the_end(
     cluster: Cluster, number: int, place: LossPlace
 ) -> None:
     cluster.losses.place, cluster.losses.lost = place, frozenset({number})

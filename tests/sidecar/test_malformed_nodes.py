@@ -31,9 +31,7 @@ def _refused(cluster: Cluster, path: str) -> bool:
 
 
 @story()
-async def test_a_malformed_registration_leaves_one_broker_out_until_it_is_right_again(
-    cluster: Cluster,
-) -> None:
+async def test_a_malformed_registration_leaves_one_broker_out(cluster: Cluster) -> None:
     stranger = parse_broker("stranger:8080")
     await cluster.write(znodes.registration(stranger), GARBAGE)
     await cluster.until(lambda: _refused(cluster, znodes.registration(stranger)))
@@ -60,9 +58,7 @@ async def test_a_malformed_registration_leaves_one_broker_out_until_it_is_right_
 
 
 @story()
-async def test_malformed_loads_keep_a_broker_from_bundles_and_its_addresses_known(
-    cluster: Cluster,
-) -> None:
+async def test_malformed_loads_keep_a_broker_from_bundles(cluster: Cluster) -> None:
     stranger = parse_broker("stranger:8080")
     of_another = cluster.service.dump()[znodes.registration(cluster.hosts[0].name)].data
     of_stranger = replace(decode_registration("here", of_another), broker=stranger)
@@ -91,9 +87,7 @@ async def test_a_node_with_a_name_that_is_none_is_left_out(cluster: Cluster) -> 
 
 
 @story()
-async def test_a_malformed_owned_list_of_a_stranger_changes_nothing_else(
-    cluster: Cluster,
-) -> None:
+async def test_a_malformed_owned_list_changes_nothing_else(cluster: Cluster) -> None:
     boundaries = await served(cluster, 3)
     path = znodes.owned(parse_broker("stranger:8080"))
     await cluster.write(path, GARBAGE)
@@ -103,9 +97,7 @@ async def test_a_malformed_owned_list_of_a_stranger_changes_nothing_else(
 
 
 @story()
-async def test_garbage_for_orders_recalls_nothing_and_is_put_right_by_the_next_leader(
-    cluster: Cluster,
-) -> None:
+async def test_garbage_for_orders_is_put_right_by_the_next_leader(cluster: Cluster) -> None:
     boundaries = await served(cluster, 6)
     places = {bundle: cluster.server(bundle) for bundle in boundaries.bundles}
     leader = cluster.leader
@@ -129,9 +121,7 @@ async def test_garbage_for_orders_recalls_nothing_and_is_put_right_by_the_next_l
 
 
 @story()
-async def test_a_malformed_election_node_names_no_leader_and_is_cleared_by_its_owner(
-    cluster: Cluster,
-) -> None:
+async def test_a_malformed_election_node_is_cleared_by_its_owner(cluster: Cluster) -> None:
     leader = cluster.leader
     await cluster.write(znodes.LEADER, GARBAGE)
     await cluster.until(lambda: _refused(cluster, znodes.LEADER))
@@ -277,9 +267,7 @@ async def test_refused_orders_are_told_once_a_minute(cluster: Cluster) -> None:
 
 
 @story(1)
-async def test_orders_with_the_epoch_of_the_present_leader_are_obeyed_by_a_late_sidecar(
-    cluster: Cluster,
-) -> None:
+async def test_a_late_sidecar_obeys_orders_of_the_present_leader(cluster: Cluster) -> None:
     """It never saw an epoch before it read its orders."""
     boundaries = await served(cluster, 2)
     host = cluster.add_host()
@@ -292,9 +280,7 @@ async def test_orders_with_the_epoch_of_the_present_leader_are_obeyed_by_a_late_
 
 
 @story()
-async def test_an_epoch_node_made_anew_is_told_and_its_leaders_are_obeyed(
-    cluster: Cluster,
-) -> None:
+async def test_leaders_of_a_new_epoch_node_are_obeyed(cluster: Cluster) -> None:
     agent, bundles = await _serving(cluster)
     for _ in range(2):
         operator = await cluster.operator()

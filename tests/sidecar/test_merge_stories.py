@@ -70,9 +70,7 @@ async def one_or_two(cluster: Cluster, before: Boundaries) -> Boundaries:
 
 
 @story(**BY_HAND)
-async def test_two_bundles_of_two_brokers_become_one_under_a_greater_token(
-    cluster: Cluster,
-) -> None:
+async def test_two_bundles_become_one_under_a_greater_token(cluster: Cluster) -> None:
     boundaries = await on_different_brokers(cluster)
     lower, upper, last = boundaries.bundles
     tokens = [cluster.server(half).serving[half] for half in (lower, upper)]
@@ -109,9 +107,7 @@ async def test_the_next_one_is_meant_when_no_neighbour_is_named(cluster: Cluster
 
 
 @story(**BY_HAND)
-async def test_every_lookup_is_answered_while_bundles_are_merged_and_cut_again(
-    cluster: Cluster,
-) -> None:
+async def test_lookups_are_answered_during_merges_and_splits(cluster: Cluster) -> None:
     boundaries = await on_different_brokers(cluster, 4)
     topics = [topic_in(boundaries, bundle) for bundle in boundaries.bundles]
     split = cluster.leader.app.split_requests.split
@@ -252,9 +248,7 @@ def _deaths() -> list[object]:
 
 @pytest.mark.parametrize(("victim", "after_s"), _deaths())
 @story(**BY_HAND)
-async def test_one_dies_in_the_middle_and_all_is_served_by_one(
-    cluster: Cluster, victim: str, after_s: float
-) -> None:
+async def test_one_dies_in_the_middle(cluster: Cluster, victim: str, after_s: float) -> None:
     boundaries = await on_different_brokers(cluster)
     lower, upper, _ = boundaries.bundles
     merging = asyncio.ensure_future(merge(cluster, lower, upper))
@@ -294,7 +288,7 @@ async def test_the_short_story_has_as_many_writes_as_are_lost_here(cluster: Clus
 
 @pytest.mark.parametrize(("number", "place"), each_loss(WRITES))
 @story(0, **BY_HAND)
-async def test_no_single_lost_message_leaves_a_merge_half_done(
+async def test_no_lost_message_halves_a_merge(
     cluster: Cluster, number: int, place: LossPlace
 ) -> None:
     cluster.losses.place, cluster.losses.lost = place, frozenset({number})
@@ -329,9 +323,7 @@ class Interruption:
 @pytest.mark.parametrize("kills", [False, True], ids=["frozen", "killed"])
 @pytest.mark.parametrize("number", range(1, MOST_COMMITS + 1))
 @story(**BY_HAND)
-async def test_a_writer_is_stopped_in_each_write(
-    cluster: Cluster, number: int, kills: bool
-) -> None:
+async def test_a_writer_stops_in_each_write(cluster: Cluster, number: int, kills: bool) -> None:
     boundaries = await on_different_brokers(cluster, 2)
     interruption = Interruption(number, kills)
     interruption.lie_in_wait(cluster)
@@ -352,9 +344,7 @@ async def test_a_writer_is_stopped_in_each_write(
 
 
 @story(**BY_HAND)
-async def test_boundaries_that_somebody_else_wrote_meanwhile_bring_both_back_to_be_tried_again(
-    cluster: Cluster,
-) -> None:
+async def test_boundaries_written_meanwhile_let_a_merge_try_again(cluster: Cluster) -> None:
     boundaries = await on_different_brokers(cluster, 2)
     written: list[int] = []
     operator = await cluster.operator()

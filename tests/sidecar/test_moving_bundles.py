@@ -53,9 +53,7 @@ async def test_a_hand_over_unloads_drops_takes_and_loads_in_this_order(cluster: 
 
 
 @story()
-async def test_the_orders_of_a_move_are_written_in_one_commit_and_name_the_heir(
-    cluster: Cluster,
-) -> None:
+async def test_the_orders_of_a_move_are_one_commit(cluster: Cluster) -> None:
     boundaries = await served(cluster, 3)
     bundle = boundaries.bundles[0]
     source, target = cluster.server(bundle), _others(cluster, bundle)[0]
@@ -74,9 +72,7 @@ async def test_the_orders_of_a_move_are_written_in_one_commit_and_name_the_heir(
 
 
 @story()
-async def test_a_bundle_with_a_request_in_service_is_not_handed_over_before_it_ends(
-    cluster: Cluster,
-) -> None:
+async def test_a_hand_over_waits_for_a_request_in_service(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(1)
     (topic,) = await place_all(cluster, boundaries)
     (bundle,) = boundaries.bundles
@@ -90,9 +86,7 @@ async def test_a_bundle_with_a_request_in_service_is_not_handed_over_before_it_e
 
 
 @story()
-async def test_a_bundle_moved_back_at_once_ends_where_the_last_order_says(
-    cluster: Cluster,
-) -> None:
+async def test_a_bundle_moved_back_ends_where_the_last_order_says(cluster: Cluster) -> None:
     boundaries = await served(cluster, 1)
     (bundle,) = boundaries.bundles
     source, target = cluster.server(bundle), _others(cluster, bundle)[0]
@@ -105,9 +99,7 @@ async def test_a_bundle_moved_back_at_once_ends_where_the_last_order_says(
 
 
 @story()
-async def test_an_unload_that_fails_is_repeated_and_the_lock_kept_meanwhile(
-    cluster: Cluster,
-) -> None:
+async def test_an_unload_that_fails_is_repeated_under_the_lock(cluster: Cluster) -> None:
     boundaries = await served(cluster, 1)
     (bundle,) = boundaries.bundles
     source, target = cluster.server(bundle), _others(cluster, bundle)[0]
@@ -132,9 +124,7 @@ async def test_a_load_that_fails_is_repeated_under_the_same_token(cluster: Clust
 
 
 @story()
-async def test_a_load_under_way_for_long_starts_nothing_after_the_hand_over(
-    cluster: Cluster,
-) -> None:
+async def test_a_late_load_starts_nothing_after_the_hand_over(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(1)
     for host in cluster.hosts:
         host.broker.inject(Fault.LATE, "load", times=1)
@@ -150,9 +140,7 @@ async def test_a_load_under_way_for_long_starts_nothing_after_the_hand_over(
 
 
 @story()
-async def test_the_bundles_of_a_broker_whose_session_expires_are_placed_elsewhere(
-    cluster: Cluster,
-) -> None:
+async def test_bundles_of_an_expired_session_are_placed_elsewhere(cluster: Cluster) -> None:
     boundaries = await served(cluster, 6)
     lost = cluster.server(boundaries.bundles[0])
     lost.kill_broker()
@@ -163,9 +151,7 @@ async def test_the_bundles_of_a_broker_whose_session_expires_are_placed_elsewher
 
 
 @story()
-async def test_a_bundle_s_commands_go_to_the_broker_one_after_the_other(
-    cluster: Cluster,
-) -> None:
+async def test_the_commands_of_a_bundle_follow_one_another(cluster: Cluster) -> None:
     boundaries = await served(cluster, 1)
     (bundle,) = boundaries.bundles
     source, target = cluster.server(bundle), _others(cluster, bundle)[0]

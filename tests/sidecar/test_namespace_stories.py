@@ -98,9 +98,7 @@ async def test_a_deleted_namespace_is_let_go_and_can_be_made_anew(cluster: Clust
 
 
 @story()
-async def test_a_namespace_is_made_again_only_once_the_locks_of_its_bundles_are_gone(
-    cluster: Cluster,
-) -> None:
+async def test_a_namespace_is_made_again_once_its_locks_are_gone(cluster: Cluster) -> None:
     boundaries = await create(cluster, 4)
     await place_all(cluster, boundaries)
     owner = follower(cluster)
@@ -121,9 +119,7 @@ async def test_a_namespace_is_made_again_only_once_the_locks_of_its_bundles_are_
 
 
 @story()
-async def test_a_lock_taken_while_its_namespace_is_being_made_anew_is_not_overlooked(
-    cluster: Cluster,
-) -> None:
+async def test_a_lock_taken_as_its_namespace_is_made_is_seen(cluster: Cluster) -> None:
     (bundle, *_) = (await create(cluster, 4)).bundles
     agent, operator = cluster.leader, await cluster.operator()
     await namespaces(agent).delete(NS, force=True)
@@ -174,9 +170,7 @@ WRITES = 11
 
 @pytest.mark.parametrize(("number", "place"), each_loss(WRITES))
 @story(2)
-async def test_no_lost_message_leaves_half_a_namespace(
-    cluster: Cluster, number: int, place: LossPlace
-) -> None:
+async def test_no_lost_message_halves_it(cluster: Cluster, number: int, place: LossPlace) -> None:
     losses = cluster.losses
     losses.place, losses.lost = place, frozenset({losses.writes + number})
     boundaries = await create(cluster, 2)
@@ -209,9 +203,7 @@ def only_on(broker: str, **more: str) -> IsolationPolicy:
 
 
 @story()
-async def test_a_new_policy_brings_its_namespace_to_its_brokers_and_leaves_others_alone(
-    cluster: Cluster,
-) -> None:
+async def test_a_policy_brings_its_namespace_to_its_brokers(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(6)
     others = await cluster.make_namespace(3, Namespace("other/ns"))
     every = [*boundaries.bundles, *others.bundles]
@@ -236,9 +228,7 @@ async def test_a_policy_that_nobody_can_meet_interrupts_nothing(cluster: Cluster
     assert len(cluster.warnings("isolation.bundle.unload_failed")) == 4
 
 
-def test_bundles_that_no_broker_may_take_are_tried_ever_less_often(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_bundles_nobody_may_take_are_tried_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     tries = 0
     choose = Decider.choose
 

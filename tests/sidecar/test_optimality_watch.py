@@ -36,9 +36,7 @@ async def assessed(sidecar: LeaderAtWork) -> None:
     )
 
 
-async def test_each_round_shows_the_distance_from_the_best_until_the_term_ends(
-    sidecar: LeaderAtWork,
-) -> None:
+async def test_each_round_shows_the_distance_from_the_best(sidecar: LeaderAtWork) -> None:
     assert all(math.isnan(shown(sidecar, figure)) for figure in FIGURES)
     await assessed(sidecar)
     # Eight equal bundles of a tenth each: three lie together on one of three brokers.

@@ -53,9 +53,7 @@ async def test_an_outage_shorter_than_the_session_moves_nothing(cluster: Cluster
 
 
 @story(4)
-async def test_after_an_outage_longer_than_all_sessions_everybody_owns_what_they_did(
-    cluster: Cluster,
-) -> None:
+async def test_after_a_long_outage_everybody_owns_what_they_did(cluster: Cluster) -> None:
     boundaries, places = await _even_cluster(cluster, 12)
     await _outage(cluster.agents, for_s=SESSION_S * 2, apart_s=1.0)
     await cluster.settled(boundaries.bundles)
@@ -64,9 +62,7 @@ async def test_after_an_outage_longer_than_all_sessions_everybody_owns_what_they
 
 
 @story(2)
-async def test_of_two_brokers_the_one_that_is_back_first_does_not_take_it_all(
-    cluster: Cluster,
-) -> None:
+async def test_of_two_brokers_the_first_back_does_not_take_it_all(cluster: Cluster) -> None:
     boundaries, places = await _even_cluster(cluster, 8)
     await _outage(cluster.agents, for_s=SESSION_S * 2, apart_s=3.0)
     await cluster.settled(boundaries.bundles)
@@ -74,9 +70,7 @@ async def test_of_two_brokers_the_one_that_is_back_first_does_not_take_it_all(
 
 
 @story(4)
-async def test_lookups_during_the_return_are_not_answered_with_who_is_back_first(
-    cluster: Cluster,
-) -> None:
+async def test_lookups_are_not_answered_with_who_is_back_first(cluster: Cluster) -> None:
     boundaries, places = await _even_cluster(cluster, 8)
     first, *others = cluster.agents
     away = [bundle for bundle, host in places.items() if host is not first.host]
@@ -97,9 +91,7 @@ async def test_lookups_during_the_return_are_not_answered_with_who_is_back_first
 
 
 @story(4)
-async def test_when_half_of_the_brokers_are_gone_for_good_the_rest_share_after_the_wait(
-    cluster: Cluster,
-) -> None:
+async def test_half_of_the_brokers_share_all_after_the_wait(cluster: Cluster) -> None:
     boundaries, places = await _even_cluster(cluster, 12)
     loop = asyncio.get_running_loop()
     killed_at_s = loop.time()
@@ -118,9 +110,7 @@ async def test_when_half_of_the_brokers_are_gone_for_good_the_rest_share_after_t
 
 
 @story(4)
-async def test_when_all_but_one_are_gone_for_good_it_gets_everything_after_the_wait(
-    cluster: Cluster,
-) -> None:
+async def test_the_last_broker_gets_everything_after_the_wait(cluster: Cluster) -> None:
     boundaries, _ = await _even_cluster(cluster, 8)
     loop = asyncio.get_running_loop()
     killed_at_s = loop.time()
@@ -147,9 +137,7 @@ async def test_a_single_crash_is_not_waited_for(cluster: Cluster) -> None:
 
 
 @story(3)
-async def test_a_connection_that_breaks_again_and_again_does_not_prolong_the_wait(
-    cluster: Cluster,
-) -> None:
+async def test_a_flapping_connection_does_not_prolong_the_wait(cluster: Cluster) -> None:
     boundaries, _ = await _even_cluster(cluster, 6)
     leader = cluster.leader
     victim = next(a for a in cluster.agents if not a.leads)

@@ -92,9 +92,7 @@ async def test_an_answer_during_a_command_is_not_taken_for_its_outcome(bench: Be
 
 
 @_at_a_bench
-async def test_a_bundle_served_under_an_older_lock_is_loaded_under_the_present_one(
-    bench: Bench,
-) -> None:
+async def test_a_bundle_is_loaded_under_the_present_lock(bench: Bench) -> None:
     await bench.own(token=7)
     bench.owned.session_lost()
     await bench.join(epoch=2)
@@ -367,9 +365,7 @@ async def test_what_a_lost_session_owned_is_over_under_its_token(agent: Agent) -
     assert agent.broker.serving == {}
 
 
-async def test_what_a_former_agent_left_is_ended_under_the_token_that_is_told(
-    agent: Agent,
-) -> None:
+async def test_what_a_former_agent_left_is_ended_under_its_token(agent: Agent) -> None:
     await agent.broker.load(WHOLE, agent_epoch=1, fencing_token=9)
     agent.ownerships.obey(UNWANTED)
     await agent.told()
@@ -385,9 +381,7 @@ async def test_a_bundle_that_came_back_is_served_under_its_new_token(agent: Agen
     await agent.until(lambda: agent.broker.serving == {WHOLE: 6})
 
 
-async def test_what_a_broker_forgot_is_loaded_again_with_the_token_of_its_lock(
-    agent: Agent,
-) -> None:
+async def test_what_a_broker_forgot_is_loaded_under_its_lock(agent: Agent) -> None:
     await agent.own(token=5)
     agent.broker.restart()
     await agent.broker.renew_lease(

@@ -57,9 +57,7 @@ async def test_a_paused_leader_moves_nothing_and_says_why(sidecar: LeaderAtWork)
     assert shown == {"active": 0, "observing": 0, "paused": 1}
 
 
-async def test_a_leader_that_observes_enters_its_moves_and_orders_none(
-    sidecar: LeaderAtWork,
-) -> None:
+async def test_an_observing_leader_enters_moves_and_orders_none(sidecar: LeaderAtWork) -> None:
     await BalancingModeRequests(sidecar.context).put(BalancingMode.OBSERVING, by="", reason="")
     sidecar.lead()
 
@@ -118,9 +116,7 @@ async def test_spoilt_content_pauses_who_never_read_any_other(sidecar: LeaderAtW
 # --- previews ----------------------------------------------------------------------
 
 
-async def test_a_preview_tells_the_moves_of_the_next_round_and_makes_none(
-    idle: LeaderAtWork,
-) -> None:
+async def test_a_preview_shows_the_next_moves_and_makes_none(idle: LeaderAtWork) -> None:
     idle.lead()
     await eventually(lambda: idle.leading.leader_term and idle.leader_term.look().averages)
     before = idle.leader_term.look().memory

@@ -16,9 +16,7 @@ from tests.testbed.faults.host import Host
 
 
 @story()
-async def test_the_bundles_of_a_deleted_namespace_are_given_up_everywhere(
-    cluster: Cluster,
-) -> None:
+async def test_bundles_of_a_deleted_namespace_are_given_up(cluster: Cluster) -> None:
     boundaries = await served(cluster, 4)
     operator = await cluster.operator()
     await operator.delete(znodes.local_policies(NAMESPACE))
@@ -32,9 +30,7 @@ async def test_the_bundles_of_a_deleted_namespace_are_given_up_everywhere(
 
 
 @story()
-async def test_a_namespace_whose_boundaries_are_garbage_keeps_its_owners(
-    cluster: Cluster,
-) -> None:
+async def test_a_namespace_with_malformed_boundaries_keeps_its_owners(cluster: Cluster) -> None:
     await served(cluster, 4)
     before = cluster.lock_sessions()
     await cluster.write(znodes.local_policies(NAMESPACE), b"{")
@@ -90,9 +86,7 @@ async def test_a_lock_that_nobody_lists_is_told_within_a_round(cluster: Cluster)
 
 
 @story(2, checked=False)
-async def test_the_locks_of_many_namespaces_are_listed_at_once_and_beside_the_rounds(
-    cluster: Cluster,
-) -> None:
+async def test_the_locks_of_many_namespaces_are_listed_at_once(cluster: Cluster) -> None:
     operator = await cluster.operator()
     for i in range(40):
         bundle = f"tenant{i % 4}/empty{i}/0x00000000_0xffffffff"
@@ -115,9 +109,7 @@ async def test_a_lock_in_a_namespace_that_was_never_ordered_is_told_too(cluster:
 
 
 @story()
-async def test_a_hand_over_that_is_stuck_is_told_within_a_round_and_goes_on_when_it_can(
-    cluster: Cluster,
-) -> None:
+async def test_a_stuck_hand_over_is_reported_within_a_round(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(1)
     (bundle,) = boundaries.bundles
     await cluster.hold_lock(bundle)
@@ -150,9 +142,7 @@ def test_orders_spoilt_by_hand_are_written_again_within_a_round(how: str) -> Non
 
 
 @story(split={"enabled": False})
-async def test_a_bundle_cut_by_hand_behind_its_owner_s_back_is_replaced_within_a_round(
-    cluster: Cluster,
-) -> None:
+async def test_a_bundle_split_by_hand_is_replaced_within_a_round(cluster: Cluster) -> None:
     await served(cluster, 2)
     finer = Boundaries.even(NAMESPACE, 4)
     await cluster.write(znodes.local_policies(NAMESPACE), encode_boundaries(finer))
@@ -163,9 +153,7 @@ async def test_a_bundle_cut_by_hand_behind_its_owner_s_back_is_replaced_within_a
 
 
 @story(checked=False, split={"enabled": False})
-async def test_parts_whose_cut_was_taken_back_by_hand_are_recalled_within_a_round(
-    cluster: Cluster,
-) -> None:
+async def test_parts_whose_split_was_taken_back_are_recalled(cluster: Cluster) -> None:
     boundaries = await served(cluster, 4)
     coarser = Boundaries.even(NAMESPACE, 2)
     await cluster.write(znodes.local_policies(NAMESPACE), encode_boundaries(coarser))

@@ -219,9 +219,7 @@ async def test_a_stranger_that_never_stops_leaves_no_lock_behind(
 
 
 @story(1)
-async def test_a_sidecar_that_is_refused_from_its_start_on_registers_nothing_for_long(
-    cluster: Cluster,
-) -> None:
+async def test_a_sidecar_refused_from_its_start_registers_nothing(cluster: Cluster) -> None:
     host = cluster.add_host()
     await _raise_epoch(host)
     agent = cluster.start(host)
@@ -266,9 +264,7 @@ async def test_a_broker_whose_incarnation_changes_with_each_answer_is_asked_seld
 
 
 @story(checked=False)
-async def test_transaction_ids_that_go_back_are_told_and_a_restart_of_the_broker_heals(
-    cluster: Cluster,
-) -> None:
+async def test_a_restart_of_the_broker_heals_older_transaction_ids(cluster: Cluster) -> None:
     """As in a ZooKeeper whose data were replaced; fencing tokens go back with them."""
     await served(cluster, 6)
     agent = follower(cluster)

@@ -57,9 +57,7 @@ def replaces(operations: Sequence[Operation], bundle: BundleId) -> bool:
 
 
 @story(2)
-async def test_what_was_ordered_while_a_sidecar_waited_for_its_turn_is_served_on(
-    cluster: Cluster,
-) -> None:
+async def test_what_was_ordered_while_a_sidecar_waited_is_served_on(cluster: Cluster) -> None:
     boundaries = await served(cluster, 2)
     first, second = boundaries.bundles
     host = follower(cluster, serving=False).host
@@ -108,9 +106,7 @@ async def test_a_late_sidecar_clears_many_former_locks_at_once(cluster: Cluster)
 
 
 @story(2)
-async def test_a_former_lock_that_cannot_be_removed_is_counted_and_tried_again(
-    cluster: Cluster,
-) -> None:
+async def test_a_former_lock_that_stays_is_counted_and_tried_again(cluster: Cluster) -> None:
     boundaries, newcomer = await back_after_all_moved(cluster)
     refused = 0
 
@@ -134,9 +130,7 @@ async def test_a_former_lock_that_cannot_be_removed_is_counted_and_tried_again(
 
 
 @story(2)
-async def test_a_former_lock_is_cleared_even_as_others_take_locks_beside_it(
-    cluster: Cluster,
-) -> None:
+async def test_a_former_lock_is_cleared_as_others_take_locks(cluster: Cluster) -> None:
     boundaries = await served(cluster, 2)
     former = follower(cluster, serving=False)
     await own_all(cluster, boundaries.bundles, former.host)
@@ -164,9 +158,7 @@ async def test_a_former_lock_is_cleared_even_as_others_take_locks_beside_it(
 
 
 @story(2)
-async def test_a_sidecar_that_could_not_clear_a_former_lock_registers_again(
-    cluster: Cluster,
-) -> None:
+async def test_who_could_not_clear_a_former_lock_registers_again(cluster: Cluster) -> None:
     boundaries, newcomer = await back_after_all_moved(cluster)
     lost: list[BundleId] = []
 
@@ -206,9 +198,7 @@ async def test_all_former_locks_are_taken_over_together(cluster: Cluster) -> Non
 
 
 @story(2)
-async def test_a_lock_that_another_broker_took_meanwhile_is_not_replaced(
-    cluster: Cluster,
-) -> None:
+async def test_a_lock_another_broker_took_is_not_replaced(cluster: Cluster) -> None:
     boundaries = await served(cluster, 1)
     (bundle,) = boundaries.bundles
     former = follower(cluster, serving=False)
@@ -286,9 +276,7 @@ async def test_a_registration_whose_reply_was_lost_is_taken_back_if_the_broker_c
 
 
 @story(2)
-async def test_a_sidecar_that_waits_for_another_of_its_broker_names_what_that_one_serves(
-    cluster: Cluster,
-) -> None:
+async def test_a_waiting_sidecar_names_what_another_serves(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(2)
     topics = await place_all(cluster, boundaries)
     host = follower(cluster, serving=False).host
@@ -305,9 +293,7 @@ async def test_a_sidecar_that_waits_for_another_of_its_broker_names_what_that_on
 
 @pytest.mark.parametrize("gone", ["the namespace", "the order"])
 @story(2)
-async def test_a_former_lock_that_is_not_to_be_taken_over_any_more_is_deleted(
-    cluster: Cluster, gone: str
-) -> None:
+async def test_a_former_lock_nobody_wants_any_more_is_deleted(cluster: Cluster, gone: str) -> None:
     """It is wanted when the broker registers anew, in the same session, and not a moment later."""
     boundaries = await served(cluster, 2)
     agent = follower(cluster, serving=False)

@@ -139,9 +139,7 @@ async def test_a_bundle_that_people_moved_meanwhile_stays_where_they_want_it(
     assert await ordered_to(sidecar, B2) == set(BUNDLES)
 
 
-async def test_what_is_placed_while_a_round_is_computed_is_remembered(
-    sidecar: LeaderAtWork, computing: Held
-) -> None:
+async def test_what_is_placed_meanwhile_counts(sidecar: LeaderAtWork, computing: Held) -> None:
     sidecar.lead()
     await computing.held.wait()
     await sidecar.leader_term.order_unload({BUNDLES[0]: B1}, B2)
@@ -150,9 +148,7 @@ async def test_what_is_placed_while_a_round_is_computed_is_remembered(
     assert BUNDLES[0] in sidecar.leader_term.look().memory.moved_at_s
 
 
-async def test_a_term_that_ends_meanwhile_orders_nothing(
-    sidecar: LeaderAtWork, computing: Held
-) -> None:
+async def test_a_term_that_has_ended_orders_nothing(sidecar: LeaderAtWork, computing: Held) -> None:
     sidecar.lead()
     await computing.held.wait()
     await asyncio.wait_for(sidecar.stop_leading(), 5)
@@ -201,9 +197,7 @@ async def test_a_leader_whose_rounds_hang_gives_up_its_term_and_blames_no_report
         let_go.set()
 
 
-async def test_reports_are_taken_between_other_work_and_none_twice_or_late(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_reports_are_taken_between_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sidecar of a leader of a thousand brokers answers lookups meanwhile."""
     brokers = [BrokerId(f"b{number}:8080") for number in range(3 * REPORTS_A_TURN)]
     never_s = 3600.0

@@ -54,9 +54,7 @@ async def shadowed(sidecar: LeaderAtWork, rounds: int) -> Shadow:
     return found
 
 
-async def test_a_strategy_beside_would_have_evened_out_what_stays_as_it_is(
-    sidecar: LeaderAtWork,
-) -> None:
+async def test_a_shadow_strategy_would_have_evened_it_out(sidecar: LeaderAtWork) -> None:
     beside(sidecar, ThresholdShedder=THRESHOLD)
     sidecar.lead()
     shadow = await shadowed(sidecar, 10)

@@ -42,9 +42,7 @@ async def split(cluster: Cluster, bundle: BundleId, order: SplitOrder = MIDDLE) 
 
 
 @story(**BY_HAND)
-async def test_a_bundle_is_replaced_by_its_parts_and_everybody_sees_the_same(
-    cluster: Cluster,
-) -> None:
+async def test_a_bundle_is_replaced_by_its_parts_for_everybody(cluster: Cluster) -> None:
     boundaries = await served(cluster, 2)
     whole = boundaries.bundles[0]
     host = cluster.server(whole)
@@ -92,9 +90,7 @@ async def test_no_message_finds_nobody_while_a_bundle_is_cut(cluster: Cluster) -
 
 
 @story(split={"max_topics": 5}, placement={"strategy": "LeastLongTermMessageRate"})
-async def test_a_bundle_that_has_grown_too_large_is_cut_and_its_parts_placed_anew(
-    cluster: Cluster,
-) -> None:
+async def test_a_bundle_that_has_grown_too_large_is_split(cluster: Cluster) -> None:
     boundaries = await served(cluster, 1)
     (whole,) = boundaries.bundles
     first = cluster.server(whole)
@@ -111,9 +107,7 @@ async def test_a_bundle_that_has_grown_too_large_is_cut_and_its_parts_placed_ane
 
 @pytest.mark.parametrize("broker_dies", [True, False])
 @story(**BY_HAND)
-async def test_parts_whose_sidecar_dies_at_once_are_served_and_the_whole_does_not_come_back(
-    cluster: Cluster, broker_dies: bool
-) -> None:
+async def test_parts_outlive_their_sidecar(cluster: Cluster, broker_dies: bool) -> None:
     boundaries = await served(cluster, 2)
     whole = next(b for b in boundaries.bundles if cluster.server(b) is not cluster.leader.host)
     host = cluster.server(whole)
@@ -130,9 +124,7 @@ async def test_parts_whose_sidecar_dies_at_once_are_served_and_the_whole_does_no
 
 
 @story(**BY_HAND)
-async def test_a_split_ordered_by_a_leader_that_died_is_taken_up_by_the_next(
-    cluster: Cluster,
-) -> None:
+async def test_a_split_of_a_leader_that_died_is_taken_up(cluster: Cluster) -> None:
     boundaries = await served(cluster, 3)
     former = cluster.leader
     others = [b for b in boundaries.bundles if cluster.server(b) is not former.host]
@@ -205,9 +197,7 @@ def _never_opened(_term: Term) -> LeaderTerm:
 
 
 @story(1, **BY_HAND)
-async def test_an_elected_sidecar_that_is_not_ready_sends_nobody_to_itself(
-    cluster: Cluster,
-) -> None:
+async def test_an_elected_sidecar_not_ready_sends_nobody_to_itself(cluster: Cluster) -> None:
     await cluster.make_namespace(2)
     leading = cluster.leader.app.leading
     vars(leading)["_open_term"] = _never_opened
@@ -259,9 +249,7 @@ async def test_the_hottest_and_the_largest_are_found_in_the_reports(cluster: Clu
 
 
 @story(**BY_HAND)
-async def test_a_whole_that_a_late_order_brings_back_is_replaced_by_its_parts_again(
-    cluster: Cluster,
-) -> None:
+async def test_a_whole_that_a_late_order_brings_back_is_replaced(cluster: Cluster) -> None:
     boundaries = await served(cluster, 2)
     whole = boundaries.bundles[0]
     host = cluster.server(whole)
@@ -324,9 +312,7 @@ async def _settled(cluster: Cluster, agent: Agent, whole: BundleId) -> None:
 
 
 @story(**BY_HAND)
-async def test_a_bundle_that_is_moved_away_while_it_is_cut_is_served_in_parts(
-    cluster: Cluster,
-) -> None:
+async def test_a_bundle_moved_during_its_split_is_served_in_parts(cluster: Cluster) -> None:
     host, agent, whole = await _cut_on_its_way(cluster, 1.0)
     await cluster.move(whole, next(h for h in cluster.hosts if h is not host))
     await cluster.until(lambda: whole not in host.serving, within_s=0.9)
@@ -334,9 +320,7 @@ async def test_a_bundle_that_is_moved_away_while_it_is_cut_is_served_in_parts(
 
 
 @story(**BY_HAND)
-async def test_a_broker_that_is_lost_while_its_bundle_is_cut_leaves_the_parts_to_others(
-    cluster: Cluster,
-) -> None:
+async def test_the_parts_of_a_lost_broker_go_to_others(cluster: Cluster) -> None:
     host, agent, whole = await _cut_on_its_way(cluster, 9.0)
     host.freeze_broker()
     await _settled(cluster, agent, whole)
@@ -345,9 +329,7 @@ async def test_a_broker_that_is_lost_while_its_bundle_is_cut_leaves_the_parts_to
 
 
 @story(**BY_HAND)
-async def test_a_registration_that_is_deleted_while_a_bundle_is_cut_is_made_again(
-    cluster: Cluster,
-) -> None:
+async def test_a_registration_deleted_during_a_split_is_made_again(cluster: Cluster) -> None:
     host, agent, whole = await _cut_on_its_way(cluster, 1.0)
     operator = await cluster.operator()
     await operator.delete(znodes.registration(host.name))
@@ -356,9 +338,7 @@ async def test_a_registration_that_is_deleted_while_a_bundle_is_cut_is_made_agai
 
 
 @story(**BY_HAND)
-async def test_a_split_whose_reply_is_lost_is_seen_after_orders_that_name_the_parts(
-    cluster: Cluster,
-) -> None:
+async def test_a_split_whose_reply_is_lost_is_seen_after_orders(cluster: Cluster) -> None:
     _, agent, whole = await _cut_on_its_way(cluster, 1.0)
 
     def cut_off(path: str, _was: object, _now: object) -> None:

@@ -25,9 +25,7 @@ HASHES: tuple[HashName, ...] = ("murmur3", "crc32")
 
 
 @story(1)
-async def test_another_hash_stops_the_sidecar_with_a_message_that_names_both(
-    cluster: Cluster,
-) -> None:
+async def test_another_hash_stops_the_sidecar_and_names_both(cluster: Cluster) -> None:
     cluster.config = make_config(cluster={"hash": "murmur3"})
     newcomer = cluster.start(cluster.add_host())
     await cluster.until(lambda: not newcomer.alive)
@@ -38,9 +36,7 @@ async def test_another_hash_stops_the_sidecar_with_a_message_that_names_both(
 
 
 @story(0)
-async def test_an_unreachable_service_is_tried_again_for_as_long_as_it_takes(
-    cluster: Cluster,
-) -> None:
+async def test_an_unreachable_service_is_tried_again_for_ever(cluster: Cluster) -> None:
     agent = cluster.start(cluster.add_host())
     agent.coordination.suspend()
     await asyncio.sleep(300.0)
@@ -144,9 +140,7 @@ async def test_it_is_not_ready_and_does_not_stand_for_election(cluster: Cluster)
 
 
 @story(0)
-async def test_it_gives_the_lead_up_when_a_broker_of_another_host_registers(
-    cluster: Cluster,
-) -> None:
+async def test_it_resigns_when_a_broker_of_another_host_registers(cluster: Cluster) -> None:
     first = start(cluster, "localhost:8080", loopback=True)
     await cluster.until(lambda: first.application and first.app.answering.readiness().ready)
     assert first.leads
@@ -276,9 +270,7 @@ async def test_each_broker_takes_the_bundles_that_it_had(cluster: Cluster) -> No
 
 
 @story()
-async def test_the_record_of_the_cluster_is_made_anew_in_an_empty_service(
-    cluster: Cluster,
-) -> None:
+async def test_the_cluster_record_is_made_anew_in_an_empty_service(cluster: Cluster) -> None:
     operator = await cluster.operator()
     before = await operator.get(znodes.CLUSTER)
     assert before is not None

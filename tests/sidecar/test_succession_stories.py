@@ -12,9 +12,7 @@ from tests.testbed.faults.cluster import Cluster, play
 
 
 @story()
-async def test_a_sidecar_that_thaws_after_its_session_ends_for_the_one_that_replaced_it(
-    cluster: Cluster,
-) -> None:
+async def test_a_sidecar_thawed_after_its_session_was_replaced(cluster: Cluster) -> None:
     boundaries = await served(cluster, 6)
     former = next(a for a in cluster.agents if not a.leads and a.host.serving)
     former.coordination.freeze()
@@ -37,9 +35,7 @@ async def test_a_sidecar_that_thaws_after_its_session_ends_for_the_one_that_repl
 
 
 @story()
-async def test_a_sidecar_that_thaws_when_its_replacement_has_ended_goes_on(
-    cluster: Cluster,
-) -> None:
+async def test_a_thawed_sidecar_whose_replacement_ended_goes_on(cluster: Cluster) -> None:
     former = next(a for a in cluster.agents if not a.leads)
     former.coordination.freeze()
     await asyncio.sleep(SESSION_S + 1.0)
@@ -53,9 +49,7 @@ async def test_a_sidecar_that_thaws_when_its_replacement_has_ended_goes_on(
 
 
 @story()
-async def test_a_sidecar_that_thaws_after_its_replacement_was_killed_waits_for_no_ghost(
-    cluster: Cluster,
-) -> None:
+async def test_a_thawed_sidecar_waits_for_no_killed_replacement(cluster: Cluster) -> None:
     former = next(a for a in cluster.agents if not a.leads)
     former.coordination.freeze()
     await asyncio.sleep(SESSION_S + 1.0)
@@ -68,9 +62,7 @@ async def test_a_sidecar_that_thaws_after_its_replacement_was_killed_waits_for_n
 
 
 @story()
-async def test_a_second_host_with_the_same_broker_id_disturbs_nothing_and_says_who_has_it(
-    cluster: Cluster,
-) -> None:
+async def test_a_second_host_with_the_same_broker_id_says_who_has_it(cluster: Cluster) -> None:
     await served(cluster, 6)
     first = next(a for a in cluster.agents if not a.leads and a.host.serving)
     before = dict(first.host.serving)
@@ -137,9 +129,7 @@ async def test_two_sidecars_that_are_restarted_for_ever_come_to_rest(cluster: Cl
 
 
 @story()
-async def test_a_sidecar_that_crashes_again_and_again_gets_its_broker_back_each_time(
-    cluster: Cluster,
-) -> None:
+async def test_a_sidecar_that_crashes_often_gets_its_broker_back(cluster: Cluster) -> None:
     boundaries = await served(cluster, 6)
     host = next(a for a in cluster.agents if not a.leads and a.host.serving).host
     for _ in range(8):
@@ -151,9 +141,7 @@ async def test_a_sidecar_that_crashes_again_and_again_gets_its_broker_back_each_
 
 
 @story(ownership={"heartbeat_fraction": 0.33})
-async def test_a_command_refused_for_a_newer_agent_ends_the_membership_before_the_next_renewal(
-    cluster: Cluster,
-) -> None:
+async def test_a_command_refused_for_a_newer_agent_ends_membership(cluster: Cluster) -> None:
     boundaries = await served(cluster, 6)
     agent = follower(cluster)
     host, bundle = agent.host, next(iter(agent.host.serving))

@@ -161,9 +161,7 @@ class ControllerAtWork:
         return self.controller
 
 
-def at_work(
-    tell: Callable[[ControllerAtWork], Awaitable[None]],
-) -> Callable[[], None]:
+def at_work(tell: Callable[[ControllerAtWork], Awaitable[None]]) -> Callable[[], None]:
     def test() -> None:
         run(_play(tell))
 
@@ -245,9 +243,7 @@ async def _placed(cluster: ControllerAtWork, *bundles: Any) -> None:
 
 
 @at_work
-async def test_a_bundle_is_followed_from_its_order_until_its_target_serves(
-    cluster: ControllerAtWork,
-) -> None:
+async def test_a_bundle_is_followed_until_its_target_serves(cluster: ControllerAtWork) -> None:
     await _placed(cluster, A)
     (proposal,) = cluster.moves((A, B2))
     found = await cluster.controller.dispatch([proposal])
@@ -284,9 +280,7 @@ async def test_a_source_that_is_not_seen_to_release_has_released(cluster: Contro
 
 
 @at_work
-async def test_proposals_that_wait_for_a_write_go_together_by_their_right(
-    cluster: ControllerAtWork,
-) -> None:
+async def test_waiting_proposals_go_together_by_their_right(cluster: ControllerAtWork) -> None:
     await _placed(cluster, A, B, C)
     cluster.line.held.clear()
     dispatch = cluster.controller.dispatch
@@ -313,9 +307,7 @@ async def test_proposals_that_wait_for_a_write_go_together_by_their_right(
 
 
 @at_work
-async def test_a_proposer_that_is_cancelled_fails_no_other_proposal(
-    cluster: ControllerAtWork,
-) -> None:
+async def test_a_cancelled_proposer_fails_no_other_proposal(cluster: ControllerAtWork) -> None:
     await _placed(cluster, A, B, C)
     cluster.line.held.clear()
     dispatch = cluster.controller.dispatch
@@ -333,9 +325,7 @@ async def test_a_proposer_that_is_cancelled_fails_no_other_proposal(
 
 
 @at_work
-async def test_a_listener_that_fails_keeps_no_other_task_from_its_end(
-    cluster: ControllerAtWork,
-) -> None:
+async def test_a_failing_listener_keeps_no_task_from_its_end(cluster: ControllerAtWork) -> None:
     await _placed(cluster, A, B)
     failed: list[tuple[str, BaseException]] = []
     cluster.context.unexpected.followers.append(lambda *one: failed.append(one))
@@ -362,9 +352,7 @@ async def test_who_proposes_what_stands_hears_so_without_a_write(cluster: Contro
 
 
 @pytest.mark.parametrize("loss", [Loss.REQUEST, Loss.REPLY])
-def test_after_a_lost_reply_the_orders_are_read_before_anything_else_is_written(
-    loss: Loss,
-) -> None:
+def test_after_a_lost_reply_the_orders_are_read_first(loss: Loss) -> None:
     @at_work
     async def tell(cluster: ControllerAtWork) -> None:
         await _placed(cluster, A, B)
@@ -394,9 +382,7 @@ def test_after_a_lost_reply_the_orders_are_read_before_anything_else_is_written(
 
 
 @at_work
-async def test_what_the_service_refuses_in_the_middle_is_confirmed_by_reading(
-    cluster: ControllerAtWork,
-) -> None:
+async def test_what_the_service_refuses_is_confirmed_by_reading(cluster: ControllerAtWork) -> None:
     await _placed(cluster, A, B)
     cluster.line.losses = [None, Loss.TOO_LARGE]
     with pytest.MonkeyPatch.context() as patch:
@@ -411,9 +397,7 @@ async def test_what_the_service_refuses_in_the_middle_is_confirmed_by_reading(
 
 
 @at_work
-async def test_each_that_waited_for_a_write_whose_reply_is_lost_hears_so(
-    cluster: ControllerAtWork,
-) -> None:
+async def test_all_hear_that_the_reply_to_their_write_is_lost(cluster: ControllerAtWork) -> None:
     await _placed(cluster, A, B)
     cluster.line.held.clear()
     cluster.line.losses = [None, Loss.REPLY]
@@ -431,9 +415,7 @@ async def test_each_that_waited_for_a_write_whose_reply_is_lost_hears_so(
 
 
 @at_work
-async def test_what_does_not_fit_is_refused_to_the_one_that_asked_for_it(
-    cluster: ControllerAtWork,
-) -> None:
+async def test_what_does_not_fit_is_refused_to_who_asked(cluster: ControllerAtWork) -> None:
     await _placed(cluster, A, B)
     dispatch = cluster.controller.dispatch
     await dispatch(cluster.moves(*((one, B3) for one in BUNDLES[2:]), asked_by=AskedBy.UNOWNED))
@@ -457,9 +439,7 @@ async def test_what_does_not_fit_is_refused_to_the_one_that_asked_for_it(
 
 
 @at_work
-async def test_an_order_that_is_lost_is_written_again_and_counted(
-    cluster: ControllerAtWork,
-) -> None:
+async def test_an_order_that_is_lost_is_written_again(cluster: ControllerAtWork) -> None:
     await _placed(cluster, A)
     await cluster.controller.dispatch(cluster.moves((A, B2)))
     await cluster.order_by_hand(Orders(cluster.term.epoch), B2)
@@ -502,9 +482,7 @@ async def test_a_split_that_is_not_made_in_time_is_taken_back(cluster: Controlle
 
 
 @at_work
-async def test_a_merge_that_is_not_made_in_time_is_taken_back_of_both_halves(
-    cluster: ControllerAtWork,
-) -> None:
+async def test_a_merge_not_made_in_time_is_taken_back(cluster: ControllerAtWork) -> None:
     await _placed(cluster, A, B)
     await cluster.controller.dispatch(cluster.moves((A, B1), **MERGE))
     assert set((await cluster.orders(B1)).splits) == {A, B}
@@ -515,9 +493,7 @@ async def test_a_merge_that_is_not_made_in_time_is_taken_back_of_both_halves(
 
 
 @at_work
-async def test_a_bundle_that_moves_while_it_is_to_be_split_takes_its_split_along(
-    cluster: ControllerAtWork,
-) -> None:
+async def test_a_moved_bundle_takes_its_split_along(cluster: ControllerAtWork) -> None:
     await _placed(cluster, A)
     await cluster.controller.dispatch(cluster.moves((A, B1), **SPLIT))
     await cluster.controller.dispatch(cluster.moves((A, B2), asked_by=AskedBy.PEOPLE))
@@ -528,9 +504,7 @@ async def test_a_bundle_that_moves_while_it_is_to_be_split_takes_its_split_along
 
 
 @at_work
-async def test_a_split_is_done_when_its_bundle_gave_way_to_its_parts(
-    cluster: ControllerAtWork,
-) -> None:
+async def test_a_split_ends_when_its_bundle_gave_way_to_parts(cluster: ControllerAtWork) -> None:
     await _placed(cluster, A)
     await cluster.controller.dispatch(cluster.moves((A, B1), **SPLIT))
     then: list[str] = []
@@ -562,9 +536,7 @@ async def test_a_move_whose_order_is_taken_back_is_superseded(cluster: Controlle
 
 
 @at_work
-async def test_all_tasks_end_with_the_term_and_the_next_leader_follows_their_orders(
-    cluster: ControllerAtWork,
-) -> None:
+async def test_the_next_leader_follows_orders_of_the_former(cluster: ControllerAtWork) -> None:
     await _placed(cluster, A, B, C)
     await cluster.controller.dispatch(cluster.moves((A, B2)))
     await cluster.controller.dispatch(cluster.moves((B, B1), **{**SPLIT, "splits": {B: CUT}}))
@@ -613,9 +585,7 @@ async def test_a_merge_that_a_former_leader_ordered_is_one_task(cluster: Control
 
 
 @at_work
-async def test_a_split_order_for_a_bundle_that_is_ordered_to_nobody_is_taken_out(
-    cluster: ControllerAtWork,
-) -> None:
+async def test_a_split_of_a_bundle_without_order_is_taken_out(cluster: ControllerAtWork) -> None:
     cut = {B: SplitOrder("range_equally_divide")}
     await cluster.order_by_hand(Orders(0, frozenset({A}), splits=cut), B1)
     await cluster.next_term().open()
@@ -625,9 +595,7 @@ async def test_a_split_order_for_a_bundle_that_is_ordered_to_nobody_is_taken_out
 
 
 @at_work
-async def test_half_a_merge_that_a_former_leader_ordered_is_taken_back_in_time(
-    cluster: ControllerAtWork,
-) -> None:
+async def test_half_a_merge_of_a_former_leader_is_taken_back(cluster: ControllerAtWork) -> None:
     half = {A: Merge(A, B).orders()[A]}
     await cluster.order_by_hand(Orders(0, frozenset({A}), splits=half), B1)
     await cluster.own(B1, [A])

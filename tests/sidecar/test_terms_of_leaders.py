@@ -37,9 +37,7 @@ async def test_exactly_one_leads_and_everybody_knows_who(cluster: Cluster) -> No
 
 
 @story()
-async def test_a_dead_leader_is_succeeded_with_a_higher_epoch_and_its_orders_stand(
-    cluster: Cluster,
-) -> None:
+async def test_a_dead_leader_s_orders_stand_under_a_higher_epoch(cluster: Cluster) -> None:
     boundaries = await served(cluster, 6)
     leader = cluster.leader
     places = {bundle: cluster.server(bundle) for bundle in boundaries.bundles}
@@ -69,9 +67,7 @@ async def test_the_late_writes_of_a_deposed_leader_are_refused(cluster: Cluster)
 
 
 @story()
-async def test_orders_of_an_older_leader_than_obeyed_are_refused_by_the_agent_too(
-    cluster: Cluster,
-) -> None:
+async def test_an_agent_refuses_orders_of_an_older_leader(cluster: Cluster) -> None:
     boundaries = await served(cluster, 3)
     former = cluster.leader
     await former.kill()
@@ -92,9 +88,7 @@ async def test_orders_of_an_older_leader_than_obeyed_are_refused_by_the_agent_to
 
 
 @story()
-async def test_a_suspended_leader_writes_nothing_and_resumes_the_same_term(
-    cluster: Cluster,
-) -> None:
+async def test_a_suspended_leader_writes_nothing_and_resumes_its_term(cluster: Cluster) -> None:
     boundaries = await served(cluster, 3)
     leader = cluster.leader
     leader_term = leader.app.leading.leader_term
@@ -120,9 +114,7 @@ async def test_who_does_not_lead_places_nothing(cluster: Cluster) -> None:
 
 
 @story(1)
-async def test_a_question_open_at_the_end_of_a_term_is_told_that_it_is_over(
-    cluster: Cluster,
-) -> None:
+async def test_an_open_question_hears_that_the_term_is_over(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(1)
     (agent,) = cluster.agents
     agent.coordination.delay_commits_s = 5.0
@@ -173,9 +165,7 @@ async def test_a_restarted_leader_need_not_wait_for_its_former_session(cluster: 
 
 
 @story()
-async def test_a_leader_that_another_election_overtook_unheard_gives_up_its_node(
-    cluster: Cluster,
-) -> None:
+async def test_a_leader_overtaken_unheard_gives_up_its_node(cluster: Cluster) -> None:
     leader = cluster.leader
     await cluster.write(znodes.EPOCH, b"somebody else")  # The version moves on.
     await cluster.until(lambda: len(cluster.service.epochs) == 2, within_s=10.0)

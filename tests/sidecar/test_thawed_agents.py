@@ -83,9 +83,7 @@ def test_either_comparison_of_the_broker_keeps_a_thawed_agent_from_serving(
     play(replace_and_thaw, seed=seed, config=make_config())
 
 
-def test_a_build_that_does_not_compare_agents_in_any_way_is_caught(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_build_that_compares_no_agents_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     for layer in LAYERS:
         layer(monkeypatch)
     with pytest.raises(Violation) as caught:

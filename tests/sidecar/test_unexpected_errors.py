@@ -179,7 +179,7 @@ async def test_where_every_round_fails_no_broker_is_left_out(
 
 
 @story()
-async def test_a_term_that_cannot_begin_is_given_up_as_well(
+async def test_a_term_that_fails_is_given_up(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read, victim = OrderBook.read, cluster.agents[1]

@@ -31,9 +31,7 @@ def others(cluster: Cluster, *but: Host) -> list[Host]:
 
 
 @story()
-async def test_an_unloaded_bundle_is_served_elsewhere_when_the_answer_comes(
-    cluster: Cluster,
-) -> None:
+async def test_an_unloaded_bundle_is_served_elsewhere_at_the_answer(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(6)
     topics = await place_all(cluster, boundaries)
     bundle = boundaries.bundles[0]
@@ -58,9 +56,7 @@ async def test_an_unloaded_bundle_is_served_elsewhere_when_the_answer_comes(
 
 
 @story()
-async def test_a_bundle_goes_to_the_named_destination_and_stays_if_it_is_there(
-    cluster: Cluster,
-) -> None:
+async def test_a_bundle_goes_to_the_named_destination_or_stays(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(6)
     topics = await place_all(cluster, boundaries)
     bundle = boundaries.bundles[0]
@@ -77,9 +73,7 @@ async def test_a_bundle_goes_to_the_named_destination_and_stays_if_it_is_there(
 
 
 @story()
-async def test_all_bundles_of_a_namespace_change_their_broker_a_few_at_a_time(
-    cluster: Cluster,
-) -> None:
+async def test_bundles_of_a_namespace_move_a_few_at_a_time(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(24)
     topics = await place_all(cluster, boundaries)
     before = {bundle: cluster.server(bundle) for bundle in boundaries.bundles}
@@ -117,9 +111,7 @@ async def test_what_nobody_owns_is_unloaded_already(cluster: Cluster) -> None:
 # Two brokers that are slow one after the other take longer than lookups usually wait.
 @pytest.mark.parametrize("slow_target", [False, True])
 @story(lookup={"wait_s": 20.0})
-async def test_a_bundle_on_its_way_to_its_first_owner_is_unloaded_too(
-    cluster: Cluster, slow_target: bool
-) -> None:
+async def test_a_bundle_without_owner_yet_is_unloaded(cluster: Cluster, slow_target: bool) -> None:
     boundaries = await cluster.make_namespace(6)
     slow = [agent for agent in cluster.living if not agent.leads]
     for agent in slow:
@@ -189,9 +181,7 @@ async def test_unknown_names_and_other_sidecars_are_told_apart(cluster: Cluster)
 
 
 @story()
-async def test_a_destination_that_dies_meanwhile_is_told_and_another_serves(
-    cluster: Cluster,
-) -> None:
+async def test_another_serves_for_a_destination_that_dies(cluster: Cluster) -> None:
     boundaries = await served(cluster, 6)
     target = next(a for a in cluster.living if not a.leads)
     bundle = next(b for b in boundaries.bundles if cluster.server(b) is not target.host)
@@ -206,9 +196,7 @@ async def test_a_destination_that_dies_meanwhile_is_told_and_another_serves(
 
 @pytest.mark.parametrize("after_s", [0.0, 0.004, 0.008, 0.012, 0.016, 0.02, 0.024, 0.028])
 @story(seed=3)
-async def test_a_bundle_that_is_cut_while_it_is_unloaded_does_not_come_back(
-    cluster: Cluster, after_s: float
-) -> None:
+async def test_a_bundle_split_meanwhile_stays_away(cluster: Cluster, after_s: float) -> None:
     boundaries = await served(cluster)
     whole, app = boundaries.bundles[0], cluster.leader.app
     order = SplitOrder("range_equally_divide")

@@ -133,9 +133,7 @@ def test_a_broker_takes_its_bundle_as_soon_as_it_is_free_whatever_it_left_unread
     _told(tell)
 
 
-def test_a_new_leader_has_read_all_lists_before_it_decides(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_leader_has_read_all_lists_before_it_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     async def tell(cluster: Cluster, service: CountingService, boundaries: Boundaries) -> None:
         terms = len(service.epochs)
         for bundle in boundaries.bundles:
@@ -301,9 +299,7 @@ def test_lookups_that_come_before_the_bundles_are_known_read_them_once() -> None
 
 
 @pytest.mark.parametrize("leader_known", [True, False])
-def test_lookups_that_get_no_word_of_the_leader_read_the_locks_and_not_all_lists(
-    leader_known: bool,
-) -> None:
+def test_lookups_without_a_leader_read_the_locks(leader_known: bool) -> None:
     async def tell(cluster: Cluster, service: CountingService, boundaries: Boundaries) -> None:
         cold = await cluster.make_namespace(8, Namespace("acme/cold"))
         asked = _bystander(cluster)
@@ -334,9 +330,7 @@ def test_lookups_that_get_no_word_of_the_leader_read_the_locks_and_not_all_lists
 
 
 @story(1)
-async def test_a_list_that_changes_unread_changes_answers_until_it_is_read_or_gone(
-    cluster: Cluster,
-) -> None:
+async def test_a_list_that_changes_unread_changes_answers(cluster: Cluster) -> None:
     operator, first, second = await cluster.operator(), parse_broker("a:1"), parse_broker("b:1")
     changed: list[bool] = []
     lists = ClusterOwners(

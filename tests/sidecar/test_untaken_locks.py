@@ -59,9 +59,7 @@ async def test_what_a_broker_does_not_take_goes_to_another(
 
 
 @story(2)
-async def test_a_broker_alone_is_not_passed_over(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_sole_broker_is_kept(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     boundaries = await cluster.make_namespace(1)
     (bundle,) = boundaries.bundles
     first, second = cluster.living
@@ -150,9 +148,7 @@ async def test_each_rest_is_longer_until_the_broker_takes_a_lock(
 
 
 @story(1)
-async def test_a_lock_that_is_taken_after_the_broker_was_given_up_is_dropped_again(
-    cluster: Cluster,
-) -> None:
+async def test_a_lock_taken_too_late_is_dropped_again(cluster: Cluster) -> None:
     (bundle,) = (boundaries := await cluster.make_namespace(1)).bundles
     agent = cluster.agents[0]
 

@@ -96,9 +96,7 @@ def test_a_new_leader_would_move_what_the_former_one_would_have(strategy: str) -
 
 
 @story(4, seed=2, **THRESHOLD)
-async def test_a_new_leader_has_the_averages_streaks_and_rests_of_the_former_one(
-    cluster: Cluster,
-) -> None:
+async def test_a_new_leader_has_the_memory_of_the_former_one(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(16)
     topics = await place_all(cluster, boundaries)
     publishing = asyncio.ensure_future(publish_for_ever(cluster, topics))
@@ -171,9 +169,7 @@ async def test_a_bundle_unloaded_by_hand_rests_under_the_next_leader_too(cluster
 
 
 @story(3, **THRESHOLD)
-async def test_a_state_that_somebody_deleted_holds_up_no_orders_and_is_stored_again(
-    cluster: Cluster,
-) -> None:
+async def test_a_deleted_state_holds_up_no_orders(cluster: Cluster) -> None:
     boundaries = await served(cluster, 6)
     await cluster.until(lambda: znodes.STATE in cluster.service.dump())
     bundle, operator = boundaries.bundles[0], await cluster.operator()
@@ -203,9 +199,7 @@ async def test_brokers_lost_under_the_former_leader_count_under_the_next(cluster
 
 
 @story(3, leader={"settle_s": 6.0}, **THRESHOLD)
-async def test_the_first_rounds_of_a_term_wait_until_the_membership_has_settled(
-    cluster: Cluster,
-) -> None:
+async def test_first_rounds_wait_until_the_membership_has_settled(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(12)
     topics = await place_all(cluster, boundaries)
     await asyncio.sleep(8.0)

@@ -47,9 +47,7 @@ def observing(cluster: RealPulsar, state_dir: Path, *more: str) -> Iterator[list
 
 
 @contextmanager
-def _telling(
-    argv: list[str],
-) -> Iterator[tuple[subprocess.Popen[str], list[dict[str, Any]]]]:
+def _telling(argv: list[str]) -> Iterator[tuple[subprocess.Popen[str], list[dict[str, Any]]]]:
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
     told: list[dict[str, Any]] = []
 

@@ -48,9 +48,7 @@ def report(**usages: ResourceUsage | None) -> LoadReport:
     )
 
 
-def test_names_are_pulsars_or_ours_and_end_in_their_unit(
-    registry: CollectorRegistry, metrics: Metrics
-) -> None:
+def test_names_end_in_their_unit(registry: CollectorRegistry, metrics: Metrics) -> None:
     del metrics
     for name, family in exposed(registry).items():
         assert re.fullmatch(r"(pulsar|loadmanager)_[a-zA-Z_]+", name)
@@ -85,9 +83,7 @@ def test_label_names_are_the_known_ones(registry: CollectorRegistry, metrics: Me
             assert set(sample.labels) - {"le"} <= LABELS, name
 
 
-def test_known_label_values_are_shown_before_anything_happened(
-    registry: CollectorRegistry, metrics: Metrics
-) -> None:
+def test_label_values_are_known_at_first(registry: CollectorRegistry, metrics: Metrics) -> None:
     del metrics
     changes = exposed(registry)["loadmanager_ownership_changes"].samples
     assert {(s.labels["change"], s.value) for s in changes} == {
@@ -117,9 +113,7 @@ def exercise(metrics: Metrics) -> None:
     metrics.lookup.answered(0.001)
 
 
-def test_usage_is_shown_in_percent_under_pulsars_names(
-    registry: CollectorRegistry, metrics: Metrics
-) -> None:
+def test_usage_is_shown_in_percent(registry: CollectorRegistry, metrics: Metrics) -> None:
     metrics.show_usage(report(cpu=ResourceUsage(50, 200), memory=ResourceUsage(300, 200)))
     labels = {"cluster": "c1", "broker": B1, "metric": "loadBalancing"}
     assert registry.get_sample_value("pulsar_lb_cpu_usage", labels) == 25.0
@@ -127,9 +121,7 @@ def test_usage_is_shown_in_percent_under_pulsars_names(
     assert registry.get_sample_value("pulsar_lb_directMemory_usage", labels) is None
 
 
-def test_a_resource_that_became_unknown_shows_no_old_value(
-    registry: CollectorRegistry, metrics: Metrics
-) -> None:
+def test_an_unknown_resource_shows_no_value(registry: CollectorRegistry, metrics: Metrics) -> None:
     labels = {"cluster": "c1", "broker": B1, "metric": "loadBalancing"}
     metrics.show_usage(report(cpu=ResourceUsage(50, 200)))
     metrics.show_usage(report(cpu=ResourceUsage(50, 0)))
@@ -140,17 +132,13 @@ def test_a_resource_that_became_unknown_shows_no_old_value(
     assert registry.get_sample_value("loadmanager_unknown_resource", unknown) == 0
 
 
-def test_a_departed_broker_leaves_no_series_behind(
-    registry: CollectorRegistry, metrics: Metrics
-) -> None:
+def test_a_departed_broker_leaves_no_series(registry: CollectorRegistry, metrics: Metrics) -> None:
     exercise(metrics)
     metrics.brokers_departed([B1, BrokerId("never:1")])
     assert str(B1) not in generate_latest(registry).decode()
 
 
-def test_phases_count_bundles_and_leave_out_the_free(
-    registry: CollectorRegistry, metrics: Metrics
-) -> None:
+def test_phases_leave_out_free_bundles(registry: CollectorRegistry, metrics: Metrics) -> None:
     way = [Phase.FREE, Phase.ACQUIRING, Phase.OWNED, Phase.RELEASING]
     for before, after in pairwise(way):
         metrics.phase_changed(before, after)
@@ -160,9 +148,7 @@ def test_phases_count_bundles_and_leave_out_the_free(
     assert {s.labels["phase"]: s.value for s in samples if s.value} == {"owned": 1}
 
 
-def test_the_session_is_in_one_state_and_changes_are_counted(
-    registry: CollectorRegistry, metrics: Metrics
-) -> None:
+def test_session_states_are_counted(registry: CollectorRegistry, metrics: Metrics) -> None:
     for state in ("connected", "suspended", "connected", "lost"):
         metrics.session_changed(state)
     samples = exposed(registry)["loadmanager_session_state"].samples
@@ -175,9 +161,7 @@ def test_the_session_is_in_one_state_and_changes_are_counted(
     assert registry.get_sample_value("loadmanager_session_changes_total", connected) == 2
 
 
-def test_lookups_are_counted_by_result_and_by_pulsars_names(
-    registry: CollectorRegistry, metrics: Metrics
-) -> None:
+def test_lookups_are_counted_by_result(registry: CollectorRegistry, metrics: Metrics) -> None:
     metrics.lookup.answered(0.0001)
     metrics.lookup.answered(0.002)
     metrics.lookup.redirected(0.02)
@@ -196,9 +180,7 @@ def test_lookups_are_counted_by_result_and_by_pulsars_names(
     assert got("pulsar_broker_lookup_sum") == pytest.approx(60022.1)
 
 
-def test_unloads_and_splits_add_up_under_pulsars_names(
-    registry: CollectorRegistry, metrics: Metrics
-) -> None:
+def test_unloads_and_splits_add_up(registry: CollectorRegistry, metrics: Metrics) -> None:
     metrics.bundles_unloaded(bundles=3, brokers=1)
     metrics.bundles_unloaded(bundles=2, brokers=2)
     metrics.bundles_split(1)

@@ -70,9 +70,7 @@ def frozen(server: EmbeddedZooKeeper) -> Iterator[None]:
         os.kill(server.pid, signal.SIGCONT)
 
 
-async def test_a_frozen_server_shows_in_time_and_is_taken_up_again(
-    own_server: EmbeddedZooKeeper,
-) -> None:
+async def test_a_frozen_server_shows_in_time(own_server: EmbeddedZooKeeper) -> None:
     session = await connected(session_with(own_server.address, timeout_s=8.0))
     before = session.session
     with frozen(own_server):
@@ -86,9 +84,7 @@ async def test_a_frozen_server_shows_in_time_and_is_taken_up_again(
     await session.close()
 
 
-async def test_closing_a_session_of_a_frozen_server_takes_a_bounded_time(
-    own_server: EmbeddedZooKeeper,
-) -> None:
+async def test_closing_a_session_takes_a_bounded_time(own_server: EmbeddedZooKeeper) -> None:
     options = ZooKeeperOptions(hosts=own_server.address, session_timeout_s=30, close_timeout_s=0.5)
     session = await connected(ZooKeeperCoordination(options))
     with frozen(own_server):
@@ -96,17 +92,13 @@ async def test_closing_a_session_of_a_frozen_server_takes_a_bounded_time(
             await session.close()
 
 
-async def test_a_timeout_that_is_granted_longer_than_asked_for_is_not_used(
-    own_server: EmbeddedZooKeeper,
-) -> None:
+async def test_a_longer_granted_timeout_is_not_used(own_server: EmbeddedZooKeeper) -> None:
     session = await connected(session_with(own_server.address, timeout_s=0.6))
     assert session.session.timeout_s == 0.6
     await session.close()
 
 
-async def test_a_server_that_swallows_everything_does_not_cost_the_session(
-    zookeeper_address: str,
-) -> None:
+async def test_a_silent_server_does_not_cost_the_session(zookeeper_address: str) -> None:
     """Kazoo would wait for its answer until the whole session timeout is over."""
     with socket.create_server(("127.0.0.1", 0)) as hole:
         hosts = f"127.0.0.1:{hole.getsockname()[1]},{zookeeper_address}"

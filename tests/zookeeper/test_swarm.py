@@ -15,9 +15,7 @@ COUNTED_S: Final = 10.0
 MOST_REQUESTS_PER_S: Final = 2.0
 
 
-async def test_thirty_sidecars_serve_all_bundles_and_ask_little(
-    zookeeper_address: str, tmp_path: Path
-) -> None:
+async def test_thirty_sidecars_ask_little(zookeeper_address: str, tmp_path: Path) -> None:
     async with swarm(zookeeper_address, tmp_path) as many:
         await asyncio.gather(*(many.add(SIDECARS // 2) for _ in range(2)))
         await many.ready()
