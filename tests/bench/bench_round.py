@@ -15,13 +15,7 @@ import leader_round
 import pytest
 from figures import emit
 from leader_round import CHANGED_EVERY, JOINT, STRATEGIES, LeaderRounds
-from synthetic_cluster import (
-    BUNDLES_PER_BROKER,
-    SHAPES,
-    Shape,
-    SyntheticBroker,
-    synthetic_brokers,
-)
+from synthetic_cluster import BUNDLES_PER_BROKER, SHAPES, Shape, SyntheticBroker, synthetic_brokers
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.memory import Memory

@@ -36,9 +36,7 @@ def demo() -> Iterator[str]:
         with (
             told.open("wb") as stderr,
             subprocess.Popen(
-                [*command, "--data-dir", f"{folder}/data"],
-                stdout=subprocess.DEVNULL,
-                stderr=stderr,
+                [*command, "--data-dir", f"{folder}/data"], stdout=subprocess.DEVNULL, stderr=stderr
             ) as running,
         ):
             try:

@@ -134,19 +134,11 @@ def test_the_fault_is_told_with_topic_broker_and_grant() -> None:
     [
         ([spell(1, 2), spell(3, 4, by="b2", token=5), spell(5, 6, token=9)], [], []),
         ([spell(3, 4, by="b2", token=5), spell(1, 2, token=7)], [], [(7, 5)]),
-        (
-            [spell(1, 2, token=7), spell(3, 4, token=8), spell(5, 6, by="b2", token=7)],
-            [],
-            [(8, 7)],
-        ),
+        ([spell(1, 2, token=7), spell(3, 4, token=8), spell(5, 6, by="b2", token=7)], [], [(8, 7)]),
         ([spell(1, 2, token=7), spell(3, 4, token=7)], [], []),
         ([spell(1, 2, token=7), spell(3, 4, by="b2", token=7)], [], [(7, 7)]),
         ([spell(1, 2, token=7), spell(3, 4, token=5, bundle=quarters(1, 2))], [], [(7, 5)]),
-        (
-            [spell(1, 2, token=7, bundle=quarters(0, 2)), spell(3, 4, bundle=quarters(2, 4))],
-            [],
-            [],
-        ),
+        ([spell(1, 2, token=7, bundle=quarters(0, 2)), spell(3, 4, bundle=quarters(2, 4))], [], []),
         ([], [publish(5, token=7), publish(6, by="b2", token=5)], [(7, 5)]),
         (
             [spell(1, 2, token=7), spell(2, 3, token=6), spell(0, 1, bundle=quarters(1, 2))],

@@ -10,13 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from loadmanager.demo.children import (
-    ChildFailed,
-    Children,
-    DemoFailed,
-    free_ports,
-    no_listener,
-)
+from loadmanager.demo.children import ChildFailed, Children, DemoFailed, free_ports, no_listener
 
 SLEEPER = "import signal; print('ready', flush=True); signal.pause()"
 STUBBORN = (

@@ -229,11 +229,7 @@ def test_the_sidecar_has_a_sound_configuration(patch_config: Config, sidecar: Re
         patch_config.host.scope,
         patch_config.host.cores,
         patch_config.host.memory_limit_mib,
-    ) == (
-        "process",
-        4.0,
-        8192.0,
-    )
+    ) == ("process", 4.0, 8192.0)
     ports = {one["name"]: one["containerPort"] for one in sidecar["ports"]}
     assert ports == {
         "sidecar": patch_config.sidecar.listen_port,

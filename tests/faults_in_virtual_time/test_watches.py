@@ -199,10 +199,7 @@ async def _a_process_that_ends_by_an_error(cluster: Cluster, monitor: Monitor) -
         (_an_epoch_that_goes_back, (Invariant.TOKENS_GROW, znodes.EPOCH)),
         (_a_lock_taken_on_other_orders, (Invariant.ORDERS_OF_THE_TERM, znodes.lock(WHOLE))),
         (_an_answer_that_names_the_holder, None),
-        (
-            _an_answer_that_names_who_gave_the_lock_back,
-            (Invariant.LOOKUPS_NAME_OWNERS, WHOLE),
-        ),
+        (_an_answer_that_names_who_gave_the_lock_back, (Invariant.LOOKUPS_NAME_OWNERS, WHOLE)),
         (_the_same_by_one_that_was_cut_off, None),
         (
             _an_answer_that_names_a_broker_that_is_not_registered,

@@ -132,10 +132,7 @@ def network_hosts(
     with ExitStack() as holders:
         hosts = {
             name: NetworkHost(
-                name,
-                f"{NETWORK}.{number}",
-                holders.enter_context(_holder(folder / name)),
-                folder,
+                name, f"{NETWORK}.{number}", holders.enter_context(_holder(folder / name)), folder
             )
             for number, name in enumerate(names, 1)
         }

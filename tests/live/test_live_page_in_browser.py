@@ -123,8 +123,7 @@ def page_at(browser: Browser, url: str, **options: Any) -> Iterator[Page]:
         lambda request: None if request.url.startswith(url) else wrong.append(request.url),
     )
     page.on(
-        "console",
-        lambda said: wrong.append(said.text) if "Content Security" in said.text else None,
+        "console", lambda said: wrong.append(said.text) if "Content Security" in said.text else None
     )
     try:
         page.goto(url)

@@ -170,11 +170,7 @@ async def test_a_namespace_with_topics_is_deleted_only_by_force(
     assert await stored(sidecar, znodes.policies(NS)) is not None
     await sidecar.write(znodes.owned(B1), b'{"bundles":{}}')
     await namespaces.delete(NS, force=True)
-    for path in (
-        znodes.policies(NS),
-        znodes.local_policies(NS),
-        znodes.partitioned_topics(NS),
-    ):
+    for path in (znodes.policies(NS), znodes.local_policies(NS), znodes.partitioned_topics(NS)):
         assert await sidecar.hand.get(path) is None
     with pytest.raises(NamespaceUnknown):
         await namespaces.delete(NS, force=True)
@@ -274,9 +270,7 @@ async def test_what_a_policy_newly_forbids_is_moved_and_nothing_else(
         report(B1, 0.1, {FOUR.bundles[0]: 1.0}),
         report(B2, 0.1, {FOUR.bundles[1]: 1.0}),
         report(
-            b3,
-            0.1,
-            dict.fromkeys([*FOUR.bundles[2:], *Boundaries.even(other, 1).bundles], 1.0),
+            b3, 0.1, dict.fromkeys([*FOUR.bundles[2:], *Boundaries.even(other, 1).bundles], 1.0)
         ),
     )
     await sidecar.led()

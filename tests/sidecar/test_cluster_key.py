@@ -117,11 +117,7 @@ async def test_what_is_no_key_is_told_and_left_until_it_is_replaced(content: byt
 @in_virtual_time
 async def test_an_outage_leaves_the_key_that_was_known() -> None:
     service = MemoryService()
-    async with (
-        connected(service) as one,
-        connected(service) as two,
-        watched(one, drawn()) as key,
-    ):
+    async with connected(service) as one, connected(service) as two, watched(one, drawn()) as key:
         await eventually(lambda: key.value is not None)
         before = key.value
         one.suspend()

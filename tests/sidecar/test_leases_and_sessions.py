@@ -187,8 +187,7 @@ async def test_a_broker_that_takes_no_renewal_loses_its_bundles(cluster: Cluster
 
     host.broker.renew_lease = answer_only  # type: ignore[method-assign]  # a full disk
     await cluster.until(
-        lambda: cluster.servers(bundle) not in ([], [host]),
-        within_s=LEASE_S + 3 * RENEWED_EVERY_S,
+        lambda: cluster.servers(bundle) not in ([], [host]), within_s=LEASE_S + 3 * RENEWED_EVERY_S
     )
     host.broker.renew_lease = renew  # type: ignore[method-assign]  # there is room again
     await cluster.until(lambda: host.name in cluster.leader.cluster_state.brokers)

@@ -166,10 +166,7 @@ async def test_while_orders_are_in_doubt_locks_are_dropped_and_none_is_taken() -
     agent = await make(MemoryService())
     await agent.change([A])
     agent.orders = None
-    assert await agent.change([B], [A]) == {
-        B: LockResult.ORDERS_IN_DOUBT,
-        A: LockResult.DROPPED,
-    }
+    assert await agent.change([B], [A]) == {B: LockResult.ORDERS_IN_DOUBT, A: LockResult.DROPPED}
 
 
 async def test_after_a_lost_reply_the_locks_are_taken_and_after_a_lost_request_they_are_not() -> (

@@ -4,16 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from stories import (
-    BY_HAND,
-    boundaries_now,
-    looked_up,
-    place_all,
-    publish,
-    served,
-    story,
-    topics_in,
-)
+from stories import BY_HAND, boundaries_now, looked_up, place_all, publish, served, story, topics_in
 
 from loadmanager.admin.namespaces import NamespaceRequests
 from loadmanager.core import znodes

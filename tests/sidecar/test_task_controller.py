@@ -217,11 +217,7 @@ async def _play(tell: Callable[[ControllerAtWork], Awaitable[None]]) -> None:
 A, B, C, D = BUNDLES[:4]
 B1, B2, B3 = BROKERS
 CUT = SplitOrder("range_equally_divide")
-SPLIT: dict[str, Any] = {
-    "kind": TaskKind.SPLIT,
-    "asked_by": AskedBy.PEOPLE,
-    "splits": {A: CUT},
-}
+SPLIT: dict[str, Any] = {"kind": TaskKind.SPLIT, "asked_by": AskedBy.PEOPLE, "splits": {A: CUT}}
 
 MERGE: dict[str, Any] = {
     "kind": TaskKind.MERGE,

@@ -23,12 +23,7 @@ from loadmanager.config.strategies import make_placement, make_shedder
 from loadmanager.core.history.schema import Stream
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.shedding import SHEDDERS, ThresholdShedder
-from loadmanager.wiring.sidecar import (
-    free_port,
-    make_history,
-    make_identity,
-    zookeeper_options,
-)
+from loadmanager.wiring.sidecar import free_port, make_history, make_identity, zookeeper_options
 from tests.testbed.faults.cluster import make_config
 from tests.testbed.faults.virtual_time import VirtualClock, run
 

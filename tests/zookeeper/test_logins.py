@@ -220,10 +220,7 @@ async def test_a_connection_that_breaks_during_the_login_costs_no_session(
         proxy.drop()
         await eventually(lambda: told and owner.session == before)
         assert proxy.drop_at_kind is None
-        assert [state.connection for state in told] == [
-            Connection.SUSPENDED,
-            Connection.CONNECTED,
-        ]
+        assert [state.connection for state in told] == [Connection.SUSPENDED, Connection.CONNECTED]
         assert await owner.create("/lock", b"", ephemeral=True) == stat
         await owner.close()
 

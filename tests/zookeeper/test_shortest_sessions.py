@@ -21,12 +21,7 @@ from waiting import eventually
 from zookeeper_servers import LOOPBACK, PORTS_PER_MEMBER, Server, ensemble
 
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
-from loadmanager.core.lease import (
-    CLOCK_DRIFT_FRACTION,
-    Heartbeats,
-    latest_end_s,
-    report_interval_s,
-)
+from loadmanager.core.lease import CLOCK_DRIFT_FRACTION, Heartbeats, latest_end_s, report_interval_s
 from loadmanager.demo.children import free_ports
 from loadmanager.ports.coordination import Coordination
 

@@ -14,12 +14,7 @@ from zookeeper_proxy import Loss
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
 from loadmanager.adapters.zookeeper.kazoo_client import ClientEvent, GatedClient, Resumption
 from loadmanager.adapters.zookeeper.session import KazooSession
-from loadmanager.ports.coordination import (
-    Connection,
-    Coordination,
-    Disconnected,
-    SessionState,
-)
+from loadmanager.ports.coordination import Connection, Coordination, Disconnected, SessionState
 
 pytestmark = pytest.mark.zookeeper
 
