@@ -53,10 +53,6 @@ def policy(**changed: Any) -> IsolationPolicy:
     return IsolationPolicy.model_validate({**POLICY, **changed})
 
 
-def without_scope() -> dict[str, Any]:
-    return {name: value for name, value in POLICY.items() if name != "unload_scope"}
-
-
 def domain(*brokers: BrokerId) -> FailureDomain:
     return FailureDomain(brokers=list(brokers))
 
@@ -152,11 +148,23 @@ async def test_the_policies_tell_the_bundles_of_now(
     assert (told["deduplicationEnabled"], told["bundles"]["numBundles"]) == (True, 8)
 
 
-async def test_what_does_not_exist_is_told_as_such(namespaces: NamespaceRequests) -> None:
+async def test_what_cannot_be_done_is_refused_whole(
+    sidecar: LeaderAtWork, namespaces: NamespaceRequests
+) -> None:
     with pytest.raises(Missing, match="tenant nobody does not exist"):
         await namespaces.of_tenant("nobody")
     with pytest.raises(NamespaceUnknown):
         await namespaces.policies(NS)
+    with pytest.raises(Unfit, match="expected at most 1000000"):
+        await namespaces.create(FOUR, {"note": "x" * 1_000_000})
+    assert await sidecar.hand.get(znodes.local_policies(NS)) is None
+    await namespaces.create(FOUR, {})
+    with pytest.raises(Unavailable, match="no leader is at work"):
+        await namespaces.delete(NS, force=True)
+    assert await stored(sidecar, znodes.policies(NS)) is not None
+    await sidecar.context.coordination.close()
+    with pytest.raises(Unavailable):
+        await namespaces.create(Boundaries.even(Namespace("acme/more"), 4), {})
 
 
 async def test_a_namespace_with_topics_is_deleted_only_by_force(
@@ -175,23 +183,6 @@ async def test_a_namespace_with_topics_is_deleted_only_by_force(
     with pytest.raises(NamespaceUnknown):
         await namespaces.delete(NS, force=True)
     assert await namespaces.of_tenant("acme") == ()
-
-
-async def test_only_the_leader_deletes(
-    sidecar: LeaderAtWork, namespaces: NamespaceRequests
-) -> None:
-    await namespaces.create(FOUR, {})
-    with pytest.raises(Unavailable, match="no leader is at work"):
-        await namespaces.delete(NS, force=True)
-    assert await stored(sidecar, znodes.policies(NS)) is not None
-
-
-async def test_what_no_commit_can_hold_is_refused_whole(
-    sidecar: LeaderAtWork, namespaces: NamespaceRequests
-) -> None:
-    with pytest.raises(Unfit, match="expected at most 1000000"):
-        await namespaces.create(FOUR, {"note": "x" * 1_000_000})
-    assert await sidecar.hand.get(znodes.local_policies(NS)) is None
 
 
 # --- groups, policies, domains -----------------------------------------------------
@@ -239,6 +230,15 @@ async def test_isolation_policies_are_one_document_of_pulsars(sidecar: LeaderAtW
         await isolation.remove("east", "silver")
     with pytest.raises(Missing, match="cluster west"):
         await isolation.policies("west")
+    with pytest.raises(Unavailable, match="no leader is at work"):
+        await isolation.put("east", "iron", policy(unload_scope="changed"))
+    assert set(await isolation.policies("east")) == {"gold"}
+    await sidecar.write(path, b"[malformed")
+    with pytest.raises(Unavailable, match="namespaceIsolationPolicies"):
+        await isolation.put("east", "gold", policy())
+    node = await sidecar.hand.get(path)
+    assert node is not None
+    assert node.data == b"[malformed"
 
 
 @pytest.mark.parametrize(
@@ -282,15 +282,10 @@ async def test_what_a_policy_newly_forbids_is_moved_and_nothing_else(
     await isolation.put("east", "gold", policy(unload_scope=scope))
     # b1 is primary and b2 secondary: what they have may stay, and other namespaces too.
     assert unloads.asked == list(FOUR.bundles[2:][:leaving])
-    given = {} if scope is None else {"unload_scope": scope}
-    assert await isolation.policies("east") == {"gold": {**without_scope(), **given}}
-
-
-async def test_only_the_leader_sets_a_policy_that_may_move_bundles(sidecar: LeaderAtWork) -> None:
-    isolation = Isolation(sidecar.context, sidecar.leading, RecordedUnloads().unload, "east")
-    with pytest.raises(Unavailable):
-        await isolation.put("east", "gold", policy(unload_scope="changed"))
-    assert await isolation.policies("east") == {}
+    kept = {**POLICY, "unload_scope": scope}
+    if scope is None:
+        del kept["unload_scope"]
+    assert await isolation.policies("east") == {"gold": kept}
 
 
 async def test_each_broker_is_told_with_the_policies_about_it(
@@ -372,25 +367,6 @@ async def test_changes_of_many_at_once_are_all_kept(sidecar: LeaderAtWork) -> No
     names = ["a", "b", "c", "d", "e"]
     await asyncio.gather(*(documents.change("/x/y", adding(name)) for name in names))
     assert sorted(await stored(sidecar, "/x/y")) == names
-
-
-async def test_spoilt_content_is_not_overwritten(sidecar: LeaderAtWork) -> None:
-    path = "/admin/clusters/east/namespaceIsolationPolicies"
-    await sidecar.hand.create(path, b"[spoilt")
-    isolation = Isolation(sidecar.context, sidecar.leading, RecordedUnloads().unload, "east")
-    with pytest.raises(Unavailable, match="namespaceIsolationPolicies"):
-        await isolation.put("east", "gold", policy())
-    node = await sidecar.hand.get(path)
-    assert node is not None
-    assert node.data == b"[spoilt"
-
-
-async def test_without_a_connection_nothing_is_promised(
-    sidecar: LeaderAtWork, namespaces: NamespaceRequests
-) -> None:
-    await sidecar.context.coordination.close()
-    with pytest.raises(Unavailable):
-        await namespaces.create(FOUR, {})
 
 
 @pytest.mark.parametrize("lost", ["request", "reply"])

@@ -63,16 +63,35 @@ async def test_a_chroot_of_pulsar_is_refused(
     assert "[zookeeper] chroot" in str(refused.value)
 
 
-async def test_pulsar_s_nodes_beside_the_chroot_are_no_hindrance() -> None:
-    nodes = {"/managed-ledgers": b"", znodes.LEADER: b'{"serviceUrl":"http://b:8080"}'}
-    assert await start(nodes, DEFAULT, Conditions(default_chroot=DEFAULT)) == "crc32"
+OF_PULSAR = b'{"serviceUrl":"http://b:8080"}'
+OURS = LeaderRecord(broker=BrokerId("b:8080"), service_url="http://b:8080", epoch=3)
+AT_DEFAULT = (DEFAULT, Conditions(default_chroot=DEFAULT))
 
 
-async def test_a_leader_of_ours_and_one_that_cannot_be_read_are_no_pulsar() -> None:
-    record = LeaderRecord(broker=BrokerId("b:8080"), service_url="http://b:8080", epoch=3)
-    ours = encode_leader(record)
-    for leader in (ours, b"\xff", b"{}"):
-        assert await start({znodes.LEADER: leader}, "/", Conditions()) == "crc32"
+@pytest.mark.parametrize(
+    ("nodes", "chroot", "conditions", "found"),
+    [
+        ({"/managed-ledgers": b"", znodes.LEADER: OF_PULSAR}, *AT_DEFAULT, "crc32"),
+        ({znodes.LEADER: encode_leader(OURS)}, "/", Conditions(), "crc32"),
+        ({znodes.LEADER: b"\xff"}, "/", Conditions(), "crc32"),
+        ({znodes.LEADER: b"{}"}, "/", Conditions(), "crc32"),
+        # The two ways out of a cluster of version 0.1, and what is left of it then.
+        ({znodes.CLUSTER: b'{"format":2,"hash":"murmur3"}'}, "/", Conditions(), "murmur3"),
+        ({znodes.CLUSTER: RECORD}, DEFAULT, Conditions(), "crc32"),
+        (
+            {znodes.CLUSTER: RECORD, DEFAULT + znodes.CLUSTER: b'{"format":2,"hash":"crc32"}'},
+            *AT_DEFAULT,
+            "crc32",
+        ),
+        ({znodes.CLUSTER: b"\xff"}, *AT_DEFAULT, "crc32"),
+        ({znodes.CLUSTER: b""}, *AT_DEFAULT, "crc32"),
+        ({znodes.CLUSTER: b'{"name":"x"}'}, *AT_DEFAULT, "crc32"),
+    ],
+)
+async def test_nodes_that_are_no_hindrance(
+    nodes: dict[str, bytes], chroot: str, conditions: Conditions, found: HashName
+) -> None:
+    assert await start(nodes, chroot, conditions) == found
 
 
 async def test_a_cluster_of_version_0_1_at_the_root_is_recognised_and_both_ways_out_are_named() -> (
@@ -83,13 +102,6 @@ async def test_a_cluster_of_version_0_1_at_the_root_is_recognised_and_both_ways_
     assert "version 0.1" in str(refused.value)
     assert 'chroot = "/"' in str(refused.value)
     assert f'chroot = "{DEFAULT}"' in str(refused.value)
-
-
-async def test_each_of_the_two_ways_out_works() -> None:
-    upgraded = {znodes.CLUSTER: b'{"format":2,"hash":"murmur3"}'}
-    assert await start(upgraded, "/", Conditions()) == "murmur3"
-    old = {znodes.CLUSTER: RECORD}
-    assert await start(old, DEFAULT, Conditions()) == "crc32"
 
 
 @pytest.mark.parametrize(
@@ -113,17 +125,6 @@ async def test_nodes_of_another_format_are_refused_by_name(record: bytes, says: 
 async def test_a_format_that_is_none_is_malformed() -> None:
     with pytest.raises(MalformedContent, match="format = 'x'; expected a whole number"):
         await start({znodes.CLUSTER: b'{"format":"x","hash":"crc32"}'}, "/", Conditions())
-
-
-async def test_once_the_new_cluster_has_begun_the_old_nodes_matter_no_more() -> None:
-    nodes = {znodes.CLUSTER: RECORD, DEFAULT + znodes.CLUSTER: b'{"format":2,"hash":"crc32"}'}
-    assert await start(nodes, DEFAULT, Conditions(default_chroot=DEFAULT)) == "crc32"
-
-
-async def test_a_node_at_the_root_that_is_no_record_of_ours_is_no_hindrance() -> None:
-    for content in (b"\xff", b"", b'{"name":"x"}'):
-        nodes = {znodes.CLUSTER: content}
-        assert await start(nodes, DEFAULT, Conditions(default_chroot=DEFAULT)) == "crc32"
 
 
 def test_the_chroot_is_named_after_the_cluster_unless_it_is_set() -> None:

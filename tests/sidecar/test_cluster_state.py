@@ -23,41 +23,24 @@ def _holder(cluster: Cluster) -> tuple[str, int] | None:
 
 
 @story(1)
-async def test_of_two_lists_with_a_bundle_the_later_lock_is_believed(cluster: Cluster) -> None:
+async def test_of_the_lists_with_a_bundle_the_latest_lock_is_believed(cluster: Cluster) -> None:
     await _list(cluster, SECOND, {WHOLE: 70})
     await cluster.until(lambda: _holder(cluster) == (SECOND, 70))
+    assert cluster.agents[0].cluster_state.live_owner(WHOLE) is None  # It is not registered.
     await _list(cluster, FIRST, {WHOLE: 60})
     await asyncio.sleep(0.1)
     assert _holder(cluster) == (SECOND, 70)
     await _list(cluster, FIRST, {WHOLE: 80})
     await cluster.until(lambda: _holder(cluster) == (FIRST, 80))
-
-
-@story(1)
-async def test_when_a_list_goes_another_s_claim_is_believed(cluster: Cluster) -> None:
-    await _list(cluster, FIRST, {WHOLE: 60})
-    await _list(cluster, SECOND, {WHOLE: 70})
-    await cluster.until(lambda: _holder(cluster) == (SECOND, 70))
     operator = await cluster.operator()
-    await operator.delete(znodes.owned(SECOND))
-    await cluster.until(lambda: _holder(cluster) == (FIRST, 60))
-    await _list(cluster, FIRST, {})
+    await operator.delete(znodes.owned(FIRST))
+    await cluster.until(lambda: _holder(cluster) == (SECOND, 70))
+    await _list(cluster, SECOND, {})
     await cluster.until(lambda: _holder(cluster) is None)
-
-
-@story(1)
-async def test_a_token_that_is_not_written_is_the_list_s_own_zxid(cluster: Cluster) -> None:
+    # A token that is not written is the list's own zxid.
     await _list(cluster, FIRST, {WHOLE: None})
     mzxid = cluster.service.dump()[znodes.owned(FIRST)].stat.mzxid
     await cluster.until(lambda: _holder(cluster) == (FIRST, mzxid))
-
-
-@story(1)
-async def test_an_owner_that_is_not_registered_is_no_answer(cluster: Cluster) -> None:
-    await _list(cluster, FIRST, {WHOLE: 60})
-    cluster_state = cluster.agents[0].cluster_state
-    await cluster.until(lambda: _holder(cluster) is not None)
-    assert cluster_state.live_owner(WHOLE) is None
 
 
 @story(1)

@@ -142,9 +142,11 @@ def test_both_bounds_hold_and_the_oldest_goes_first() -> None:
     assert past.about(B1)[0].subject == "t/n/4"
 
 
-def test_before_the_first_round_there_are_no_refusals_to_tell() -> None:
+def test_without_rounds_and_orders_nothing_is_remembered() -> None:
     past = DecisionLog(SetClock(), 4)
-    assert (past.refusals, past.rounds, past.decisions(DecisionFilter(limit=5))) == (None, 0, [])
+    assert (past.refusals, past.rounds, past.decisions(TEN)) == (None, 0, [])
+    past.round_done(plan(MOVE), [B1, B2])
+    assert (past.decisions(TEN), past.about(A)) == ([], ())
 
 
 def test_the_ledger_is_read_page_by_page_and_through_filters() -> None:
@@ -164,9 +166,3 @@ def test_the_ledger_is_read_page_by_page_and_through_filters() -> None:
     assert past.decisions(DecisionFilter(limit=10, broker="b9:8080")) == []
     assert past.decisions(DecisionFilter(limit=10, round=7)) == []
     assert len(past.decisions(DecisionFilter(limit=10, broker=B1))) == 5
-
-
-def test_a_move_that_was_not_ordered_is_not_remembered() -> None:
-    past = DecisionLog(SetClock(), 4)
-    past.round_done(plan(MOVE), [B1, B2])
-    assert (past.decisions(TEN), past.about(A)) == ([], ())

@@ -54,11 +54,14 @@ async def emptied(cluster: Cluster, host: Host, within_s: float = 10.0) -> None:
         assert (await agent.app.drain_requests.status(host.name)).bundles_left == 0
 
 
+@pytest.mark.parametrize("leads", [False, True])
 @story()
-async def test_a_broker_is_drained_a_few_at_a_time_and_no_lookup_fails(cluster: Cluster) -> None:
+async def test_a_drain_empties_a_few_at_a_time_and_no_lookup_fails(
+    cluster: Cluster, leads: bool
+) -> None:
     boundaries = await cluster.make_namespace(60)
     topics = await place_all(cluster, boundaries)
-    agent = follower(cluster)
+    agent = next(a for a in cluster.living if a.leads is leads)
     assert len(agent.host.serving) > MOST
     left, done = set(agent.host.serving), asyncio.Event()
     watching = asyncio.ensure_future(most_homeless(cluster, boundaries.bundles, done))
@@ -95,19 +98,6 @@ async def test_nothing_is_placed_on_a_drained_broker_until_it_is_let_go(cluster:
     await cluster.leader.app.drain_requests.unmark(drained.host.name)
     await cluster.until(lambda: len(drained.host.serving) == 12)
     await cluster.settled(boundaries.bundles)
-
-
-@story()
-async def test_the_broker_of_the_leader_is_emptied_by_its_own_sidecar(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(30)
-    topics = await place_all(cluster, boundaries)
-    leader = cluster.leader
-    assert leader.host.serving
-    async with looked_up(cluster, topics):
-        await drain(leader, leader.host)
-        await emptied(cluster, leader.host)
-        await cluster.settled(boundaries.bundles, within_s=1.0)
-    assert cluster.leader is leader
 
 
 @story(2)

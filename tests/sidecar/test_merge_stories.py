@@ -98,15 +98,6 @@ async def merge_once_there(cluster: Cluster, lower: BundleId, upper: BundleId) -
 
 
 @story(**BY_HAND)
-async def test_the_next_one_is_meant_when_no_neighbour_is_named(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 4)
-    requests = cluster.leader.app.merge_requests
-    whole = await requests.merge(NAMESPACE, range_text(boundaries.bundles[1]), None)
-    assert whole == Merge(*boundaries.bundles[1:3]).whole
-    await cluster.settled(boundaries_now(cluster).bundles)
-
-
-@story(**BY_HAND)
 async def test_lookups_are_answered_during_merges_and_splits(cluster: Cluster) -> None:
     boundaries = await on_different_brokers(cluster, 4)
     topics = [topic_in(boundaries, bundle) for bundle in boundaries.bundles]

@@ -55,6 +55,16 @@ async def test_a_paused_leader_moves_nothing_and_says_why(sidecar: LeaderAtWork)
         for mode in ("active", "observing", "paused")
     }
     assert shown == {"active": 0, "observing": 0, "paused": 1}
+    # The next leader rests, too, until it is resumed.
+    await sidecar.stop_leading()
+    sidecar.lead()
+    await sidecar.rounds(2)
+    assert sidecar.leader_term.look().balancing.mode is BalancingMode.PAUSED
+    assert await orders_away(sidecar) == 0
+    await steering.put(BalancingMode.ACTIVE, by="", reason="")
+    async with asyncio.timeout(30):
+        while not await orders_away(sidecar):  # noqa: ASYNC110 - another task orders
+            await asyncio.sleep(0.01)
 
 
 async def test_an_observing_leader_enters_moves_and_orders_none(sidecar: LeaderAtWork) -> None:
@@ -66,28 +76,6 @@ async def test_an_observing_leader_enters_moves_and_orders_none(sidecar: LeaderA
         return bool(sidecar.leading.leader_term and sidecar.explainer.decisions(wish))
 
     await eventually(observed)
-    assert await orders_away(sidecar) == 0
-
-
-async def test_who_is_resumed_goes_on(sidecar: LeaderAtWork) -> None:
-    steering = BalancingModeRequests(sidecar.context)
-    await steering.put(BalancingMode.PAUSED, by="", reason="")
-    sidecar.lead()
-    await sidecar.rounds(2)
-    await steering.put(BalancingMode.ACTIVE, by="", reason="")
-    async with asyncio.timeout(30):
-        while not await orders_away(sidecar):  # noqa: ASYNC110 - another task orders
-            await asyncio.sleep(0.01)
-
-
-async def test_the_next_leader_rests_too(sidecar: LeaderAtWork) -> None:
-    await BalancingModeRequests(sidecar.context).put(BalancingMode.PAUSED, by="", reason="")
-    sidecar.lead()
-    await sidecar.rounds(2)
-    await sidecar.stop_leading()
-    sidecar.lead()
-    await sidecar.rounds(2)
-    assert sidecar.leader_term.look().balancing.mode is BalancingMode.PAUSED
     assert await orders_away(sidecar) == 0
 
 

@@ -129,13 +129,10 @@ async def test_a_wait_takes_as_long_as_it_is_told(interval_s: float) -> None:
     assert clock.now_s == pytest.approx(1000.0 + interval_s)
 
 
-async def test_a_wait_that_is_shortened_meanwhile_ends_within_seconds() -> None:
+async def test_a_wait_ends_soon_when_it_is_shortened_and_at_once_when_it_is_called_off() -> None:
     clock = Naps()
     await wait_out(clock, lambda: 3600.0 if clock.now_s < 1010.0 else 5.0, clock.nap)
     assert clock.now_s < 1013.0
-
-
-async def test_a_wait_ends_at_once_when_it_is_called_off() -> None:
     clock = Naps()
     clock.called_back = True
     await wait_out(clock, lambda: 3600.0, clock.nap)

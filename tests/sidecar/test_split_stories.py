@@ -10,7 +10,6 @@ from loadmanager.admin.namespaces import NamespaceRequests
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId
 from loadmanager.core.orders import SplitOrder
-from loadmanager.core.wire.policies import decode_boundaries
 from loadmanager.leader.election import Term
 from loadmanager.leader.term import LeaderTerm
 from loadmanager.ports.administration import BundleUnknown, SplitRefused
@@ -289,17 +288,12 @@ async def _cut_on_its_way(cluster: Cluster, late_s: float) -> tuple[Host, Agent,
     return host, agent, whole
 
 
-def _bundles(cluster: Cluster) -> tuple[BundleId, ...]:
-    node = cluster.service.dump()[POLICIES]
-    return decode_boundaries(POLICIES, NAMESPACE, node.data, node.stat.version).bundles
-
-
 async def _settled(cluster: Cluster, agent: Agent, whole: BundleId) -> None:
     agent.coordination.delay_commits_s = 0.0
-    await cluster.until(lambda: whole not in _bundles(cluster))
-    await cluster.settled_at_last(lambda: _bundles(cluster), within_s=60.0)
+    await cluster.until(lambda: whole not in boundaries_now(cluster).bundles)
+    await cluster.settled_at_last(lambda: boundaries_now(cluster).bundles, within_s=60.0)
     assert agent.alive, agent.failure
-    assert len(_bundles(cluster)) == 7
+    assert len(boundaries_now(cluster).bundles) == 7
 
 
 @story(**BY_HAND)
@@ -337,9 +331,9 @@ async def test_a_split_whose_reply_is_lost_is_seen_after_orders(cluster: Cluster
             agent.coordination.suspend()
 
     cluster.service.watchers.append(cut_off)
-    await cluster.until(lambda: whole not in _bundles(cluster))
+    await cluster.until(lambda: whole not in boundaries_now(cluster).bundles)
     cluster.service.watchers.remove(cut_off)
-    parts = set(_bundles(cluster))
+    parts = set(boundaries_now(cluster).bundles)
     await cluster.until(lambda: whole not in cluster.orders(agent.host).bundles)
     assert parts & cluster.orders(agent.host).bundles
     agent.coordination.reconnect()

@@ -144,6 +144,10 @@ async def test_it_resigns_when_a_broker_of_another_host_registers(cluster: Clust
     first = start(cluster, "localhost:8080", loopback=True)
     await cluster.until(lambda: first.application and first.app.answering.readiness().ready)
     assert first.leads
+    beside = start(cluster, "localhost:8081", loopback=True)
+    await cluster.until(lambda: beside.application and beside.app.answering.readiness().ready)
+    assert cluster.warnings("sidecar.url.unreachable") == []
+    await beside.leave()
     second = start(cluster, "b2:8080", loopback=False)
     await cluster.until(lambda: second.application and second.app.member.registered)
     await cluster.until(lambda: second.leads and second.app.answering.readiness().ready)
@@ -153,14 +157,6 @@ async def test_it_resigns_when_a_broker_of_another_host_registers(cluster: Clust
     assert len(cluster.service.epochs) == 2
     await second.leave()
     await cluster.until(lambda: first.leads and first.app.answering.readiness().ready)
-
-
-@story(0)
-async def test_on_one_host_loopback_is_well(cluster: Cluster) -> None:
-    agents = [start(cluster, f"localhost:{port}", loopback=True) for port in (8080, 8081)]
-    await cluster.until(lambda: all(agent.application for agent in agents))
-    await cluster.until(lambda: all(agent.app.answering.readiness().ready for agent in agents))
-    assert cluster.warnings("sidecar.url.unreachable") == []
 
 
 WHY = "GET http://b:8080/stats: status 404 and no reason; expected the broker contract"

@@ -2,13 +2,14 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
 
 import pytest
 from prometheus_client import CollectorRegistry
+from stories import Story, told
 from waiting import eventually
 
 from loadmanager.common.cluster_state import ClusterState
@@ -161,14 +162,6 @@ class ControllerAtWork:
         return self.controller
 
 
-def at_work(tell: Callable[[ControllerAtWork], Awaitable[None]]) -> Callable[[], None]:
-    def test() -> None:
-        run(_play(tell))
-
-    test.__name__, test.__doc__ = tell.__name__, tell.__doc__
-    return test
-
-
 async def _registered(hand: MemoryCoordination) -> None:
     for broker in BROKERS:
         report = LoadReport(
@@ -181,7 +174,7 @@ async def _registered(hand: MemoryCoordination) -> None:
         await hand.create(znodes.registration(broker), encode_registration(report))
 
 
-async def _play(tell: Callable[[ControllerAtWork], Awaitable[None]]) -> None:
+async def _play(tell: Story) -> None:
     service, clock, metrics = MemoryService(), VirtualClock(), Metrics(CollectorRegistry())
     line, hand = Line(service), MemoryCoordination(service)
     context = Context(
@@ -212,6 +205,9 @@ async def _play(tell: Callable[[ControllerAtWork], Awaitable[None]]) -> None:
         context.cluster_state.close()
         await line.close()
         await hand.close()
+
+
+at_work = told(lambda tell: run(_play(tell)), given=1)
 
 
 A, B, C, D = BUNDLES[:4]
@@ -257,18 +253,13 @@ async def test_a_bundle_is_followed_until_its_target_serves(cluster: ControllerA
 
 
 @at_work
-async def test_a_placement_has_nothing_to_release(cluster: ControllerAtWork) -> None:
-    await cluster.controller.open()
-    await cluster.controller.dispatch(
-        cluster.moves((A, B1), kind=TaskKind.PLACE, asked_by=AskedBy.UNOWNED)
-    )
-    await cluster.own(B1, [A])
-    assert cluster.states(A) == ["ordered", "serving"]
-
-
-@at_work
 async def test_a_source_that_is_not_seen_to_release_has_released(cluster: ControllerAtWork) -> None:
-    await _placed(cluster, A)
+    await cluster.controller.open()
+    placing = cluster.moves((A, B1), kind=TaskKind.PLACE, asked_by=AskedBy.UNOWNED)
+    await cluster.controller.dispatch(placing)
+    await cluster.own(B1, [A])
+    assert cluster.states(A) == ["ordered", "serving"]  # It had nothing to release.
+    cluster.told.clear()
     await cluster.controller.dispatch(cluster.moves((A, B2)))
     await cluster.own(B2, [A])  # The later list counts.
     await cluster.own(B1, [])
@@ -514,21 +505,14 @@ async def test_a_split_ends_when_its_bundle_gave_way_to_parts(cluster: Controlle
 
 
 @at_work
-async def test_a_split_whose_bundle_is_recalled_is_superseded(cluster: ControllerAtWork) -> None:
+async def test_a_task_whose_bundle_is_recalled_is_superseded(cluster: ControllerAtWork) -> None:
     await _placed(cluster, A, B)
     await cluster.controller.dispatch(cluster.moves((A, B1), **SPLIT))
-    await cluster.controller.change(lambda: OrderChanges(gone=[A]))
-    assert cluster.states(A) == ["ordered", "superseded"]
-    assert cluster.last(A).note == "the bundle no longer exists"
-
-
-@at_work
-async def test_a_move_whose_order_is_taken_back_is_superseded(cluster: ControllerAtWork) -> None:
-    await _placed(cluster, A)
-    await cluster.controller.dispatch(cluster.moves((A, B2)))
-    await cluster.controller.change(lambda: OrderChanges(gone=[A]))
-    assert cluster.states(A) == ["ordered", "superseded"]
-    assert cluster.last(A).note == "the bundle no longer exists"
+    await cluster.controller.dispatch(cluster.moves((B, B2)))
+    await cluster.controller.change(lambda: OrderChanges(gone=[A, B]))
+    for bundle in (A, B):
+        assert cluster.states(bundle) == ["ordered", "superseded"]
+        assert cluster.last(bundle).note == "the bundle no longer exists"
 
 
 @at_work

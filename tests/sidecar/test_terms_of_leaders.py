@@ -1,24 +1,17 @@
 import asyncio
 
 import pytest
-from stories import served, story
+from stories import follower, served, story
 
 from loadmanager.core import znodes
 from loadmanager.core.orders import OrderChanges, Orders, encode_orders
 from loadmanager.leader.election import Deposed
 from loadmanager.leader.order_book import OrderBook
-from loadmanager.leader.term import LeaderTerm
 from loadmanager.ports.coordination import Disconnected
 from loadmanager.ports.lookup import NotLeader
-from tests.testbed.faults.agent import SESSION_S, Agent
+from tests.testbed.faults.agent import SESSION_S
 from tests.testbed.faults.cluster import Cluster, order
 from tests.testbed.memory.tree import Znode
-
-
-def _leader_term(leader: Agent) -> LeaderTerm:
-    leader_term = leader.app.leading.leader_term
-    assert leader_term is not None
-    return leader_term
 
 
 @story()
@@ -34,6 +27,9 @@ async def test_exactly_one_leads_and_everybody_knows_who(cluster: Cluster) -> No
     assert info is not None
     assert (info.broker, info.sidecar_url) == (leaders[0].host.name, leaders[0].url)
     assert info.epoch == cluster.service.dump()[znodes.EPOCH].stat.version
+    bundle = (await cluster.make_namespace(1)).bundles[0]
+    with pytest.raises(NotLeader, match="does not lead"):
+        await follower(cluster, serving=False).app.answering.assign(bundle)
 
 
 @story()
@@ -52,7 +48,7 @@ async def test_a_dead_leader_s_orders_stand_under_a_higher_epoch(cluster: Cluste
 async def test_the_late_writes_of_a_deposed_leader_are_refused(cluster: Cluster) -> None:
     boundaries = await served(cluster, 3)
     former = cluster.leader
-    book = OrderBook(former.context, _leader_term(former)._term)
+    book = OrderBook(former.context, cluster.leader_term._term)
     await book.read()
     former.coordination.freeze()
     await cluster.until(lambda: len(cluster.service.epochs) == 2, within_s=SESSION_S + 1.0)
@@ -95,7 +91,7 @@ async def test_a_suspended_leader_writes_nothing_and_resumes_its_term(cluster: C
     leader.coordination.suspend()
     await asyncio.sleep(SESSION_S / 2)
     with pytest.raises(Disconnected):
-        await order(_leader_term(leader), {boundaries.bundles[0]: leader.host.name})
+        await order(cluster.leader_term, {boundaries.bundles[0]: leader.host.name})
     leader.coordination.reconnect()
     await asyncio.sleep(1.0)
     assert leader.app.leading.leader_term is leader_term
@@ -103,14 +99,6 @@ async def test_a_suspended_leader_writes_nothing_and_resumes_its_term(cluster: C
     other = next(h for h in cluster.hosts if h is not cluster.server(boundaries.bundles[0]))
     await cluster.move(boundaries.bundles[0], other)
     await cluster.until(lambda: cluster.servers(boundaries.bundles[0]) == [other])
-
-
-@story()
-async def test_who_does_not_lead_places_nothing(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(1)
-    follower = next(agent for agent in cluster.agents if not agent.leads)
-    with pytest.raises(NotLeader, match="does not lead"):
-        await follower.app.answering.assign(boundaries.bundles[0])
 
 
 @story(1)
@@ -125,14 +113,6 @@ async def test_an_open_question_hears_that_the_term_is_over(cluster: Cluster) ->
     with pytest.raises(NotLeader, match="epoch 1 is over"):
         await question
     agent.coordination.delay_commits_s = 0.0
-
-
-@story()
-async def test_a_deleted_election_node_makes_a_new_term(cluster: Cluster) -> None:
-    operator = await cluster.operator()
-    await operator.delete(znodes.LEADER)
-    await cluster.until(lambda: len(cluster.service.epochs) == 2, within_s=1.0)
-    await cluster.until(lambda: sum(a.metric("loadmanager_leader") for a in cluster.agents) == 1)
 
 
 @story(1)

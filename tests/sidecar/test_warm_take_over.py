@@ -18,7 +18,7 @@ from loadmanager.leader.cluster_view import Look
 from loadmanager.leader.term import LeaderTerm
 from loadmanager.ports.coordination import Disconnected, Operation, Stat
 from loadmanager.ports.leading import DecisionFilter
-from tests.testbed.faults.agent import SESSION_S, Agent
+from tests.testbed.faults.agent import SESSION_S
 from tests.testbed.faults.cluster import Cluster
 
 STRATEGIES = (
@@ -34,19 +34,14 @@ THRESHOLD: dict[str, Any] = {
 }
 
 
-def _leader_term(agent: Agent) -> LeaderTerm:
-    assert agent.app.leading.leader_term is not None
-    return agent.app.leading.leader_term
-
-
-async def _next_term(cluster: Cluster) -> Agent:
+async def _next_term(cluster: Cluster) -> LeaderTerm:
     """End the leader's term, its process living on, and return who leads then."""
     terms = len(cluster.service.epochs)
     await (await cluster.operator()).delete(znodes.LEADER)
     await cluster.until(lambda: len(cluster.service.epochs) > terms)
     await cluster.until(lambda: cluster.leader.app.leading.leader_term is not None)
     await asyncio.sleep(0.2)
-    return cluster.leader
+    return cluster.leader_term
 
 
 async def _end_of_round(cluster: Cluster) -> None:
@@ -83,9 +78,8 @@ def test_a_new_leader_would_move_what_the_former_one_would_have(strategy: str) -
         await cluster.operator()
         await asyncio.sleep(25.0)
         await _end_of_round(cluster)  # Another one would change what the former leader remembers.
-        former = _leader_term(cluster.leader).look()
-        heir = await _next_term(cluster)
-        successor = _leader_term(heir).look()
+        former = cluster.leader_term.look()
+        successor = (await _next_term(cluster)).look()
         assert successor.epoch == former.epoch + 1
         assert successor.memory.shedder == former.memory.shedder
         assert _off(successor) <= _off(former)
@@ -105,8 +99,8 @@ async def test_a_new_leader_has_the_memory_of_the_former_one(cluster: Cluster) -
     await asyncio.sleep(3.0)
     publishing.cancel()
     await _end_of_round(cluster)
-    before = _leader_term(cluster.leader).look()
-    after = _leader_term(await _next_term(cluster)).look()
+    before = cluster.leader_term.look()
+    after = (await _next_term(cluster)).look()
     assert before.memory.moved_at_s
     assert after.memory.moved_at_s == pytest.approx(before.memory.moved_at_s, abs=0.1)
     assert after.memory.shedder.usage == pytest.approx(before.memory.shedder.usage, abs=0.1)
@@ -122,13 +116,13 @@ async def test_a_new_leader_has_the_memory_of_the_former_one(cluster: Cluster) -
 @story(3, **THRESHOLD)
 async def test_the_course_of_the_balance_goes_on_under_the_next_leader(cluster: Cluster) -> None:
     await served(cluster, 6)
-    watch = _leader_term(cluster.leader).optimality_watch
+    watch = cluster.leader_term.optimality_watch
     await cluster.until(lambda: len(watch.course) >= 4)
     former = [one.at_ms for one in watch.course]
     await cluster.leader.kill()
     await cluster.until(lambda: len(cluster.service.epochs) == 2, within_s=SESSION_S + 1.0)
     await cluster.until(lambda: cluster.leader.app.leading.leader_term is not None)
-    heir = _leader_term(cluster.leader)
+    heir = cluster.leader_term
     await cluster.until(lambda: heir.optimality_watch.last is not None)
     course = [one.at_ms for one in heir.optimality_watch.course]
     # The last rounds of the former leader may not have been stored.
@@ -146,8 +140,8 @@ async def test_what_the_joint_strategy_learned_survives_its_leader(cluster: Clus
     await cluster.until(lambda: cluster.warnings("bundle.move.decided"), within_s=60.0)
     await asyncio.sleep(10.0)
     publishing.cancel()
-    before = _leader_term(cluster.leader).look().memory.shedder.joint
-    after = _leader_term(await _next_term(cluster)).look().memory.shedder.joint
+    before = cluster.leader_term.look().memory.shedder.joint
+    after = (await _next_term(cluster)).look().memory.shedder.joint
     assert before is not None
     assert after is not None
     assert after.learned.unit_costs == pytest.approx(before.learned.unit_costs, rel=1e-6)
@@ -160,12 +154,12 @@ async def test_a_bundle_unloaded_by_hand_rests_under_the_next_leader_too(cluster
     boundaries = await served(cluster, 8)
     bundle = boundaries.bundles[0]
     leader = cluster.leader
-    await _leader_term(leader).order_unload({bundle: cluster.server(bundle).name}, None)
+    await cluster.leader_term.order_unload({bundle: cluster.server(bundle).name}, None)
     await leader.kill()  # Before any round stored what it remembers.
     await cluster.until(lambda: len(cluster.service.epochs) == 2, within_s=SESSION_S + 1.0)
     await cluster.until(lambda: cluster.leader.app.leading.leader_term is not None)
     await asyncio.sleep(0.2)
-    assert bundle in _leader_term(cluster.leader).look().memory.moved_at_s
+    assert bundle in cluster.leader_term.look().memory.moved_at_s
 
 
 @story(3, **THRESHOLD)
@@ -175,7 +169,7 @@ async def test_a_deleted_state_holds_up_no_orders(cluster: Cluster) -> None:
     bundle, operator = boundaries.bundles[0], await cluster.operator()
     source = cluster.server(bundle)
     await operator.delete(znodes.STATE)
-    await _leader_term(cluster.leader).order_unload({bundle: source.name}, None)
+    await cluster.leader_term.order_unload({bundle: source.name}, None)
     # The order made the node again; a round fills it.
     nodes = cluster.service.dump
     assert not nodes()[znodes.STATE].data
@@ -190,12 +184,12 @@ async def test_brokers_lost_under_the_former_leader_count_under_the_next(cluster
     victims = [agent for agent in cluster.agents if not agent.leads][:2]
     for agent in victims:
         await agent.kill()
-    await cluster.until(lambda: len(_leader_term(cluster.leader).look().view.departures_s) == 2)
+    await cluster.until(lambda: len(cluster.leader_term.look().view.departures_s) == 2)
     await asyncio.sleep(3.0)
     heir = await _next_term(cluster)
-    assert len(_leader_term(heir).look().view.departures_s) == 2
+    assert len(heir.look().view.departures_s) == 2
     cluster.start(victims[0].host)
-    await cluster.until(lambda: len(_leader_term(heir).look().view.departures_s) == 1)
+    await cluster.until(lambda: len(heir.look().view.departures_s) == 1)
 
 
 @story(3, leader={"settle_s": 6.0}, **THRESHOLD)
@@ -203,14 +197,14 @@ async def test_first_rounds_wait_until_the_membership_has_settled(cluster: Clust
     boundaries = await cluster.make_namespace(12)
     topics = await place_all(cluster, boundaries)
     await asyncio.sleep(8.0)
-    heir = await _next_term(cluster)
+    await _next_term(cluster)
     begun_s = asyncio.get_running_loop().time()
     publishing = asyncio.ensure_future(publish_for_ever(cluster, topics))
     cluster.hosts[0].cpu_fraction = 0.95
     await cluster.until(lambda: cluster.warnings("bundle.move.decided"))
     publishing.cancel()
     assert cluster.warnings("bundle.move.decided")[0]["at_s"] - begun_s >= 5.0
-    waited = heir.metric(
+    waited = cluster.leader.metric(
         "loadmanager_refusals_total", strategy="ThresholdShedder", reason="membership_changing"
     )
     assert waited >= 2
@@ -276,8 +270,8 @@ def test_only_what_was_ordered_is_remembered_as_moved(applied: bool) -> None:
         await cluster.until(failed.is_set)
         await asyncio.sleep(0.01)
         first = {entry["bundle"] for entry in cluster.warnings("bundle.move.decided")}
-        assert not first & _leader_term(leader).look().memory.moved_at_s.keys()
-        decisions = _leader_term(leader).decision_log.decisions(DecisionFilter(limit=50))
+        assert not first & cluster.leader_term.look().memory.moved_at_s.keys()
+        decisions = cluster.leader_term.decision_log.decisions(DecisionFilter(limit=50))
         assert not [one for one in decisions if one.outcome == "moved"]
         await asyncio.sleep(5.0)
         publishing.cancel()
@@ -285,7 +279,7 @@ def test_only_what_was_ordered_is_remembered_as_moved(applied: bool) -> None:
         again = {bundle for bundle in first if told.count(bundle) > 1}
         # What was ordered after all rests, what was not is decided on again.
         assert again == (set() if applied else first)
-        assert first <= _leader_term(leader).look().memory.moved_at_s.keys()
+        assert first <= cluster.leader_term.look().memory.moved_at_s.keys()
         await cluster.settled(boundaries.bundles)
 
     tell()

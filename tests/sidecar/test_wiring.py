@@ -23,7 +23,7 @@ from loadmanager.config.strategies import make_placement, make_shedder
 from loadmanager.core.history.schema import Stream
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.shedding import SHEDDERS, ThresholdShedder
-from loadmanager.wiring.sidecar import free_port, make_history, make_identity, zookeeper_options
+from loadmanager.wiring.sidecar import make_history, make_identity, zookeeper_options
 from tests.testbed.faults.cluster import make_config
 from tests.testbed.faults.virtual_time import VirtualClock, run
 
@@ -61,33 +61,15 @@ def test_the_identity_tells_an_address_that_others_can_reach() -> None:
     assert run(program()) == ["http://10.0.0.7:7750", "http://[::1]:7750", "http://lb:80"]
 
 
-def test_zookeeper_s_secrets_reach_its_options() -> None:
-    config = make_config(zookeeper={"digest_user": "me", "digest_password": "s3cret"})
-    options = zookeeper_options(config)
-    assert (options.digest_user, options.digest_password) == ("me", "s3cret")
-    assert options.hosts == config.zookeeper.hosts
-
-
 def test_access_and_host_name_checks_reach_zookeeper_s_options() -> None:
     login = {"digest_user": "me", "digest_password": "s3cret"}
     options = zookeeper_options(make_config(zookeeper=login))
     assert (options.tls_verify_hostname, options.creator_only) == (True, None)
+    assert (options.digest_user, options.digest_password) == ("me", "s3cret")
+    assert options.hosts == make_config(zookeeper=login).zookeeper.hosts
     section = {**login, "tls_verify_hostname": False, "creator_only": False}
     options = zookeeper_options(make_config(zookeeper=section))
     assert (options.tls_verify_hostname, options.creator_only) == (False, False)
-
-
-def test_a_free_port_can_be_listened_on() -> None:
-    tried = [_listened_on(free_port("127.0.0.1")) for _ in range(5)]
-    assert any(tried)  # Somebody else may take one in between.
-
-
-def _listened_on(port: int) -> bool:
-    try:
-        with socket.create_server(("127.0.0.1", port)):
-            return 0 < port < 65536
-    except OSError:
-        return False
 
 
 def test_the_first_of_nested_errors_is_told() -> None:
