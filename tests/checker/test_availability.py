@@ -23,34 +23,11 @@ def times(spells: list[ServingInterval], bundle: BundleId = WHOLE) -> list[tuple
     return [(gap.start_s, gap.end_s) for gap in gaps(spells, [bundle], from_s=0, until_s=20)]
 
 
-@pytest.mark.parametrize(
-    ("spells", "free"),
-    [
-        ([spell(-1, 9), spell(9, 12, by="b2"), spell(11, 25)], []),
-        ([], [(0, 20)]),
-        ([spell(0, 5), spell(7, 20, by="b2")], [(5, 7)]),
-        ([spell(0, 15)], [(15, 20)]),
-        ([spell(-9, -5), spell(25, 30)], [(0, 20)]),
-        ([spell(0, 20), spell(3, 4, by="b2")], []),
-    ],
-    ids=["always", "never", "between two owners", "at the end", "outside", "a spell within one"],
-)
-def test_the_time_without_an_owner_is_a_gap(
-    spells: list[ServingInterval], free: list[tuple[float, float]]
-) -> None:
-    assert times(spells) == free
-
-
 def test_the_parts_of_a_bundle_serve_it_together() -> None:
     left, right = quarters(0, 2), quarters(2, 4)
     spells = [spell(0, 5), spell(5, 20, bundle=left), spell(6, 20, bundle=right)]
     (gap,) = gaps(spells, [WHOLE], from_s=0, until_s=20)
     assert str(gap) == f"{right}, which b1:8080 lost, was not served for 1.000 s from 5.000 s"
-
-
-def test_a_bundle_that_is_not_expected_may_be_free() -> None:
-    left = quarters(0, 2)
-    assert times([spell(0, 20, bundle=left), spell(0, 5)], left) == []
 
 
 AT = Segment(*("t/n", 0, 1))  # type: ignore[arg-type]  # a text is name enough here

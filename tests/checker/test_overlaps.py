@@ -1,12 +1,11 @@
 from dataclasses import replace
 from itertools import combinations, product
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadmanager.core.ids import Namespace, bundle_id, namespace_of, range_of
-from loadmanager.reference_broker.changes import EndReason, Overlap, ServingInterval, overlaps
+from loadmanager.reference_broker.changes import EndReason, ServingInterval, overlaps
 
 QUARTER = 0x40000000
 BOUNDS = [0, QUARTER, 2 * QUARTER, 3 * QUARTER, 0xFFFFFFFF]
@@ -30,42 +29,6 @@ def interval(
         end_s=end_s,
         why=EndReason.UNLOADED,
     )
-
-
-ALONE = interval(1, 5)
-
-
-@pytest.mark.parametrize(
-    ("second", "between_s"),
-    [
-        (interval(4, 9, incarnation="i2"), (4, 5)),
-        (interval(5, 9, incarnation="i2"), None),
-        (interval(2, 3, (2, 4), incarnation="i2"), (2, 3)),
-        (interval(1, 5, incarnation="i2", namespace="t/other"), None),
-        (interval(2, 3, (2, 4)), None),
-        (interval(4, 9, incarnation="i1-restarted"), (4, 5)),
-    ],
-    ids=[
-        "two owners",
-        "a hand-over at an instant",
-        "a half of the bundle",
-        "another namespace",
-        "one process and a half",
-        "one broker in two lives",
-    ],
-)
-def test_two_owners_at_one_time_are_found(
-    second: ServingInterval, between_s: tuple[float, float] | None
-) -> None:
-    expected = []
-    if between_s is not None:
-        start_s, end_s = between_s
-        expected = [Overlap(first=ALONE, second=second, start_s=start_s, end_s=end_s)]
-    assert overlaps([second, ALONE]) == expected
-
-
-def test_neighbouring_bundles_may_be_served_at_the_same_time() -> None:
-    assert overlaps([interval(1, 5, (0, 2)), interval(1, 5, (2, 4), incarnation="i2")]) == []
 
 
 def by_hand(intervals: list[ServingInterval]) -> set[frozenset[int]]:

@@ -114,12 +114,12 @@ async def test_a_child_that_the_demo_ended_is_no_failure(children: Children) -> 
     children.require_running()
 
 
+async def never() -> str:
+    return "no answer"
+
+
 async def test_waiting_ends_at_once_when_a_child_dies(children: Children) -> None:
     child = await children.start("broker-1", "-c", "raise SystemExit(3)")
-
-    async def never() -> str:
-        return "no answer"
-
     with pytest.raises(ChildFailed, match="exit code 3"):
         await children.wait_until(never, child=child, what="ready", bound_s=50)
 
@@ -127,10 +127,6 @@ async def test_waiting_ends_at_once_when_a_child_dies(children: Children) -> Non
 async def test_waiting_has_an_end(children: Children) -> None:
     await ready(children, "broker-1", SLEEPER)
     child = children.started[0]
-
-    async def never() -> str:
-        return "no answer"
-
     with pytest.raises(ChildFailed, match=r"broker-1 was not healthy within 0\.1 s: no answer"):
         await children.wait_until(never, child=child, what="healthy", bound_s=0.1)
 

@@ -25,40 +25,6 @@ def _broken(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_runs_without_a_violation_end_well_and_tell_what_happened() -> None:
-    done = CliRunner().invoke(main, ["--seeds", "2", "--steps", "12", "--jobs", "1"])
-    assert done.exit_code == 0, done.output
-    assert re.search(
-        r"^2 seeds in [\d.]+ s with 1 process: [\d.]+ seeds/s$", done.output, re.MULTILINE
-    )
-    assert re.search(r"^24 steps in [\d.]+ simulated hours", done.output, re.MULTILINE)
-    assert re.search(r"^\d+ of \d+ lookups answered; \d+ orders written", done.output, re.MULTILINE)
-    assert re.search(r"^ +\d+  move a bundle$", done.output, re.MULTILINE)
-    assert done.output.rstrip().endswith("0 violations")
-
-
-def test_json_has_one_line_for_each_seed_and_one_for_all() -> None:
-    arguments = ["--seeds", "3", "--first-seed", "5", "--steps", "4", "--json"]
-    done = CliRunner().invoke(main, [*arguments, "--jobs", "1"])
-    assert done.exit_code == 0, done.output
-    *runs, totals = [json.loads(line) for line in done.output.splitlines()]
-    assert [run["seed"] for run in runs] == [5, 6, 7]
-    assert all(len(run["digest"]) == 64 and not run["violation"] for run in runs)
-    assert (totals["seeds"], totals["steps"], totals["failed_seeds"]) == (3, 12, [])
-
-
-@pytest.mark.simulated
-def test_several_processes_do_the_same_as_one() -> None:
-    digests = []
-    for jobs in ("1", "2"):
-        arguments = ["--seeds", "3", "--steps", "4", "--jobs", jobs, "--json"]
-        done = CliRunner().invoke(main, arguments)
-        assert done.exit_code == 0, done.output
-        runs = [json.loads(line) for line in done.output.splitlines()[:-1]]
-        digests.append({run["seed"]: run["digest"] for run in runs})
-    assert digests[0] == digests[1]
-
-
 def _dies(seed: int) -> SeedOutcome:
     os.kill(os.getpid(), signal.SIGKILL)
     return _found(seed)
@@ -108,9 +74,3 @@ def test_a_violation_ends_with_1_and_is_told_with_the_command_that_repeats_it(
     as_json = CliRunner().invoke(main, [*arguments, "--json"])
     assert as_json.exit_code == 1
     assert json.loads(as_json.output.splitlines()[-1])["failed_seeds"] == [5]
-
-
-def test_a_seed_below_0_is_refused() -> None:
-    done = CliRunner().invoke(main, ["--first-seed", "-1"])
-    assert done.exit_code == 2
-    assert "--first-seed" in done.output

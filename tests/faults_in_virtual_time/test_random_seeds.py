@@ -74,7 +74,3 @@ def test_a_seed_does_the_same_whatever_ran_before_it() -> None:
     run_seed(11, steps=8)
     after = run_seed(12, steps=8)
     assert (alone.digest, alone.happened) == (after.digest, after.happened)
-
-
-def test_another_seed_does_something_else() -> None:
-    assert run_seed(1, steps=5).digest != run_seed(2, steps=5).digest

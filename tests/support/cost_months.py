@@ -1,7 +1,7 @@
 """Months of brokers whose costs are known, made from the truth without any simulation."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -166,11 +166,8 @@ def _wander(month: Month, rng: np.random.Generator, steps: int, units: int) -> F
     return month.wander * _ar(rng, (steps, units, 5), keep)
 
 
-def with_moves(of: Made, block: Ints | None = None, late: Flags | None = None) -> Rows:
-    """Return the rows of a month and those of its moves, as the job makes them of slots.
-
-    ``block`` and ``late`` are of each slot; days and the second half of the month unless given.
-    """
+def with_moves(of: Made) -> Rows:
+    """Return the rows of a month and those of its moves, as the job makes them of slots."""
     units, steps = len(of.class_of), len(of.owner)
     moved = np.zeros((units, steps), dtype=np.bool_)
     for at in range(1, steps):
@@ -178,15 +175,9 @@ def with_moves(of: Made, block: Ints | None = None, late: Flags | None = None) -
         moved[of.owner[at][other], at] = True
         moved[of.owner[at - 1][other], at] = True
     rows = of.rows
-    block, late = (
-        rows.block[:steps] if block is None else block,
-        rows.late[:steps] if late is None else late,
-    )
     rates, usage = (one.reshape(units, steps, -1) for one in (rows.rates, rows.usage))
     changed = changes(rates, usage, moved, of.class_of)
-    blocks = np.tile(block, units)
-    level = replace(rows, block=blocks, held_out=blocks % 5 == 4, late=np.tile(late, units))
-    return Rows.joined([level, changed.rows(block[changed.slot], late[changed.slot])])
+    return Rows.joined([rows, changed.rows(rows.block[changed.slot], rows.late[changed.slot])])
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
