@@ -21,19 +21,6 @@ def existing() -> set[str]:
     return existing_series()
 
 
-def test_metrics_are_found_by_name_and_by_pattern() -> None:
-    expression = (
-        'max({__name__=~"pulsar_lb_(cpu|memory)_usage"}) + loadmanager_leader '
-        "> cluster:loadmanager_leader:max5m"
-    )
-    assert metrics_in(expression) == {
-        "cluster:loadmanager_leader:max5m",
-        "pulsar_lb_cpu_usage",
-        "pulsar_lb_memory_usage",
-        "loadmanager_leader",
-    }
-
-
 def test_alerts_watch_metrics_that_exist(rules: list[dict[str, Any]], existing: set[str]) -> None:
     watched = {rule["alert"]: metrics_in(rule["expr"]) for rule in rules}
     assert {alert: names - existing for alert, names in watched.items() if names - existing} == {}

@@ -42,10 +42,10 @@ def suite(project: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def said_by_pytest(folder: Path, *arguments: str, require_all: str = "") -> tuple[int, str]:
+def outcome(folder: Path, *, require_all: str) -> tuple[int, str]:
     environment = {key: text for key, text in os.environ.items() if "XDIST" not in key}
     finished = subprocess.run(
-        [sys.executable, "-m", "pytest", "-v", "-ra", *arguments],
+        [sys.executable, "-m", "pytest", "-v", "-ra", "-m", "not bench", str(folder)],
         cwd=folder,
         env={**environment, "LOADMANAGER_REQUIRE_ALL": require_all},
         capture_output=True,
@@ -55,17 +55,10 @@ def said_by_pytest(folder: Path, *arguments: str, require_all: str = "") -> tupl
     return finished.returncode, finished.stdout
 
 
-def outcome(folder: Path, *, require_all: str) -> tuple[int, str]:
-    return said_by_pytest(folder, "-m", "not bench", str(folder), require_all=require_all)
-
-
-def test_absent_tool_skips_its_suite_and_says_how_to_get_it(suite: Path) -> None:
+def test_an_absent_tool_skips_its_suite_and_fails_where_all_must_run(suite: Path) -> None:
     code, said = outcome(suite, require_all="")
     assert (code, "needs Docker: install it" in said) == (0, True)
     assert "3 passed, 1 skipped, 1 xfailed" in said.splitlines()[-1]
-
-
-def test_skip_is_a_failure_where_all_must_run(suite: Path) -> None:
     code, said = outcome(suite, require_all="1")
     assert code == 1
     assert "3 passed, 1 xfailed, 1 error" in said.splitlines()[-1]

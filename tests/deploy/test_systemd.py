@@ -48,12 +48,6 @@ def test_systemd_calls_the_unit_hardened(unit: Path, tmp_path: Path, name: str) 
     assert verdict.returncode == 0, verdict.stdout
 
 
-def test_systemd_would_notice_a_misspelt_setting(unit: Path, tmp_path: Path) -> None:
-    copy = installed(unit, tmp_path)
-    copy.write_text(copy.read_text("utf-8").replace("Restart=always", "Restart=alwys"), "utf-8")
-    assert "alwys" in analyze("verify", "--man=no", copy).stderr
-
-
 def test_unit_comes_back_whatever_ends_it_but_for_another_sidecar(unit: Path) -> None:
     lines = set(unit.read_text(encoding="utf-8").splitlines())
     displaced = f"RestartPreventExitStatus={DISPLACED}"

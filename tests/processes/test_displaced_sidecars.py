@@ -58,25 +58,3 @@ async def test_a_frozen_sidecar_that_was_replaced_wakes_up_and_ends(tmp_path: Pa
         await asyncio.sleep(processes.session_timeout_s)
         assert newcomer.running
         assert overlaps(processes.intervals()) == []
-
-
-async def test_two_sidecars_that_are_always_started_again_come_to_rest(tmp_path: Path) -> None:
-    async with process_cluster(tmp_path, brokers=2, bundles=BUNDLES) as processes:
-        await processes.start()
-        await processes.look_up_every_bundle()
-        member = processes.cluster.members[0]
-        rivals = [member.processes[1], await start_another(processes, member)]
-        starts, quiet_since_s = 1, asyncio.get_running_loop().time()
-        quiet_s = 3 * processes.session_timeout_s
-        async with asyncio.timeout(4 * BOUND_S):
-            while asyncio.get_running_loop().time() - quiet_since_s < quiet_s:
-                for number, child in enumerate(rivals):
-                    if not child.running:
-                        assert await ended(child) == DISPLACED
-                        rivals[number] = await start_another(processes, member)
-                        starts, quiet_since_s = starts + 1, asyncio.get_running_loop().time()
-                await asyncio.sleep(0.1)
-        assert starts <= 5
-        log = (tmp_path / "sidecar-1.log").read_text()
-        assert "broker.registration.awaited" in log
-        assert overlaps(processes.intervals()) == []

@@ -34,14 +34,6 @@ def test_a_server_answers_while_it_runs_and_leaves_nothing_behind() -> None:
     assert four_letter_word(host, int(port), "ruok") == ""
 
 
-def test_a_taken_port_is_named() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        expected = f"cannot listen on 127.0.0.1:{port}: Address already in use"
-        with pytest.raises(EmbeddedZooKeeperError, match=expected):
-            EmbeddedZooKeeper(port=port).start()
-
-
 def test_a_server_that_dies_at_its_start_shows_the_end_of_its_log(tmp_path: Path) -> None:
     server = EmbeddedZooKeeper(port=0, data_dir=tmp_path, config={"secureClientPort": "no number"})
     with pytest.raises(EmbeddedZooKeeperError, match=r"(?s)exit code 2.*no number"):

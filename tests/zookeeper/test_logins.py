@@ -1,5 +1,6 @@
 """Digest, SASL and TLS against a server that is configured for them."""
 
+import asyncio
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
@@ -141,20 +142,13 @@ async def test_what_a_digest_user_creates_is_closed_to_others(
     assert node.data == b"hers"
 
 
-async def test_a_login_may_leave_its_nodes_open(
-    secured: Secured, opened: list[ZooKeeperCoordination]
-) -> None:
-    owner = await opened_with(opened, secured.options(chroot="/open", creator_only=False, **CAROL))
-    stranger = await opened_with(opened, secured.options(chroot="/open"))
-    await owner.create("/a", b"hers")
-    await stranger.set("/a", b"everybody's")
-
-
 async def test_the_clusters_key_is_closed_to_others_even_where_nodes_are_open(
     secured: Secured, opened: list[ZooKeeperCoordination]
 ) -> None:
     owner = await opened_with(opened, secured.options(chroot="/key", creator_only=False, **CAROL))
     stranger = await opened_with(opened, secured.options(chroot="/key"))
+    await owner.create("/a", b"hers")
+    await stranger.set("/a", b"everybody's")
     key = await key_of_cluster(owner)
     assert await key_of_cluster(owner) == key
     assert await stranger.children("/loadbalance") == ("key",)
@@ -197,15 +191,6 @@ async def test_what_a_sasl_user_creates_is_closed_to_others(
     assert node.data == b"hers"
 
 
-async def test_a_wrong_sasl_password_never_shows_as_connected(
-    secured: Secured, opened: list[ZooKeeperCoordination]
-) -> None:
-    wrong = {"sasl_password": "wrong"}
-    session = ZooKeeperCoordination(alice(secured, **wrong))
-    opened.append(session)
-    await never_connects(session)
-
-
 async def test_a_connection_that_breaks_during_the_login_costs_no_session(
     secured: Secured, opened: list[ZooKeeperCoordination]
 ) -> None:
@@ -228,7 +213,7 @@ async def test_a_connection_that_breaks_during_the_login_costs_no_session(
 async def test_a_session_over_tls_carries_large_and_many_answers(
     secured: Secured, opened: list[ZooKeeperCoordination]
 ) -> None:
-    session = await opened_with(opened, secured.tls_options(chroot="/tls"))
+    session = await opened_with(opened, secured.tls_options(chroot="/tls", **LOGIN))
     content = b"x" * 900_000
     await session.create("/large", content)
     node = await session.get("/large")
@@ -239,35 +224,17 @@ async def test_a_session_over_tls_carries_large_and_many_answers(
     assert len(await session.children("/many")) == 100
 
 
-async def test_tls_and_sasl_go_together(
-    secured: Secured, opened: list[ZooKeeperCoordination]
-) -> None:
-    session = await opened_with(opened, secured.tls_options(chroot="/both", **LOGIN))
-    await session.create("/a", b"")
-
-
-async def test_a_server_whose_certificate_names_another_host_is_refused(
-    secured: Secured, opened: list[ZooKeeperCoordination]
-) -> None:
-    hosts = f"127.0.0.1:{secured.tls_port}"
-    refusing = ZooKeeperCoordination(secured.tls_options(hosts=hosts))
-    opened.append(refusing)
-    await never_connects(refusing)
-    await opened_with(opened, secured.tls_options(hosts=hosts, tls_verify_hostname=False))
-
-
-async def test_a_server_signed_by_an_unknown_authority_is_refused(
+async def test_wrong_logins_and_certificates_never_show_as_connected(
     secured: Secured, opened: list[ZooKeeperCoordination], tmp_path: Path
 ) -> None:
     make_certificates(tmp_path)
-    session = ZooKeeperCoordination(secured.tls_options(tls_ca_file=str(tmp_path / "ca.pem")))
-    opened.append(session)
-    await never_connects(session)
-
-
-async def test_a_client_without_the_certificate_asked_for_is_refused(
-    secured: Secured, opened: list[ZooKeeperCoordination]
-) -> None:
-    session = ZooKeeperCoordination(secured.tls_options(tls_certificate_file="", tls_key_file=""))
-    opened.append(session)
-    await never_connects(session)
+    hosts = f"127.0.0.1:{secured.tls_port}"
+    wrong = (
+        alice(secured, sasl_password="wrong"),  # noqa: S106 - that it is wrong is the test
+        secured.tls_options(hosts=hosts),  # The certificate names another host.
+        secured.tls_options(tls_ca_file=str(tmp_path / "ca.pem")),  # An unknown authority.
+        secured.tls_options(tls_certificate_file="", tls_key_file=""),  # One is asked for.
+    )
+    opened += map(ZooKeeperCoordination, wrong)
+    await asyncio.gather(*map(never_connects, opened))
+    await opened_with(opened, secured.tls_options(hosts=hosts, tls_verify_hostname=False))
