@@ -1,7 +1,6 @@
 import json
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -136,17 +135,6 @@ def test_what_stays_says_so(
         assert seen(pulsar, unless)["proposals"] != []
 
 
-def test_isolated_namespaces_stay_among_their_brokers_and_others_away(pulsar: FakePulsar) -> None:
-    # All run on one host, and patterns are of hosts.
-    policy = {"namespaces": ["bench/.*"], "primary": ["127.0.0.1"], "secondary": []}
-    pulsar.isolation["bench-only"] = policy
-    assert len(seen(pulsar)["proposals"]) == 5
-    policy["namespaces"] = ["other/.*"]
-    assert seen(pulsar)["proposals"] == []
-    policy["namespaces"], policy["primary"] = ["bench/.*"], ["10.0.0.1"]
-    assert seen(pulsar)["proposals"] == []
-
-
 def test_a_refused_policy_is_named_and_keeps_the_bundles_that_it_may_be_for(
     pulsar: FakePulsar,
 ) -> None:
@@ -169,19 +157,6 @@ def test_isolation_that_is_not_understood_is_named(pulsar: FakePulsar) -> None:
     assert "namespaceIsolationPolicies" in found.stderr
 
 
-def test_moves_are_bounded(pulsar: FakePulsar) -> None:
-    assert len(seen(pulsar, "--most-moves", "2")["proposals"]) == 2
-
-
-def test_a_broker_that_does_not_answer_neither_gives_nor_takes(pulsar: FakePulsar) -> None:
-    silent = pulsar.brokers[2]
-    silent.tells("/metrics/", "out of order", 500)
-    told = seen(pulsar)
-    assert "answered 500 (out of order)" in told["missing"][silent.name]
-    assert silent.name not in {move["target"] for move in told["proposals"]}
-    assert told["whole"] is False
-
-
 def test_a_quiet_cluster_is_not_judged(pulsar: FakePulsar) -> None:
     pulsar.brokers[0].grows.clear()
     told = seen(pulsar)
@@ -201,20 +176,6 @@ def test_the_doctor_names_settings_with_commands_that_change_them(pulsar: FakePu
     found = attach(pulsar, "--doctor")
     assert "without attach --balance or sidecars no load manager balances" in found.output
     assert "in broker.conf, so it stays so after --balance" in found.output
-
-
-def test_the_doctor_finds_metrics_without_topics(pulsar: FakePulsar) -> None:
-    pulsar.settings["exposeTopicLevelMetricsInPrometheus"] = "false"
-    found = attach(pulsar, "--doctor")
-    assert found.exit_code == 1
-    assert "exposeTopicLevelMetricsInPrometheus is false" in found.output
-
-
-def test_the_token_of_a_file_goes_to_every_broker(pulsar: FakePulsar, tmp_path: Path) -> None:
-    file = tmp_path / "token"
-    file.write_text("secret\n", encoding="utf-8")
-    seen(pulsar, "--token-file", str(file))
-    assert [broker.authorizations for broker in pulsar.brokers] == [{"Bearer secret"}] * 3
 
 
 def test_a_redirect_leads_to_no_stranger(pulsar: FakePulsar) -> None:

@@ -152,21 +152,6 @@ async def test_a_host_that_is_not_found_is_named_with_the_option(admin: PulsarAd
         await admin.json("http://broker-0.pulsar.invalid:8080")
 
 
-@pytest.mark.parametrize(
-    "location",
-    [
-        *("http://[::1/", "http://h:99999/", "http://h:x/", "//", "http://", "\udc80", "ftp://h/"),
-        *("http://\udc80:8080/", "http://" + "a" * 70 + ".com/", "javascript:1", "", "http://a b/"),
-    ],
-)
-async def test_an_odd_redirect_fails_one_request_alone(admin: PulsarAdmin, location: str) -> None:
-    head = f"HTTP/1.1 307 x\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n"
-    async with listening(head.encode("utf-8", errors="surrogateescape")) as port:
-        with pytest.raises(RequestFailed) as refused:
-            await admin.json(f"http://127.0.0.1:{port}/a")
-    assert str(refused.value).isprintable()
-
-
 async def test_an_address_where_nobody_listens_is_named_in_one_line(admin: PulsarAdmin) -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))

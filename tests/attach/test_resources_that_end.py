@@ -147,21 +147,6 @@ def test_a_state_that_cannot_be_used_holds_rounds_and_is_named_until_it_can_be(
     assert SHEDDING not in pulsar.dynamic
 
 
-def test_a_second_controller_of_one_state_ends_with_one_line(
-    pulsar: FakePulsar, tmp_path: Path
-) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    with attached(pulsar, tmp_path) as running:
-        running.until(lambda: pulsar.dynamic.get(SHEDDING) == "false")
-        with attached(pulsar, other, "--state-dir", str(tmp_path / "state")) as second:
-            assert second.process.wait(LIMIT_S) == 1
-            (line,) = second.errors.read_text().splitlines()
-            assert "another loadmanager attach acts on research" in line
-        running.another_round()
-        running.end()
-
-
 async def test_links_in_the_folder_of_the_state_lead_nothing_astray(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("kept")

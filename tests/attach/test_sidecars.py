@@ -634,16 +634,6 @@ async def test_sidecars_of_another_kind_are_refused_in_the_same_chroot(
     assert await agree(one.coordination, one.context.clock, Conditions()) == "crc32"
 
 
-async def test_a_cluster_of_commanded_brokers_is_refused_beside_pulsar() -> None:
-    async with pulsar_sidecars(FakePulsar([])) as cluster:
-        session = MemoryCoordination(cluster.service, chroot="/lm")
-        await session.start()
-        await agree(session, SystemClock(), Conditions(kind="contract"))
-        with pytest.raises(ClusterDisagrees, match="kind = 'contract'"):
-            await agree(session, SystemClock(), Conditions("crc32", kind="pulsar"))
-        await session.close()
-
-
 async def test_a_broker_id_that_pulsar_does_not_know_is_named(pulsar: FakePulsar) -> None:
     stranger = FakeBroker(name="127.0.0.1:1")
     async with pulsar_sidecars(pulsar) as cluster:

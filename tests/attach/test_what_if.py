@@ -72,11 +72,23 @@ def test_a_namespace_with_more_traffic(snapshot: Path) -> None:
     assert total(found["changed"]) == pytest.approx(2 * total(found["now"]))
 
 
-def test_running_clusters_are_seen(pulsar: FakePulsar, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_running_cluster_is_seen_with_its_policies_and_asked_with_a_token(
+    pulsar: FakePulsar, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(command, "INTERVAL_S", 0.3)
-    found = what_if(pulsar.url, "--json")
+    pulsar.isolation["none"] = {
+        "namespaces": ["bench/.*"],
+        "primary": ["elsewhere"],
+        "secondary": [],
+        "auto_failover_policy": {"policy_type": "min_available", "parameters": {}},
+    }
+    file = tmp_path / "token"
+    file.write_text("a.b.c\n", encoding="utf-8")
+    found = what_if(pulsar.url, "--json", "--token-file", str(file))
     assert found.exit_code == 0, found.output
-    assert json.loads(found.stdout)["now"]["maxOverMean"] == pytest.approx(3.0)
+    now = json.loads(found.stdout)["now"]
+    assert (now["maxOverMean"], now["moves"]) == (pytest.approx(3.0), [])
+    assert {one for broker in pulsar.brokers for one in broker.authorizations} == {"Bearer a.b.c"}
 
 
 def test_people_are_told_in_a_table(snapshot: Path) -> None:
@@ -223,21 +235,6 @@ def test_bundles_that_no_broker_may_serve_are_named(snapshot: Path, first_host: 
     assert f"{BUNDLES} bundles have no broker that isolation policies allow: bench/skew/" in said
 
 
-def test_a_running_cluster_is_looked_at_with_its_policies(
-    pulsar: FakePulsar, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(command, "INTERVAL_S", 0.3)
-    pulsar.isolation["none"] = {
-        "namespaces": ["bench/.*"],
-        "primary": ["elsewhere"],
-        "secondary": [],
-        "auto_failover_policy": {"policy_type": "min_available", "parameters": {}},
-    }
-    found = what_if(pulsar.url, "--json")
-    assert found.exit_code == 0, found.output
-    assert json.loads(found.stdout)["now"]["moves"] == []
-
-
 def test_policies_that_are_none_are_refused(snapshot: Path) -> None:
     document = json.loads(snapshot.read_text(encoding="utf-8"))
     every: list[object] = [3, {"own": {"namespaces": [7]}}, {"own": []}]
@@ -249,16 +246,6 @@ def test_policies_that_are_none_are_refused(snapshot: Path) -> None:
 
 
 # --- access ---------------------------------------------------------------------------------
-
-
-def test_a_token_goes_to_the_brokers_that_are_asked(
-    pulsar: FakePulsar, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(command, "INTERVAL_S", 0.3)
-    file = tmp_path / "token"
-    file.write_text("a.b.c\n", encoding="utf-8")
-    assert what_if(pulsar.url, "--token-file", str(file)).exit_code == 0
-    assert {one for broker in pulsar.brokers for one in broker.authorizations} == {"Bearer a.b.c"}
 
 
 @pytest.mark.parametrize(

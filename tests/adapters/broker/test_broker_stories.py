@@ -2,7 +2,7 @@
 
 A story is a text of steps. Its epochs and tokens count from a czxid of a ZooKeeper that has elected
 often: beyond 2**53, where doubles lose count. `` = `` says what a step gives, `` !`` how it is
-refused, `` !!`` how it is not answered. It begins at 100 s; ``loaded B`` stands for
+refused. It begins at 100 s; ``loaded B`` stands for
 ``lease 1 110; @101; load B 1 7``.
 """
 
@@ -20,11 +20,11 @@ from loadmanager.core.hashing import position
 from loadmanager.core.ids import parse_bundle, parse_topic, topic_from_parts
 from loadmanager.core.load import BundleStats
 from loadmanager.core.rates import Rates
-from loadmanager.ports.broker import BrokerControl, BrokerRefused, BrokerUnreachable, StaleAgent
+from loadmanager.ports.broker import BrokerControl, BrokerRefused, StaleAgent
 from loadmanager.reference_broker import changes as c
-from loadmanager.reference_broker.changes import Accepted, PublishRefused, overlaps
+from loadmanager.reference_broker.changes import Accepted, PublishRefused
 from loadmanager.reference_broker.memory_broker import MemoryBroker, Ticket
-from tests.testbed.in_process import Fault, InProcessBroker
+from tests.testbed.in_process import InProcessBroker
 
 BASE = 2**60
 NS = "a-b=c.d:e/n_1"
@@ -78,12 +78,8 @@ class Player:
                 raise
 
     async def _play(self, step: str) -> None:
-        step, _, unanswered = step.partition(" !!")
         step, _, refused = step.partition(" !")
-        if unanswered:
-            with pytest.raises(BrokerUnreachable, match=unanswered):
-                await self.do(step)
-        elif refused:
+        if refused:
             said = re.sub(r"<(\d)>", lambda number: str(BASE + int(number[1])), refused)
             with pytest.raises(BrokerRefused, match=said) as raised:
                 await self.do(step)
@@ -102,19 +98,16 @@ class Player:
         if name.endswith("&"):
             self.background.append(asyncio.create_task(command))
             async with asyncio.timeout(30):
-                while not self._received(name):  # noqa: ASYNC110 - commands set no event
+                while not self._unloading():  # noqa: ASYNC110 - commands set no event
                     await asyncio.sleep(0.001)
             return ""
         return str(await command if asyncio.iscoroutine(command) else command)
 
-    def _received(self, name: str) -> bool:
-        if name == "unload&":
-            ticket = self.process().begin_publish(TOPIC)
-            if isinstance(ticket, Ticket):
-                self.process().abandon(ticket)
-            return not isinstance(ticket, Ticket)
-        assert isinstance(self.control, InProcessBroker)
-        return self.control.commands[-1:] == [name[:-1]]
+    def _unloading(self) -> bool:
+        ticket = self.process().begin_publish(TOPIC)
+        if isinstance(ticket, Ticket):
+            self.process().abandon(ticket)
+        return not isinstance(ticket, Ticket)
 
     async def _loaded(self, bundle: str = "W") -> None:
         await self.play(f"lease 1 110; @101; load {bundle} 1 7")
@@ -150,11 +143,6 @@ class Player:
 
     def _pending(self) -> str:
         return str(sum(not one.done() for one in self.background))
-
-    async def _cancel(self) -> None:
-        self.background[-1].cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await self.background.pop()
 
     async def _done(self) -> None:
         async with asyncio.timeout(30):
@@ -205,20 +193,6 @@ class Player:
 
     def _stop(self) -> None:
         self.process().stop()
-
-    # Faults are those of the broker in process.
-
-    def _fault(self, fault: str, *commands: Any) -> None:
-        assert isinstance(self.control, InProcessBroker)
-        times = int(commands[-1]) if commands[-1:] and commands[-1].isdigit() else None
-        names = [one for one in commands if not one.isdigit()]
-        self.control.inject(Fault(fault), *names, times=times)
-
-    def _called(self, name: str) -> Any:
-        return getattr(self.control, name)()
-
-    async def _stats(self) -> None:
-        await self.control.stats()
 
 
 def in_process(clock: Any, **options: Any) -> Player:
@@ -326,73 +300,6 @@ STORIES = {
 @pytest.mark.parametrize("story", STORIES.values(), ids=list(STORIES))
 async def test_in_process_and_over_http_alike(player: Player, story: str) -> None:
     await player.play(story)
-
-
-FAULTS = {
-    "commands in their order": "loaded; unload W 1 7; stats",
-    "a fault hits only what it names": """fault unreachable stats unload; loaded;
-        stats !!unreachable; unload W 1 7 !!unreachable; called heal; stats""",
-    "a fault ends after its number of times": """fault refused 2; stats !stats: .*refused;
-        stats !refused; stats""",
-    "a hanging command goes on when healed": """lease 1 110; fault hang load; load& W 1 1;
-        serving =; called heal; done; serving = W1""",
-    "a hanging command that is given up does nothing": """lease 1 110; fault hang load;
-        load& W 1 1; cancel; called heal; serving =""",
-    "a late command is done when healed": """lease 1 110; fault late load 1; load W 1 1 !!late;
-        serving =; called heal; serving = W1""",
-    "unless it is refused by then": """loaded; fault late load 1; load W 1 8 !!late;
-        lease 2 - none; called heal; serving = W7""",
-    "a late load does not undo the unload that overtook it": """lease 1 110; fault late load;
-        load W 1 1 !!load: .*late; unload W 1 1; called heal; serving =""",
-    "a late unload does not end the grant that followed": """loaded; fault late unload;
-        unload W 1 7 !!late; load W 1 8; called heal; serving = W8""",
-    "a late command is lost with its process": """lease 1 110; fault late load;
-        load W 1 1 !!late; called restart; lease 1 110; called heal; serving =""",
-    "a hanging command is lost with its process": """fault hang load; load& W 1 1; called restart;
-        lease 1 110; called heal; done !!load: its process ended; serving =""",
-    "a dead broker is unreachable": "loaded; called kill; stats !!dead; publish !!dead",
-    "a restarted broker has seen nothing": """lease 9 -; called restart; lease 1 - none =;
-        lease 1 1e6 broker:8080#1 =; load W 1 1 !no valid lease""",
-    **{
-        f"{fault} is told {'after' if done else 'before'} the deed": f"""lease 1 110; fault {fault};
-        load W 1 1 {"!!" if unanswered else "!"}load: .*{fault}; called heal; serving = {done}"""
-        for fault, unanswered, done in (
-            ("unreachable", True, ""),
-            ("lost_answer", True, "W1"),
-            ("refused", False, ""),
-            ("garbage", False, "W1"),
-        )
-    },
-}
-
-
-@pytest.mark.parametrize("story", FAULTS.values(), ids=list(FAULTS))
-async def test_faults_in_process(clock: Any, story: str) -> None:
-    await in_process(clock).play(story)
-
-
-async def test_the_broker_in_process_tells_what_it_was_asked_and_served(clock: Any) -> None:
-    one, other = in_process(clock, process_id=42), in_process(clock, broker="other:8080")
-    fake = one.control
-    assert isinstance(fake, InProcessBroker)
-    assert isinstance(other.control, InProcessBroker)
-    await other.play("lease 1 200; load W 1 1")
-    await one.play("lease 1 110; load W 1 1; @101")
-    assert (await fake.stats()).process_id == 42
-    assert fake.commands == ["renew_lease", "load", "stats"]
-    assert fake.serving == {W: BASE + 1}
-    assert isinstance(fake.publish(TOPIC), Accepted)
-    assert isinstance(fake.publish(parse_topic("t/m/orders")), PublishRefused)
-    (overlap,) = overlaps([*fake.intervals(), *other.control.intervals()])
-    assert (overlap.start_s, overlap.end_s) == (100.0, 101.0)
-    await one.play("@103; called restart; @104; lease 1 106; load W 1 1; @107")
-    assert [(each.start_s, each.end_s, each.why) for each in fake.intervals()] == [
-        (100.0, 103.0, c.EndReason.NOT_RECORDED),
-        (104.0, 106.0, c.EndReason.LEASE_LOST),
-    ]
-    fake.kill()
-    assert (len(fake.intervals()), fake.serving) == (2, {})
-    await fake.close()
 
 
 async def test_health_and_traffic_are_told(player: Player) -> None:

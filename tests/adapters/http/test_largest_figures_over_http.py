@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import aiohttp
@@ -95,12 +96,6 @@ async def leader_of_the_largest() -> AsyncIterator[tuple[LeaderAtWork, RunningSe
         )
 
 
-@pytest.fixture
-async def leader() -> AsyncIterator[RunningServer]:
-    async with leader_of_the_largest() as (_, server):
-        yield server
-
-
 def no_constant(text: str) -> Any:
     raise AssertionError(f"{text} in JSON")
 
@@ -111,42 +106,27 @@ async def asked(server: RunningServer, path: str) -> Any:
     return json.loads(got.text, parse_constant=no_constant)
 
 
-async def test_a_snapshot_has_the_reports_as_they_are(leader: RunningServer) -> None:
-    await asked(leader, f"{OURS}/snapshot")
-    text = (await leader.ask(f"{OURS}/snapshot")).text
-    told = decode_snapshot("x", text.encode())
-    assert {name: one.bundles for name, one in told.reports.items()} == {
-        one.broker: one.bundles for one in REPORTS
-    }
-    assert told.reports[B1].cpu == MOST_USED
-
-
-async def test_a_load_report_has_the_figures_as_they_are(leader: RunningServer) -> None:
-    told = await asked(leader, "/admin/v2/broker-stats/load-report")
-    assert told["numBundles"] == 8
-    assert told["numConsumers"] == 8 * FULL.consumers
-    assert told["msgRateIn"] == 8 * FULL.msgs_in_per_s
-    assert told["cpu"] == {"usage": MOST_USED.usage, "limit": MOST_USED.limit}
-
-
-@pytest.mark.parametrize("mode", Mode)
-async def test_the_plan_of_every_strategy_is_shown(leader: RunningServer, mode: Mode) -> None:
-    for pair in every_pair():
-        wish = f"shedder={pair.shedder}&placement={pair.placement}&mode={mode.value}"
-        told = await asked(leader, f"{OURS}/plan?{wish}")
-        assert told["moves"] or told["refusals"]
-
-
-async def test_brokers_bundles_and_decisions_are_explained(leader: RunningServer) -> None:
-    for subject in (B1, B3, CUT.bundles[0]):
-        assert (await asked(leader, f"{OURS}/explain?subject={subject}"))["subject"] == subject
-    assert "decisions" in await asked(leader, f"{OURS}/decisions?limit=1000")
-
-
-async def test_every_metric_is_a_finite_number(leader: RunningServer) -> None:
-    got = await leader.ask("/metrics")
-    assert got.status == 200
-    samples = [sample for one in text_string_to_metric_families(got.text) for sample in one.samples]
+async def test_the_figures_are_told_as_they_are_and_every_strategy_plans_with_them() -> None:
+    async with leader_of_the_largest() as (_, leader):
+        told = await asked(leader, f"{OURS}/snapshot")
+        snapshot = decode_snapshot("x", json.dumps(told).encode())
+        reported = {name: one.bundles for name, one in snapshot.reports.items()}
+        assert reported == {one.broker: one.bundles for one in REPORTS}
+        assert snapshot.reports[B1].cpu == MOST_USED
+        told = await asked(leader, "/admin/v2/broker-stats/load-report")
+        assert (told["numBundles"], told["numConsumers"]) == (8, 8 * FULL.consumers)
+        assert told["msgRateIn"] == 8 * FULL.msgs_in_per_s
+        assert told["cpu"] == {"usage": MOST_USED.usage, "limit": MOST_USED.limit}
+        for pair, mode in product(every_pair(), Mode):
+            wish = f"shedder={pair.shedder}&placement={pair.placement}&mode={mode.value}"
+            told = await asked(leader, f"{OURS}/plan?{wish}")
+            assert told["moves"] or told["refusals"]
+        for subject in (B1, B3, CUT.bundles[0]):
+            assert (await asked(leader, f"{OURS}/explain?subject={subject}"))["subject"] == subject
+        assert "decisions" in await asked(leader, f"{OURS}/decisions?limit=1000")
+        metrics = await leader.ask("/metrics")
+    families = text_string_to_metric_families(metrics.text)
+    samples = [sample for one in families for sample in one.samples]
     assert all(math.isfinite(sample.value) for sample in samples)
     shown = [one.value for one in samples if one.name == "pulsar_lb_cpu_usage"]
     assert max(shown) == 100 * MOST_USED.usage / MOST_USED.limit

@@ -43,11 +43,6 @@ def signed(claims: dict[str, object], key: object = SECRET, algorithm: str = "HS
     return jwt.encode(claims, key, algorithm)  # type: ignore[arg-type] # any key, as a stranger has
 
 
-def test_the_subject_is_the_caller(secret_file: Path) -> None:
-    proven = Tokens.of_secret_file(secret_file).proven(signed({"sub": "operator"}))
-    assert (proven.subject, proven.until_s) == ("operator", float("inf"))
-
-
 def test_a_proof_ends_when_the_token_expires(secret_file: Path) -> None:
     clock = Clock()
     tokens = Tokens.of_secret_file(secret_file, leeway_s=5.0, clock=clock)

@@ -4,13 +4,10 @@ import asyncio
 
 import pytest
 from coordination_worlds import connected
-from waiting import eventually
 
 from loadmanager.ports.coordination import (
-    Create,
     Delete,
     Disconnected,
-    Node,
 )
 from tests.testbed.memory import MemoryCoordination, MemoryService
 from tests.testbed.memory.server import Server
@@ -52,16 +49,6 @@ async def world() -> World:
     return world
 
 
-async def test_a_server_that_is_behind_answers_reads_from_an_older_state(world: World) -> None:
-    await world.writer.set("/a", b"new")
-    await world.writer.create("/b", b"")
-    assert await world._read("/a") == b"old"
-    assert await world.client.children("/") == ("a",)
-    world.server.apply_next()
-    assert await world._read("/a") == b"new"
-    assert await world._read("/b") is None
-
-
 async def test_a_sync_is_answered_when_the_server_has_caught_up(world: World) -> None:
     await world.writer.set("/a", b"new")
     syncing = asyncio.ensure_future(world.client.sync("/a"))
@@ -86,34 +73,6 @@ async def test_a_client_sees_what_it_wrote_and_all_that_was_before(world: World)
     world.server.apply_next()
     await writing
     assert (await world._read("/a"), await world._read("/b")) == (b"new", b"own")
-
-
-async def test_watches_tell_when_the_server_applies_a_change(world: World) -> None:
-    told: list[Node | None] = []
-    world.client.watch("/a", told.append)
-    await eventually(lambda: told)
-    await world.writer.set("/a", b"new")
-    await _turns()
-    assert [node and node.data for node in told] == [b"old"]
-    world.server.catch_up()
-    await eventually(lambda: len(told) == 2)
-    assert [node and node.data for node in told] == [b"old", b"new"]
-
-
-async def test_who_lost_a_reply_may_come_to_a_server_that_does_not_know_the_write(
-    world: World,
-) -> None:
-    world.client.lose_next_reply()
-    with pytest.raises(Disconnected):
-        await world.client.commit([Create("/b", b"")])
-    await _turns()
-    assert "/b" in world.service.dump()
-    assert await world._read("/b") is None
-    syncing = asyncio.ensure_future(world.client.sync("/b"))
-    await _turns()
-    world.server.catch_up()
-    await syncing
-    assert await world._read("/b") == b""
 
 
 async def test_a_server_that_lost_the_others_answers_reads_and_syncs_until_it_is_written_to(

@@ -52,14 +52,6 @@ def ends() -> Iterator[Ends]:
         end.close()
 
 
-async def test_frames_that_come_together_are_received_one_by_one(ends: Ends) -> None:
-    carried = ends.carry()
-    ends.there.send(framed(b"one", b"", b"three"))
-    await eventually(lambda: len(ends.frames) == 3)
-    assert ends.frames == [b"one", b"", b"three"]
-    carried.close()
-
-
 async def test_a_frame_that_comes_byte_by_byte_is_received_whole(ends: Ends) -> None:
     carried = ends.carry()
     for i, byte in enumerate(framed(b"abc")):
@@ -73,9 +65,9 @@ async def test_a_frame_that_comes_byte_by_byte_is_received_whole(ends: Ends) -> 
 async def test_a_frame_larger_than_one_read_is_received_whole(ends: Ends) -> None:
     carried = ends.carry()
     large = bytes(range(256)) * (READ_BYTES // 128)
-    await asyncio.get_running_loop().sock_sendall(ends.there, framed(large, b"next"))
-    await eventually(lambda: len(ends.frames) == 2)
-    assert ends.frames == [large, b"next"]
+    await asyncio.get_running_loop().sock_sendall(ends.there, framed(large, b"", b"next"))
+    await eventually(lambda: len(ends.frames) == 3)
+    assert ends.frames == [large, b"", b"next"]
     carried.close()
 
 
