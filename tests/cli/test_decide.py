@@ -7,7 +7,6 @@ from click.testing import CliRunner, Result
 from snapshot_samples import B1, B2, hot_and_idle
 
 from loadmanager.cli import main
-from loadmanager.cli.text_tables import plain_lines
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.snapshot.encoding import encode_snapshot, in_force
@@ -146,11 +145,3 @@ def test_bad_input_ends_with_2_and_says_what_was_expected(
 
 def test_a_file_that_is_not_there_ends_with_2(tmp_path: Path) -> None:
     assert decide(tmp_path / "none.json").exit_code == 2
-
-
-def test_columns_are_as_wide_as_their_widest_cell() -> None:
-    assert plain_lines(("a", "long>"), [["wide", "1"], ["b", "22"]]) == [
-        "a     long",
-        "wide     1",
-        "b       22",
-    ]

@@ -70,11 +70,6 @@ def test_the_first_seed_can_be_told(scenario: Path) -> None:
     assert second["runs"] == several["runs"][1:]
 
 
-def test_the_same_seed_gives_the_same_bytes(scenario: Path) -> None:
-    arguments = (scenario, "--strategy", "threshold+avg,avg+avg", "--seeds", 2, "--json")
-    assert simulate(*arguments).stdout_bytes == simulate(*arguments).stdout_bytes
-
-
 def test_settings_change_what_is_simulated_and_are_told(scenario: Path) -> None:
     arguments = (scenario, "--strategy", "threshold+round_robin")
     usual = document(*arguments)["scenarios"][0]["strategies"][0]
@@ -83,17 +78,6 @@ def test_settings_change_what_is_simulated_and_are_told(scenario: Path) -> None:
     assert found["settings"] == {"--set": "threshold=0.9, margin=0.5"}
     assert changed["settings"] == ["threshold=0.9", "margin=0.5"]
     assert usual["scores"]["moves"]["median"] > changed["scores"]["moves"]["median"]
-
-
-def test_the_planner_is_set_by_the_names_of_files_too(scenario: Path) -> None:
-    arguments = (scenario, "--strategy", "threshold+round_robin", "--set")
-    for key in ("moves_per_round", "max_moves_per_round", "planner.max_moves_per_round"):
-        (found,) = document(*arguments, f"{key}=0")["scenarios"][0]["strategies"]
-        assert found["settings"] == [f"{key}=0"]
-        assert found["scores"]["moves"]["median"] == 0
-    done = simulate(*arguments, "filters.max_moves_per_round=1")
-    assert done.exit_code == 2
-    assert "filters.max_moves_per_round is unknown" in done.stderr
 
 
 EXPECTED = """\

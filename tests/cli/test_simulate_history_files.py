@@ -6,6 +6,8 @@ from pathlib import Path
 
 from simulate_command import simulate
 
+from loadmanager.adapters.history.checking import check_history
+
 
 def files_in(folder: Path) -> dict[str, bytes]:
     return {
@@ -23,6 +25,7 @@ def test_a_run_writes_the_same_history_each_time(scenario: Path, tmp_path: Path)
         assert (done.exit_code, done.stdout, done.stderr) == (0, without.stdout, "")
     written = files_in(tmp_path / "once")
     assert written == files_in(tmp_path / "again")
+    assert check_history(tmp_path / "once").faults == []
     lines = [
         json.loads(line)
         for name, content in written.items()

@@ -39,13 +39,6 @@ def test_a_placement_that_is_not_named_is_the_shedders_own() -> None:
         assert isinstance(planner.placement, JointPlacement)
 
 
-def test_a_different_placement_beside_it_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"AvgShedder.*expected none, or joint"):
-        made("joint", "AvgShedder")
-    with pytest.raises(ConfigError, match=r"joint.*expected another"):
-        made("avg", "joint")
-
-
 def test_a_file_with_a_different_placement_is_refused_at_its_line(tmp_path: Path) -> None:
     file = tmp_path / "loadmanager.toml"
     begin = '[broker]\nid = "b:8080"\n[shedding]\nstrategy = "joint"\n'

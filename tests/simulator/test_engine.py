@@ -68,12 +68,6 @@ def test_what_would_be_without_moves_is_what_a_run_without_shedding_shows() -> N
     assert unmoved[-1, 0] == 0.0
 
 
-def test_without_shedding_nothing_moves() -> None:
-    found = run(scenario(brokers=BUSY, step_s=10.0, load=ON_ONE, shedding={"enabled": False}))
-    assert (found.moves, found.interrupted_client_s) == ((), 0.0)
-    assert found.refusals == {"shedding_off": 10}
-
-
 def test_a_cold_start_ends_with_every_bundle_on_some_broker() -> None:
     cold = ALIKE | {"bundles": 40, "topics": 200, "placed": "unowned", "msgs_in_per_s": 8000.0}
     found = run(scenario(brokers=4, step_s=5.0, duration_s=120.0, load=cold, noise=EXACT))
@@ -141,20 +135,6 @@ def test_rounds_and_records_are_as_far_apart_as_asked_for() -> None:
     found = run(scenario(duration_s=100.0, step_s=5.0, leader=leader), record_every_s=25.0)
     assert found.rounds == 3
     assert found.timeline.time_s.tolist() == [0.0, 25.0, 50.0, 75.0, 100.0]
-
-
-def test_a_saturated_broker_reports_less_than_is_asked_of_it() -> None:
-    told = Told()
-    found = run(scenario(brokers=BUSY, duration_s=60.0, load=ON_ONE, noise=EXACT), witness=told)
-    report = next(report for _, report in told.reports if report.broker == broker("b-1"))
-    assert report.totals.msgs_in_per_s == pytest.approx(5000.0)
-    assert report.cpu is not None
-    assert report.cpu.usage == pytest.approx(100.0)
-    assert found.timeline.demand[0, 0, 0] == pytest.approx(2.0)
-    assert found.timeline.served[0, 0, 0] == pytest.approx(1.0)
-    assert found.timeline.msgs_per_s[0, 0] == pytest.approx(10_000.0)
-    # No assignment can undercut it.
-    assert found.timeline.bound[0] == pytest.approx(0.5, abs=1e-3)
 
 
 def test_the_same_seed_gives_the_same_run_in_another_process_whatever_its_hashes() -> None:

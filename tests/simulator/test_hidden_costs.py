@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from simulated_worlds import AT_ONCE, FREE, PLAIN, QUIET, Stepped, scenario
 
-from loadmanager.simulator.fleet import full_at, grown_cpu
+from loadmanager.simulator.fleet import full_at
 from loadmanager.simulator.scenario import Scenario
 
 BROKER = {
@@ -52,13 +52,6 @@ def test_what_no_rate_shows_is_in_the_bound() -> None:
     first, second = (float(one) for one in world.world._hidden.cpu_factor)
     assert cpu(world, 0) == pytest.approx((first + second) * 0.125)
     assert world.world.bound() == pytest.approx(max(first, second) * 0.125)
-
-
-def test_cpu_grows_faster_than_the_work_up_to_a_full_broker() -> None:
-    found = grown_cpu(np.array([0.0, 0.5, 1.0, 2.0]), 0.2)
-    assert found.tolist() == pytest.approx([0.0, 0.55, 1.2, 2.4])
-    assert grown_cpu(np.array([full_at(0.2)]), 0.2).tolist() == pytest.approx([1.0])
-    assert full_at(0.0) == 1.0
 
 
 def test_a_broker_whose_cpu_grows_is_full_earlier_and_its_bound_is_as_high() -> None:

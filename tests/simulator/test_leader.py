@@ -206,26 +206,6 @@ def test_what_is_under_way_already_counts() -> None:
     assert len(empties.due(LEAVING, 5.0)) == 2
 
 
-def test_what_nobody_could_take_is_left_alone_for_a_moment() -> None:
-    stepped, empties = emptying()
-    bundles = stepped.world.bundles
-    empties.refused([bundles[0]], 10.0)
-    assert list(empties.due(LEAVING, 11.0)) == [bundles[2], bundles[4]]
-    assert list(empties.due(LEAVING, 12.0)) == [bundles[0], bundles[2]]
-    empties.refused([bundles[0]], 20.0)
-    empties.due((), 20.5)  # Another drain begins anew.
-    assert bundles[0] in empties.due(LEAVING, 21.0)
-
-
-def test_the_bundles_of_one_broker_that_vanished_go_on_at_once() -> None:
-    cluster = settled()
-    lost = cluster.lose(1)
-    cluster.step()
-    moves = cluster.leader.place(cluster.now_s, lost, {})
-    assert [move.bundle for move in moves] == lost
-    assert BROKERS[1] not in {move.target for move in moves}
-
-
 def test_the_bundles_of_brokers_that_vanished_together_wait_for_their_return() -> None:
     cluster = settled()
     lost = cluster.lose(1, 2)
@@ -235,44 +215,6 @@ def test_the_bundles_of_brokers_that_vanished_together_wait_for_their_return() -
     assert plan.moves == ()
     assert len(cluster.leader.place(cluster.now_s + 9.9, [*lost, BUNDLES[0]], {})) == 1
     assert len(cluster.leader.place(cluster.now_s + 10.0, lost, {})) == len(lost)
-
-
-def test_brokers_that_came_back_are_waited_for_no_more_and_anew() -> None:
-    cluster = settled()
-    lost = cluster.lose(1, 2)
-    cluster.step()
-    assert cluster.leader.place(cluster.now_s, lost, {}) == []
-    cluster.present = [True] * 4
-    cluster.step()
-    assert len(cluster.leader.place(cluster.now_s, lost, {})) == len(lost)
-    for row, bundle in enumerate(BUNDLES):
-        cluster.owner[row] = 1 if bundle in lost else cluster.owner[row]
-    cluster.step()
-    assert cluster.leader.place(cluster.now_s, [], {}) == []
-    again = cluster.lose(1)
-    cluster.step()
-    assert len(cluster.leader.place(cluster.now_s, again, {})) == len(again)
-
-
-@pytest.mark.parametrize(
-    ("session_s", "steps_between", "waits"),
-    [(30.0, 0, True), (15.0, 1, False), (25.0, 1, True), (30.0, 1, True)],
-)
-def test_brokers_that_vanish_within_a_session_count_as_together(
-    session_s: float, steps_between: int, *, waits: bool
-) -> None:
-    cluster = settled(session_s=session_s)
-    first = cluster.lose(1)
-    cluster.step()
-    assert len(cluster.leader.place(cluster.now_s, first, {})) == len(first)
-    for bundle in first:
-        cluster.owner[BUNDLES.index(bundle)] = 0
-    for _ in range(steps_between):
-        cluster.step()
-        cluster.leader.place(cluster.now_s, [], {})
-    second = cluster.lose(2)
-    cluster.step()  # With a step between, the other one has been missed for 20 s by now.
-    assert bool(cluster.leader.place(cluster.now_s, second, {})) is not waits
 
 
 @pytest.mark.parametrize(("session_timeout_s", "placed_s"), [(5.0, 125.0), (30.0, 160.0)])

@@ -58,13 +58,6 @@ def test_a_job_is_run_with_its_strategy_mode_settings_and_seed() -> None:
     assert score_job(job) == scores_of(run_job(job))
 
 
-def test_results_come_in_the_order_of_the_jobs() -> None:
-    jobs = small_jobs()
-    found = list(results_of(jobs, score_job, processes=1))
-    assert [job for job, _ in found] == jobs
-    assert found[0][1] != found[1][1], "another seed draws other loads"
-
-
 def wait_until_only(others: set[BaseProcess]) -> None:
     """Return once all processes but ``others`` have ended.
 
@@ -74,13 +67,6 @@ def wait_until_only(others: set[BaseProcess]) -> None:
     while not others >= set(multiprocessing.active_children()):
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
-
-
-@pytest.mark.simulated
-def test_several_processes_give_the_same_figures_to_the_last_digit() -> None:
-    jobs = small_jobs()
-    several = [scores for _, scores in results_of(jobs, score_job, processes=2)]
-    assert repr(several) == repr([score_job(job) for job in jobs])
 
 
 @pytest.mark.simulated

@@ -115,12 +115,6 @@ def test_a_setting_that_no_pair_has_is_refused(setting: str, told: str) -> None:
     assert told in str(problem.value)
 
 
-def test_a_setting_out_of_range_is_refused_with_its_range() -> None:
-    pair = Strategy.parse("avg+avg", "safe", ("margin=7",))
-    with pytest.raises(ConfigError, match=r"margin = 7\.0; expected fraction from 0\.0 to 1\.0"):
-        planner_for(scenario(), pair)
-
-
 def test_settings_of_the_scenario_count_for_their_own_strategy_alone() -> None:
     shedding = SheddingSettings(strategy="ThresholdShedder", settings={"threshold": 0.3})
     one = scenario(shedding=shedding)

@@ -1,12 +1,10 @@
 """What the pipeline writes out for Spark is what leaders compute: scores and shares."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from given_store import GivenStore
 from moved_cluster import BROKER_LOAD, ROUNDS, frame, report
 from pyspark.sql import Row
 
@@ -22,8 +20,6 @@ from loadmanager.core.traffic_share import TrafficShare
 from loadmanager.pipeline.cost_model.rows import RATES
 from loadmanager.pipeline.move_effects.predictions import SHARE, with_predictions
 from loadmanager.pipeline.move_effects.windows import TRAFFIC, USED, loads, weights_in_force
-from loadmanager.pipeline.reporting.predicted import broker_hours
-from loadmanager.pipeline.reporting.sources import Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -119,29 +115,3 @@ def test_what_a_bundle_was_to_use_is_what_leaders_predict(spark: "SparkSession")
         predicted = dict(zip(RESOURCES, usage, strict=True))
         told = found[bundle][SHARE].asDict()
         assert told == pytest.approx({one: float(predicted[one]) for one in USED})
-
-
-def test_what_a_broker_was_to_use_is_the_sum_of_its_terms(spark: "SparkSession") -> None:
-    bundles = some_bundles()
-    rates = np.sum([rates_of(one) for one in bundles.values()], axis=0)
-    told = dict(zip(RATES, rates.tolist(), strict=True))
-    producers = told.pop("connections")
-    minute = {
-        "cluster": "c", "broker": BROKER, "broker_class": "plain", "seconds": 900.0,
-        "minute": datetime(2026, 1, 5, tzinfo=UTC), "cpu_limit": 1e3, "cpu_usage_mean": 50.0,
-        "producers_mean": producers, "consumers_mean": 0.0,
-        **{f"{name}_mean": value for name, value in told.items()},
-    }  # fmt: skip
-    idle = {"cluster": "c", "broker": BROKER, "broker_class": "plain", "resource": "cpu",
-            "value": 5.0}  # fmt: skip
-    given = {
-        "broker_minutes": spark.createDataFrame([Row(**minute)]),
-        "backgrounds": spark.createDataFrame([Row(**idle)]),
-    }
-    terms: list[dict[str, Any]] = [
-        {"broker_class": "plain", "resource": "cpu", "rate": rate, "value": value}
-        for rate, value in zip(RATES, TERMS[0].tolist(), strict=True)
-    ]
-    found = broker_hours(Tables(GivenStore(spark, "", given), "c"), terms).first()
-    assert found is not None
-    assert found["by_traffic"] == pytest.approx(float(TERMS[0] @ rates))

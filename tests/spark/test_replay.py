@@ -211,18 +211,6 @@ def test_what_real_sidecars_told_comes_to_tasks_as_they_told_it(
     assert not any(line.refused for line in got)
 
 
-def test_each_change_of_a_task_is_a_row(live_ingested: tuple["Archive", Store]) -> None:
-    archive, store = live_ingested
-    want = [one for sink in archive.sinks for one in sink.lines("task")]
-    want.sort(key=lambda one: (one["writer"], one["instance"], one["seq"]))
-    got = rows(store.table("tasks"), "writer", "instance", "seq")
-    assert want
-    # The archive numbers the lines it ingests by itself, and names its own cluster.
-    for row, line in zip(got, want, strict=True):
-        names = line.keys() - {"schema", "kind", "seq", "cluster"}
-        assert {name: row[name] for name in names} == {name: line[name] for name in names}
-
-
 def event(row: Row) -> Event:
     numbers = np.array(row["numbers"], dtype=np.float64).T
     return Event(row["kind"], json.loads(row["body"]), tuple(row["names"]), numbers)

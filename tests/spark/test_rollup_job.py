@@ -152,24 +152,6 @@ def test_days_of_which_other_reports_count_now_are_computed_anew(
     assert days_after(3) == frozenset()
 
 
-def test_a_clock_that_was_far_ahead_before_such_lines_were_refused_ends_no_rollup(
-    spark: "SparkSession", tmp_path: Path
-) -> None:
-    store = Store(spark, str(tmp_path))
-    for batch, at_s in enumerate((60.0, 120.0), start=1):
-        ahead = sample(0, 8.0, at_ms=2**63 - 1, interval_s=60.0)
-        rows = samples(spark, [sample(at_s, 1.0, interval_s=60.0), ahead])
-        store.put(INGESTED["bundle_load"], batch, rows)
-        store.commit(batch, {"tables": ["bundle_load"], "files": {}, "lines": {}})
-        scope = scope_of(Work(spark=spark, store=store), store.facts("rollup"))
-        made = Frames(store=store, scope=scope).every()[BUNDLE_MINUTES]
-        facts = facts_of(Work(spark=spark, store=store))
-        store.replace("rollup", {BUNDLE_MINUTES: made}, facts)
-    assert scope.days == frozenset({date(2026, 1, 4), date(2026, 1, 5)})
-    assert {str(row["date"]) for row in store.table("bundle_minutes").collect()} == {"2026-01-05"}
-    assert store.table("bundle_minutes").count() == 2
-
-
 def test_bounds_keep_the_minutes_within(spark: "SparkSession") -> None:
     noon = datetime.fromtimestamp(NOON_MS / 1000, UTC)
     minute = timedelta(minutes=1)

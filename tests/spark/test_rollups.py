@@ -299,20 +299,6 @@ def first_of(frame: "DataFrame") -> Row:
     return rows[0].asDict()
 
 
-def test_an_hour_has_the_mean_of_its_minutes_by_their_seconds(hourly: "DataFrame") -> None:
-    row = first_of(hourly)
-    seconds = 19 * 60.0 + 10.0
-    assert (row["seconds"], row["minutes"]) == (seconds, 20)
-    assert row["hour"].timestamp() * 1000 == NOON_MS
-    mean = ((sum(range(1, 21)) - 10) * 60.0 + 10 * 10.0) / seconds
-    assert row["msgs_in_per_s_mean"] == pytest.approx(mean)
-    # Of twenty minutes: the 10th, 19th and 20th by size.
-    assert row["msgs_in_per_s_p50"] == 10.0
-    assert row["msgs_in_per_s_p95"] == 19.0
-    assert (row["msgs_in_per_s_p99"], row["msgs_in_per_s_max"]) == (20.0, 20.0)
-    assert row["bytes_out_per_s_p50"] == 2000.0
-
-
 def test_hours_of_a_namespace_are_over_the_minutes_of_all_its_bundles(minutes: "DataFrame") -> None:
     made = hours(longer(namespace_minutes(minutes), ("cluster", "namespace"), RATES))
     row = NAMESPACE_HOURS.conform(made).orderBy("date").collect()[0]

@@ -40,13 +40,6 @@ def test_progress_tells_the_stages_that_run(
     assert any(map(line.fullmatch, stream.getvalue().splitlines())), stream.getvalue()
 
 
-def test_python_runs_in_the_workers(spark: "SparkSession") -> None:
-    doubled = spark.range(10).mapInArrow(lambda batches: batches, "id bigint").agg(F.sum("id"))
-    row = doubled.first()
-    assert row is not None
-    assert row[0] == 45
-
-
 MIDNIGHT: Final = datetime(2026, 1, 6, tzinfo=UTC)
 HOUR: Final = timedelta(hours=1)
 AROUND_MIDNIGHT: Final = tuple(MIDNIGHT + number * HOUR for number in range(-2, 3))
