@@ -41,9 +41,7 @@ def parts(lines: list[str]) -> Iterator[list[list[str]]]:
             yield found
 
 
-def test_each_move_is_a_command_with_its_reason_and_lands_at_its_target(
-    pulsar: FakePulsar,
-) -> None:
+def test_each_move_is_a_command_with_its_reason_and_lands_at_its_target(pulsar: FakePulsar) -> None:
     lines = printed(pulsar)
     moves = list(parts(lines))
     first = pulsar.brokers[0]
@@ -78,9 +76,7 @@ def test_the_extensible_manager_needs_no_claim_and_2_10_knows_no_destination(
     assert all(len(unload) == 8 for (unload,) in parts(printed(pulsar)))
 
 
-def test_a_split_names_its_position_and_moves_of_its_parts_follow_later(
-    pulsar: FakePulsar,
-) -> None:
+def test_a_split_names_its_position_and_moves_of_its_parts_follow_later(pulsar: FakePulsar) -> None:
     first = pulsar.brokers[0]
     whole = "bench/skew/0x00000000_0xffffffff"
     first.owned = [whole]
@@ -91,7 +87,7 @@ def test_a_split_names_its_position_and_moves_of_its_parts_follow_later(
         *("--bundle", "0x00000000_0xffffffff"),
     ]
     assert split[6:9] == [
-        *("--split-algorithm-name", "specified_positions_divide", "--split-boundaries"),
+        *("--split-algorithm-name", "specified_positions_divide", "--split-boundaries")
     ]
     assert 0 < int(split[9]) < 2**32 - 1
 

@@ -20,7 +20,6 @@ from loadmanager.attach.state import SWITCHES
 from loadmanager.cli import main
 
 pytestmark = pytest.mark.zookeeper
-
 OFF = dict.fromkeys(SWITCHES, "false")
 
 

@@ -163,11 +163,7 @@ STORIES: dict[str, list[tuple[Page | None, str]]] = {
         (Page({TOPIC: 200, OTHER: 100}), "20 partial"),
         (Page({TOPIC: 300, OTHER: 200}), "20"),
     ],
-    "a bundle that is split": [
-        (one(100), FIRST),
-        (one(200), "10"),
-        (one(300, owned=HALVES), "10"),
-    ],
+    "a bundle that is split": [(one(100), FIRST), (one(200), "10"), (one(300, owned=HALVES), "10")],
     "bundles that are no object": [
         (one(100), FIRST),
         (one(200), "10"),

@@ -24,7 +24,6 @@ EAGER: Mapping[str, Mapping[str, float]] = {
     "uniform": {"max_share": 0.5},
 }
 """Settings with which each strategy moves something at its first look."""
-
 MIB = 1024.0 * 1024.0
 
 

@@ -13,7 +13,6 @@ from simulated_jobs import SCENARIO
 from waiting import eventually
 
 pytestmark = pytest.mark.simulated
-
 COMMAND = [sys.executable, "-m", "loadmanager", "simulate"]
 
 

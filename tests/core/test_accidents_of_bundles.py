@@ -65,9 +65,7 @@ def test_the_heaviest_are_split_in_whatever_order_they_are_reported(like_java: b
         (
             "traffic",
             SplitAsk(
-                9,
-                FULL_RANGE_END,
-                [TopicLoad(FULL_RANGE_END - n, 9.0, 0.0) for n in range(2)],
+                9, FULL_RANGE_END, [TopicLoad(FULL_RANGE_END - n, 9.0, 0.0) for n in range(2)]
             ),
             (FULL_RANGE_END,),
             (),

@@ -186,12 +186,7 @@ def test_a_split_that_stands_is_ordered_another_way() -> None:
 def test_a_bundle_that_is_moved_while_it_is_to_be_split_is_split_by_its_next_owner() -> None:
     now = instant(live(split(AskedBy.BALANCING)))
     (task,) = now.admit([proposal(AskedBy.DRAIN)]).tasks
-    assert (task.kind, task.source, task.target, task.splits) == (
-        TaskKind.SPLIT,
-        B1,
-        B2,
-        {A: CUT},
-    )
+    assert (task.kind, task.source, task.target, task.splits) == (TaskKind.SPLIT, B1, B2, {A: CUT})
     assert now.changes == OrderChanges({A: B2}, {A: CUT})
 
 

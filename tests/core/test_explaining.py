@@ -29,8 +29,6 @@ from loadmanager.core.snapshot.document import Snapshot, view_of_snapshot
 
 B3 = BrokerId("b3:8080")
 OWN = BundleId("pulsar/b1:8080/0x00000000_0xffffffff")
-
-
 near: Any = pytest.approx  # Usage is computed in 32 bits.
 
 

@@ -18,7 +18,6 @@ from loadmanager.core.wire.policies import (
 NAMESPACE = Namespace("t/n")
 BUNDLE = bundle_id(NAMESPACE, 0, 16)
 THREE = {"a:1": (0.5, {1: 1.0}), "b:1": (0.5, {2: 1.0}), "c:1": (0.5, {3: 1.0})}
-
 IDLE: dict[str, tuple[float, dict[int, float]]] = {name: (0.5, {}) for name in THREE}
 
 

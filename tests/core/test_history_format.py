@@ -11,14 +11,7 @@ from small_view import bundle, make_view
 from snapshot_of_history import report_of, snapshot_of
 
 from loadmanager.core.averages import Average, BundleAverages
-from loadmanager.core.bundle_task import (
-    AskedBy,
-    BundleTask,
-    Pause,
-    TaskEvent,
-    TaskKind,
-    advanced,
-)
+from loadmanager.core.bundle_task import AskedBy, BundleTask, Pause, TaskEvent, TaskKind, advanced
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.history.files import FileName, hour_of, hour_of_partition, partition
@@ -51,13 +44,9 @@ from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.shadow import Shadowed
 
 ORIGIN = Origin("prod", BrokerId("b1:8080"), "5f2a90c1d07be344")
-
 B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")
-
 A, B = BundleId("t/n/0x00000010_0x00000020"), BundleId("t/n/0x00000020_0x00000030")
-
 NOON_MS = 1_795_262_400_000
-
 MOMENT = "milliseconds since 1970, a whole number before"
 
 REPORT = LoadReport(
@@ -74,7 +63,6 @@ REPORT = LoadReport(
 )
 
 TOLD = report_record(REPORT, at_ms=NOON_MS, due="age", interval_s=None, window_s=2.0)
-
 LINE = json.loads(encode(TOLD, ORIGIN, 7))
 
 TASK = BundleTask(
@@ -421,11 +409,8 @@ def test_foreign_files_are_told_by_their_names(name: str) -> None:
 
 
 X = BundleId("t/n/0x00000000_0x80000000")
-
 CUT = SplitOrder("range_equally_divide")
-
 WRITTEN, RELEASED, DONE = TaskEvent.ORDER_WRITTEN, TaskEvent.SOURCE_RELEASED, TaskEvent.DONE
-
 Events = Mapping[float, TaskEvent]
 
 

@@ -176,14 +176,7 @@ def test_a_count_that_cannot_be_is_refused(count: int) -> None:
 
 @pytest.mark.parametrize(
     "cuts",
-    [
-        (),
-        (0,),
-        (0, 5),
-        (1, FULL_RANGE_END),
-        (0, 5, 5, FULL_RANGE_END),
-        (0, 6, 5, FULL_RANGE_END),
-    ],
+    [(), (0,), (0, 5), (1, FULL_RANGE_END), (0, 5, 5, FULL_RANGE_END), (0, 6, 5, FULL_RANGE_END)],
 )
 def test_bounds_that_do_not_tile_the_circle_are_refused(cuts: tuple[int, ...]) -> None:
     with pytest.raises(InvalidName, match="growing bounds"):
@@ -211,7 +204,6 @@ def test_the_domain_is_part_of_what_is_hashed() -> None:
 
 
 ANSWER, REDIRECT = LookupMode.ANSWER, LookupMode.REDIRECT
-
 HERE, ELSEWHERE, NOWHERE = LeaderPlace.HERE, LeaderPlace.ELSEWHERE, LeaderPlace.NOWHERE
 
 

@@ -33,13 +33,7 @@ from loadmanager.core.load import (
     registration_of,
 )
 from loadmanager.core.load_tracker import LoadTracker
-from loadmanager.core.orders import (
-    Orders,
-    decode_orders,
-    decode_owned,
-    encode_orders,
-    encode_owned,
-)
+from loadmanager.core.orders import Orders, decode_orders, decode_owned, encode_orders, encode_owned
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import Mode, PlannerSettings
@@ -55,9 +49,7 @@ from loadmanager.core.wire.reports import decode_loads, encode_loads
 from loadmanager.core.wire.standby import Standby, decode_standby, encode_standby
 
 BROKERS = tuple(BrokerId(f"b{number}:8080") for number in range(5))
-
 NAMESPACE = parse_namespace("t/n")
-
 ORIGIN = Origin("c", BROKERS[0], "i")
 
 
@@ -180,7 +172,6 @@ def test_a_snapshot_of_the_largest_figures_is_read_as_it_was_written() -> None:
 
 
 JUTE_MAX_BUFFER = 0xFFFFF
-
 """The megabyte that ZooKeeper takes in one request."""
 
 REGISTRATION = Registration(

@@ -21,7 +21,6 @@ from loadmanager.core.orders import SplitOrder
 from loadmanager.core.plan import Cause
 
 A, B = BundleId("t/n/0x00000000_0x80000000"), BundleId("t/n/0x80000000_0xffffffff")
-
 B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
 
 
@@ -55,12 +54,7 @@ def test_a_task_is_live_from_its_order_to_its_end() -> None:
     (released,) = tasks.advance(task, TaskEvent.SOURCE_RELEASED, 2.0)
     assert (tasks.of(A), tasks.under_way(B1), tasks.under_way(B2)) == (released, 1, 1)
     (done,) = tasks.advance(released, TaskEvent.DONE, 3.0, "there")
-    assert (done.state, done.note, tasks.of(A), len(tasks)) == (
-        TaskState.SERVING,
-        "there",
-        None,
-        0,
-    )
+    assert (done.state, done.note, tasks.of(A), len(tasks)) == (TaskState.SERVING, "there", None, 0)
     assert (tasks.under_way(B1), tasks.under_way(B2)) == (0, 0)
 
 
@@ -102,7 +96,6 @@ RIGHT: dict[AskedBy, set[AskedBy]] = {
     AskedBy.RECONCILIATION: {AskedBy.RECONCILIATION, AskedBy.BALANCING},
     AskedBy.BALANCING: set(),
 }
-
 """Whose live tasks give way to a proposal of each."""
 
 

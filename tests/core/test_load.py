@@ -79,7 +79,6 @@ def test_loads_stay_when_a_report_is_given_another_registration() -> None:
 
 
 amounts = st.floats(0, 1e9)
-
 rates = st.builds(Rates, amounts, amounts, amounts, amounts)
 
 
@@ -177,7 +176,6 @@ def test_samples_begin_anew_when_a_bundle_comes_or_goes(bundles: set[BundleId]) 
 
 
 BUNDLE = BundleId("t/n/0x00000000_0xffffffff")
-
 RULES = ReportRules()
 
 FIRST_REPORT = LoadReport(

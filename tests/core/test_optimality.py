@@ -42,12 +42,8 @@ from loadmanager.core.shedding import SHEDDERS, JointShedder, ThresholdShedder
 from loadmanager.core.traffic_share import TrafficShare
 
 CPU_ALONE = ResourceWeights(bandwidth_in=0, bandwidth_out=0)
-
-
 UNEVEN = {"a:1": (0.6, {1: 100.0, 2: 100.0}), "b:1": (0.0, {}), "c:1": (0.3, {3: 100.0})}
-
 """Three equal bundles of 30 percent each, of which two lie together."""
-
 KEPT = Policies(isolation={"only": IsolationPolicy(namespaces=("t/.*",), primary=("a",))})
 
 
@@ -167,9 +163,7 @@ def test_a_share_of_next_to_no_traffic_is_at_most_one() -> None:
 
 def test_each_policy_and_all_other_bundles_are_confined_to_brokers_of_their_own() -> None:
     policies = Policies(
-        isolation={
-            "p": IsolationPolicy(namespaces=("t/p.*",), primary=("a",), secondary=("b",)),
-        }
+        isolation={"p": IsolationPolicy(namespaces=("t/p.*",), primary=("a",), secondary=("b",))}
     )
     names = [_bundle("t/p1"), _bundle("t/other"), _bundle("t/p2")]
     brokers = (BrokerId("a:1"), BrokerId("b:1"), BrokerId("c:1"))
@@ -316,13 +310,9 @@ def test_with_two_like_brokers_the_best_is_at_most_a_third_above_the_bound(
 
 
 LARGEST = np.array([[[0.6]]])
-
 SIZES, ALIKE = np.array([[1.0], [2.0]]), np.array([0, 0])
-
 CROSSED = np.array([[1.0, 4.0], [4.0, 1.0]])
-
 SMALL = np.full((100, 1), 0.009)
-
 TWICE = np.stack([SMALL, 2 * SMALL])
 
 BOUNDS: dict[str, tuple[Case, float]] = {
@@ -390,15 +380,10 @@ def test_there_is_no_water_level_without_a_broker() -> None:
 
 
 A, B, C = (BrokerId(f"{name}:1") for name in "abc")
-
 ALL_ON_ONE = {"a:1": (0.9, dict.fromkeys(range(9), 100.0)), "b:1": (0.0, {}), "c:1": (0.0, {})}
-
 WEIGHTS = ResourceWeights()
-
 SETTINGS = PlannerSettings(settle_s=0.0, cool_down_s=0.0, margin=0.0)
-
 THRESHOLD = Planner(shedder=ThresholdShedder(min_bytes_per_s=0.0), settings=SETTINGS)
-
 IDLE = Planner(settings=replace(SETTINGS, shedding=False))
 
 

@@ -141,14 +141,8 @@ def test_orders_that_are_none_say_where_and_what_was_expected(content: bytes, sa
     ("content", "says"),
     [
         (b'{"bundles":{"t/ns":["0x00000000_0x80000000"]}}', "expected an object"),
-        (
-            b'{"bundles":{"t/ns":{"0x00000000_0x80000000":"7"}}}',
-            "2.63 - 1, or null",
-        ),
-        (
-            b'{"bundles":{"t/ns":{"0x00000000_0x80000000":true}}}',
-            "2.63 - 1, or null",
-        ),
+        (b'{"bundles":{"t/ns":{"0x00000000_0x80000000":"7"}}}', "2.63 - 1, or null"),
+        (b'{"bundles":{"t/ns":{"0x00000000_0x80000000":true}}}', "2.63 - 1, or null"),
         (b'{"bundles":{"t/ns":{"0x8_0x9":1}}}', "bundles.'t/ns/0x8_0x9'"),
     ],
 )

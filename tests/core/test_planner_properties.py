@@ -11,7 +11,6 @@ from loadmanager.core.shedding import Shedder
 
 MANY = int(os.environ.get("HYPOTHESIS_EXAMPLES", "2000"))
 """Examples of a thorough look at one promise; otherwise those of all core tests."""
-
 each_promise = pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
 
 

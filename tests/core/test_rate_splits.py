@@ -43,12 +43,7 @@ def test_the_last_position_of_all_cannot_be_cut_off() -> None:
     assert evenest_cut(FULL_RANGE_END, loads) is None
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 999), st.floats(0, 1e6)),
-        max_size=30,
-    )
-)
+@given(st.lists(st.tuples(st.integers(0, 999), st.floats(0, 1e6)), max_size=30))
 def test_a_cut_leaves_load_on_both_sides(loads: list[tuple[int, float]]) -> None:
     cut = evenest_cut(1000, loads)
     busy = [position for position, load in loads if load > 0]

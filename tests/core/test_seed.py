@@ -107,16 +107,8 @@ Spoil = Callable[[dict[str, Any]], object]
         (2, lambda d: d.update(mean=[1, 2, 3, -1]), "line 2: mean.3 = -1"),
         (2, lambda d: d.update(hours=[1.0]), "line 2: hours = [1.0]; expected a list of 168"),
         (2, lambda d: d.update(hours=None), "line 2: hours = None"),
-        (
-            2,
-            lambda d: d.update(hours=[-1.0] * HOURS),
-            "number from 0 to 1e+15, or null",
-        ),
-        (
-            2,
-            lambda d: d.update(hours=["1"] * HOURS),
-            "number from 0 to 1e+15, or null",
-        ),
+        (2, lambda d: d.update(hours=[-1.0] * HOURS), "number from 0 to 1e+15, or null"),
+        (2, lambda d: d.update(hours=["1"] * HOURS), "number from 0 to 1e+15, or null"),
         (2, lambda d: d.update(more="x" * MOST_LINE_BYTES), "expected at most 16384"),
     ],
 )

@@ -93,10 +93,7 @@ def rated(scores: tuple[int, ...]) -> ClusterView:
     """Return brokers named for their scores, with messages in proportion."""
     return make_view(
         {
-            f"s{score}x{place}:1": (
-                score / 100,
-                {100 * place + k: score * 10.0 for k in range(10)},
-            )
+            f"s{score}x{place}:1": (score / 100, {100 * place + k: score * 10.0 for k in range(10)})
             for place, score in enumerate(scores)
         }
     )

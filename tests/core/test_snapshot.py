@@ -93,7 +93,6 @@ def test_nothing_but_brokers_is_required() -> None:
 
 
 BELOW, CPU = {"usage": -1.0, "limit": 800.0}, 'brokers["b1:8080"].cpu.usage'
-
 UNKNOWN = "; expected a broker with a load report in brokers"
 
 
@@ -115,10 +114,7 @@ FAULTS: list[tuple[bytes, str]] = [
         'brokers["b1:8080"] is the report of b2:8080; expected that of b1:8080, as its name says',
     ),
     (first(cpu=BELOW), f"{CPU} = -1.0; expected a finite number from 0 to 1e+15"),
-    (
-        first(cpu={**BELOW, "usage": math.nan}),
-        f"{CPU} = nan; expected a finite number from 0 to",
-    ),
+    (first(cpu={**BELOW, "usage": math.nan}), f"{CPU} = nan; expected a finite number from 0 to"),
     (
         first(lastStats={LOW: {"msgRateIn": "3"}}),
         f"brokers[\"b1:8080\"].lastStats.{LOW}.msgRateIn = '3'; expected a finite number",
@@ -172,10 +168,7 @@ FAULTS: list[tuple[bytes, str]] = [
         document(constraints={"antiAffinityGroups": {NS: 3}}),
         'constraints.antiAffinityGroups["t/ns"] = 3; expected text',
     ),
-    (
-        document(constraints={"staying": ["x"]}),
-        "staying[0] = 'x'; expected tenant/namespace/0x",
-    ),
+    (document(constraints={"staying": ["x"]}), "staying[0] = 'x'; expected tenant/namespace/0x"),
     (document(unowned=["x"]), "unowned[0] = 'x'; expected tenant/namespace/0xLLLLLLLL"),
     (document(unowned=[LOW]), f"{LOW} is in unowned and in owners"),
     (

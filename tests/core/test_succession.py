@@ -21,8 +21,6 @@ def _agent(instance: str, host: str = "h1", take_overs: int = 0, ago_ms: int = 1
 
 
 ME = _agent("me", ago_ms=0)
-
-
 BEFORE, OTHER = Rival(_agent("before"), 5), Rival(_agent("other", host="h2"), 3)
 
 

@@ -44,7 +44,6 @@ OUTCOMES = (
     (TaskEvent.REPLY_LOST, False),
 )
 """What the leader knows of a write, and whether it stands."""
-
 UNWRITTEN = (TaskEvent.ORDER_REFUSED, TaskEvent.WITHDRAWN, TaskEvent.TERM_ENDED)
 
 

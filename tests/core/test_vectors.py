@@ -18,13 +18,10 @@ from loadmanager.core.plan import Cause
 HERE = Path(__file__).parent.parent / "vectors"
 FOLDER = Path(os.environ.get("LOADMANAGER_VECTORS", HERE))
 FILES = sorted(path.name for path in FOLDER.glob(f"*{SUFFIX}"))
-
 COMPARING_IN_PART = {"bundle_splitter_task"}
 """Where Pulsar's choice may depend on the order of a hash map."""
-
 LEAVING_OUT = {"avg_shedder"}
 """Where decisions are recorded that a plan by bundle name cannot have."""
-
 DECIDING_OTHERWISE = {"topic_to_bundle"}
 """Where Pulsar fails to answer, and here there is an answer."""
 

@@ -73,9 +73,7 @@ def told_of(known: Known, subject: str = BUNDLE) -> Explanation:
 
 
 def unlearned(
-    brokers: Mapping[str, Broker],
-    now: Mapping[int, Traffic] | None = None,
-    subject: str = BUNDLE,
+    brokers: Mapping[str, Broker], now: Mapping[int, Traffic] | None = None, subject: str = BUNDLE
 ) -> Explanation:
     at = view(brokers, now, now_s=1200.0)
     known = Known(view=at, planner=PLANNER, memory=RoundMemory(), refusals={})

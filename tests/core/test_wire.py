@@ -272,8 +272,7 @@ def test_a_rate_that_is_no_rate_is_refused(rate: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "data",
-    [b"", b"[]", b"\xff", b"7", b"[" * 100_000, b'{"a":' + b"9" * 5000 + b"}"],
+    "data", [b"", b"[]", b"\xff", b"7", b"[" * 100_000, b'{"a":' + b"9" * 5000 + b"}"]
 )
 def test_what_is_no_object_is_refused(data: bytes) -> None:
     with pytest.raises(MalformedContent):

@@ -16,7 +16,6 @@ KUBERNETES = "helm.sh/helm/v3/pkg/chartutil.k8sVersion"
 """Helm's own builds have the version of Kubernetes that they know set here."""
 CHART = Path(__file__).parents[2] / "deploy" / "helm" / "loadmanager"
 VALUES = Path(__file__).parent / "values"
-
 Resource = dict[str, Any]
 
 

@@ -15,7 +15,6 @@ from loadmanager.cli.attach import _check_options, attach_command
 from loadmanager.config import Config, load_config
 
 pytestmark = [pytest.mark.helm, pytest.mark.timeout(1800)]
-
 Resource = dict[str, Any]
 Helm = Callable[..., subprocess.CompletedProcess[str]]
 CHART = Path(__file__).parents[2] / "deploy" / "helm" / "loadmanager"

@@ -12,7 +12,6 @@ import yaml
 from loadmanager.config import load_config
 
 pytestmark = [pytest.mark.helm, pytest.mark.timeout(1800)]
-
 Resource = dict[str, Any]
 Helm = Callable[..., subprocess.CompletedProcess[str]]
 PROJECT = Path(__file__).parents[2]

@@ -30,7 +30,6 @@ TABLE = {
     1: 6.3138, 2: 2.9200, 3: 2.3534, 4: 2.1318, 5: 2.0150, 6: 1.9432, 7: 1.8946, 8: 1.8595,
     9: 1.8331, 10: 1.8125, 15: 1.7531, 20: 1.7247, 30: 1.6973, 60: 1.6706, 120: 1.6577,
 }  # fmt: skip
-
 """The 95th percentiles of Student's t by degrees of freedom, as any book of tables has them."""
 
 
@@ -177,7 +176,6 @@ def test_the_middle_is_that_of_the_time_in_which_all_reported(last: int) -> None
 
 
 MONTHS = 12
-
 """Of 17 terms that cost something and 13 that cost nothing, each."""
 
 

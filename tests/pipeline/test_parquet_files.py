@@ -17,7 +17,6 @@ from loadmanager.pipeline.tables import BUNDLE_LOAD
 
 DAY_MS = 86_400_000
 FOLDER = "file:/some/where/date=2026-01-05/hour=12"
-
 Made = list[tuple[str, date | None, pa.Table]]
 
 

@@ -19,7 +19,6 @@ from loadmanager.pipeline.rollup.measures import RATES
 from loadmanager.pipeline.rollup.period_rows import DAY, Periods, periods_of
 
 Row = dict[str, Any]
-
 MINUTE_MS = 60_000
 
 

@@ -23,9 +23,7 @@ from loadmanager.pipeline.replay.scores import scores_of
 from loadmanager.pipeline.replay.segment_replay import spread_anew as dealt
 
 OTHER = "avg+least_long_term_message_rate"
-
 STILL = "overload+least_long_term_message_rate"
-
 """Moves nothing where no broker is nearly full."""
 
 

@@ -169,13 +169,9 @@ def test_trust_is_as_high_as_its_weakest_reason(
 
 
 OTHER = "avg+avg"
-
 TRIED = spread_anew(combinations([STILL, OTHER], []))
-
 AS_RECORDED, STILL_AT, OTHER_AT, USUAL = 0, 1, 2, 3
-
 STRETCHES = 12
-
 ENOUGH = replace(SOUND, rounds=300, covered_s=5 * 3600.0, bases=20, reproduced=20, changed_count=40)
 
 

@@ -127,7 +127,6 @@ def test_small_neighbours_are_merged_in_pairs() -> None:
 
 
 FOUR = [bundle(at, at + 10) for at in (0, 10, 20, 30)]
-
 ODD = {**bundle(0, 10), "bundle": "t/n/whole"}
 
 
@@ -318,9 +317,7 @@ def test_missing_hours_are_left_out_and_too_few_have_no_trend() -> None:
 
 
 DRAWN = np.random.default_rng(1)
-
 PLAIN_BYTES = len(page("empty"))
-
 """Almost all of it is plotly.js."""
 
 

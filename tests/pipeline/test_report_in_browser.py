@@ -8,7 +8,6 @@ from chromium import MANY_COLOURS, PATIENCE_MS, chromium, colours, fetched_alone
 from playwright.sync_api import Locator, Page, expect
 
 pytestmark = pytest.mark.browser
-
 CHARTS = 16
 
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 OPENED = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
-
 REFUSES_VECTOR = 'case "$*" in *incubator*) exit 1;; esac\n'
 
 WARNS_OF_OPENED = (

@@ -14,9 +14,7 @@ from pulsar_traffic import sending, zipf_rates
 from real_pulsar import CLUSTER, RealPulsar
 
 pulsar = pytest.importorskip("pulsar", reason="needs pulsar-client: pip install pulsar-client")
-
 pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(600), pytest.mark.flaky(reruns=1)]
-
 TOPICS, RATE_PER_S = 24, 240.0
 NAMESPACE = "trial/skew"
 NAMES = [f"persistent://{NAMESPACE}/topic-{number}" for number in range(TOPICS)]

@@ -18,16 +18,13 @@ from real_pulsar import RealPulsar
 from loadmanager.attach.state import SHEDDING, SWITCHES
 
 pulsar = pytest.importorskip("pulsar", reason="needs pulsar-client: pip install pulsar-client")
-
 pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(600), pytest.mark.flaky(reruns=1)]
-
 NAMESPACE, BUNDLES = "trial/zipf", 32
 NAMES = [f"persistent://{NAMESPACE}/topic-{number}" for number in range(50)]
 RATES = zipf_rates(NAMES, 2500.0, 0.5)
 WATCHED_S = float(os.environ.get("LOADMANAGER_PULSAR_WATCHED_S", "20"))
 AT_EASE = "LOADMANAGER_PULSAR_WATCHED_S" in os.environ
 """Whether nothing else keeps the machine busy, so that times in seconds can be judged."""
-
 SPLITS = SWITCHES[1]
 
 

@@ -62,9 +62,7 @@ def paths_written(data_dir: Path) -> dict[str, set[str]]:
 
 
 pulsar = pytest.importorskip("pulsar", reason="needs pulsar-client: pip install pulsar-client")
-
 pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(600), pytest.mark.flaky(reruns=1)]
-
 NAMESPACE, BUNDLES = "trial/beside", 16
 NAMES = [f"persistent://{NAMESPACE}/topic-{number}" for number in range(24)]
 RATES = zipf_rates(NAMES, 1200.0, 0.5)

@@ -25,7 +25,6 @@ ALIKE = {
     "message_bytes": 20_000.0,
 }  # fmt: skip
 """Bundles alike, that make four such brokers half busy."""
-
 ON_ONE = ALIKE | {"placed_on": ["b-1"]}
 
 

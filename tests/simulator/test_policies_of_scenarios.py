@@ -13,7 +13,6 @@ LOAD = {
     "message_bytes": 20_000.0,
 }  # fmt: skip
 """Bundles that are 0.4 of such a broker together."""
-
 KEPT = [{"name": "few", "namespaces": ["kept/.*"], "primary": ["b-[12]"]}]
 
 

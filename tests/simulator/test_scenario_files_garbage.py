@@ -23,10 +23,8 @@ from loadmanager.simulator.traces import read_trace
 
 # HYPOTHESIS_EXAMPLES=5000 looks harder.
 EXAMPLES = settings(max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", "25")))
-
 TEXTS = {name: path.read_bytes() for name, path in shipped().items()}
 CONTENTS: list[dict[str, Any]] = [tomllib.loads(text.decode()) for text in TEXTS.values()]
-
 NUMBERS = (0, -1, 1, 7, 10**9, 2**70, 0.5, float("nan"), float("inf"), -0.0, 1e308, True, False)
 WORDS = ("", "small", "a/b", "\0", "é\n\"'", "*", "..")
 LISTS: tuple[Any, ...] = ([], [[]], [0], ["broker-1"], [{}], [{"kind": "crash", "at_s": 1}])

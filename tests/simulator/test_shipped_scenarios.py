@@ -32,9 +32,7 @@ SLOW = {
     "slow-balancing",
 }
 """All strategies in one of these take more than 11 s of CPU."""
-
 CORES = min(2, len(os.sched_getaffinity(0)))
-
 SCENARIOS = {name: load_scenario(path) for name, path in shipped().items()}
 
 

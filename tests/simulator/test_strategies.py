@@ -5,12 +5,7 @@ from loadmanager.core.filters import Filters
 from loadmanager.core.placement import LeastLongTermMessageRate, PlannedPlacement, RoundRobin
 from loadmanager.core.shedding import AvgShedder, ThresholdShedder, TransferShedder
 from loadmanager.simulator.scenario import BrokerClass, Scenario
-from loadmanager.simulator.strategies import (
-    Strategy,
-    every_pair,
-    parse_strategies,
-    planner_for,
-)
+from loadmanager.simulator.strategies import Strategy, every_pair, parse_strategies, planner_for
 
 PACKAGE = "org.apache.pulsar.broker.loadbalance"
 
@@ -23,10 +18,7 @@ def scenario(**sections: object) -> Scenario:
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        (
-            "ThresholdShedder+LeastLongTermMessageRate",
-            "threshold+least_long_term_message_rate",
-        ),
+        ("ThresholdShedder+LeastLongTermMessageRate", "threshold+least_long_term_message_rate"),
         # With their package, the two of one name are told apart.
         (
             f"uniform+{PACKAGE}.impl.LeastResourceUsageWithWeight",

@@ -66,8 +66,6 @@ def test_columns_that_are_missing_are_derived(
 
 
 HEAD = "time_s,topic,msg_rate_in\n"
-
-
 FAULTS = Path(__file__).with_name("trace_faults.txt").read_text("utf-8").replace("NAMES", NAMES)
 
 

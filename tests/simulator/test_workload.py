@@ -18,7 +18,6 @@ from loadmanager.simulator.traces import Trace
 from loadmanager.simulator.workload import Workload
 
 HOUR_S = 3600.0
-
 SPACE = Namespace("tenant/space")
 
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-
 WEIGHTS = ResourceWeights(cpu=0.5, direct_memory=2.0, bandwidth_out=0.0)
 BROKER = BrokerId("a:1")
 BUNDLES = tuple(BundleId(f"t/n/0x{n}0000000_0x{n + 1}0000000") for n in range(6))
@@ -106,8 +105,7 @@ def test_what_a_bundle_was_to_use_is_what_leaders_predict(spark: "SparkSession")
     source = Row(**whole, **{f"{name}_usage": used for name, used in used_by(bundles).items()})
     names = ("bundle", "source_before", *RATES)
     orders = spark.createDataFrame(
-        [(bundle, source, *rates_of(stats)) for bundle, stats in bundles.items()],
-        list(names),
+        [(bundle, source, *rates_of(stats)) for bundle, stats in bundles.items()], list(names)
     )
     found = {row["bundle"]: row for row in with_predictions(orders).collect()}
     for bundle in bundles:

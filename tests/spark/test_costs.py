@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-
 MONTH = Month(brokers=4, bundles=30, days=3, step_minutes=5, moves_per_day=16.0, odd=0.0)
 START_MINUTE = 20_000 * 1440
 SIX_HOURS = 6 * 60

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-
 Line = Mapping[str, Any]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-
 HOUR_MS = 3_600_000
 SECOND = Origin("test", BrokerId("b1:8080"), "cd34")
 """A second sidecar with the name of the first."""

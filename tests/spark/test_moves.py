@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-
 WINDOWS = Windows(100.0)
 
 # Everything grows by a quarter meanwhile, as x and y tell. A bundle of 20 moves from a to b.

@@ -33,11 +33,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
-
 PAIRS, SETTINGS = REPLAYED["strategy"], REPLAYED["setting"]
 ROUNDS = 180
 """Of `small_history`: three hours of one a minute."""
-
 Row = Mapping[str, Any]
 
 

@@ -49,9 +49,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-
 PARTS = (balance, move_results, hottest, capacity, speeds, cost_quality, replayed)
-
 CLUSTER = "small"
 MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
 AHEAD = datetime(2099, 1, 1, tzinfo=UTC)
@@ -59,8 +57,6 @@ HOURS = 80
 BROKERS = ("old-1:8080", "old-2:8080", "new-1:8080")
 CPU_OF_A_MESSAGE = {"old-1:8080": 0.004, "old-2:8080": 0.006, "new-1:8080": 0.002}
 """By the costs an old broker needs 0.004, a new one 0.002: old-2 is half as slow again."""
-
-
 EMPTY: Final[dict[DataType, Any]] = {LongType(): 0, DoubleType(): 0.0, StringType(): ""}
 
 

@@ -31,9 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
-
 SOME = (BROKER_MINUTES, BUNDLE_MINUTES, NAMESPACE_MINUTES, BUNDLE_DAYS)
-
 DAY_S = 86_400.0
 # From noon of the 5th on: the last but one a minute after midnight, which stands for the last
 # minute of the day before, too.
@@ -135,11 +133,7 @@ def test_days_of_which_other_reports_count_now_are_computed_anew(
     day_ms = round(DAY_S * 1000)
     begin = ("c", "b", "w", "old", "new", NOON_MS)
     for batch, until_ms in ((2, NOON_MS + day_ms), (3, NOON_MS + 2 * day_ms)):
-        store.put(
-            DUPLICATES,
-            batch,
-            spark.createDataFrame([(*begin, until_ms)], DUPLICATES.schema),
-        )
+        store.put(DUPLICATES, batch, spark.createDataFrame([(*begin, until_ms)], DUPLICATES.schema))
         store.commit(batch, {"tables": [DUPLICATES.name], "files": {}, "lines": {}})
     work = Work(spark=spark, store=store)
 

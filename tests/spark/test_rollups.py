@@ -49,12 +49,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
-
-
 Row = dict[str, Any]
-
 WHOLE = "t/n/0x00000000_0xffffffff"
-
 OTHER = "t/m/0x00000000_0xffffffff"
 
 # Each case is a cluster of its own, so that one job of Spark computes all of them: the reports, and
@@ -76,10 +72,7 @@ CASES: dict[str, tuple[list[Row], Minutes]] = {
         [sample(30, 8.0, interval_s=None, window_s=5.0)],
         {0: [5.0, 8.0, 8.0]},
     ),
-    "nothing known": (
-        [sample(30, 8.0, interval_s=None, window_s=None)],
-        {0: [1.0, 8.0, 8.0]},
-    ),
+    "nothing known": ([sample(30, 8.0, interval_s=None, window_s=None)], {0: [1.0, 8.0, 8.0]}),
     "two at once": (
         [sample(30, 8.0, interval_s=30.0), sample(30, 9.0, interval_s=0.0)],
         {0: [30.001, 8.0 + 0.001 / 30.001, 9.0]},
@@ -204,7 +197,6 @@ def test_what_was_not_measured_is_null_and_counts_for_no_mean(brokers: "DataFram
 
 
 NAMES = ("rounds", "ticks", "bundle_averages", "bundle_load")
-
 COMPARED = (*AVERAGED, *COUNTS)
 
 
@@ -262,7 +254,6 @@ def test_without_ticks_they_are_those_that_were_recorded(ingested: Store) -> Non
 
 
 KEYS = ("cluster", "bundle", "namespace")
-
 WEEK_S = 7 * 86_400.0
 
 

@@ -19,7 +19,6 @@ from loadmanager.core.ids import parse_bundle
 from loadmanager.reference_broker.changes import EndReason, read_record
 
 pytestmark = pytest.mark.processes
-
 BUNDLE = parse_bundle("t/n/0x00000000_0xffffffff")
 
 
@@ -92,9 +91,7 @@ async def test_sigterm_ends_serving_and_the_process(tmp_path: Path) -> None:
     assert record.read_text().splitlines()[-1].endswith('"event":"stop"}')
 
 
-async def test_a_frozen_broker_serves_nothing_when_it_wakes_after_its_lease(
-    tmp_path: Path,
-) -> None:
+async def test_a_frozen_broker_serves_nothing_when_it_wakes_after_its_lease(tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
     async with broker_process("--record", str(record)) as child:
         await child.give_bundle(lease_s=4.0)

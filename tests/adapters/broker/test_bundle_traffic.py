@@ -51,8 +51,7 @@ def test_topics_count_since_the_load_and_producers_over_the_window() -> None:
 
 @given(
     messages=st.lists(
-        st.tuples(st.floats(0.001, 1.0), st.sampled_from("abc"), st.integers(0, 1000)),
-        max_size=40,
+        st.tuples(st.floats(0.001, 1.0), st.sampled_from("abc"), st.integers(0, 1000)), max_size=40
     ),
     pause_s=st.floats(0, 3.0),
 )

@@ -30,7 +30,6 @@ RATES = {"msgRateIn": 1, "msgRateOut": 2.5, "msgThroughputIn": 3, "msgThroughput
 STATS: dict[str, Any] = {"windowSeconds": 2.0, "bundles": {BUNDLE: RATES}}
 LEASE: dict[str, Any] = {"incarnation": "i1", "clockSeconds": 5, "serving": {BUNDLE: 7}}
 TOPIC = "persistent://t/n/orders"
-
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Call = Callable[[HttpBrokerControl], Awaitable[Any]]
 

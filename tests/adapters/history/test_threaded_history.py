@@ -19,7 +19,6 @@ from loadmanager.telemetry.metrics import HistoryMetrics
 ORIGIN = Origin("prod", BrokerId("b1:8080"), "0123456789abcdef")
 NOON_MS = 1_795_262_400_000
 DAY_MS = 86_400_000
-
 Open = Callable[..., ThreadedHistory]
 
 

@@ -113,11 +113,7 @@ def test_named_interfaces_count_whatever_they_are(
         nic("eth0", received=10**9)
         nic("eth9", received=250_000, virtual=True)
 
-    usage = second_sample(
-        probe(nics=["eth9"], nic_speed_mbit_per_s=1000.0),
-        clock_s,
-        traffic,
-    )
+    usage = second_sample(probe(nics=["eth9"], nic_speed_mbit_per_s=1000.0), clock_s, traffic)
     assert usage.bandwidth_in == ResourceUsage(about(1000.0), 1_000_000.0)
 
 

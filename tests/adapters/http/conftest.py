@@ -28,14 +28,7 @@ from loadmanager.config.deployment import HttpSettings
 from loadmanager.config.serving import LookupSettings
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
-from loadmanager.core.ids import (
-    BrokerId,
-    BundleId,
-    Namespace,
-    TopicName,
-    namespace_of,
-    range_of,
-)
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, namespace_of, range_of
 from loadmanager.core.load import BrokerUrls
 from loadmanager.ports.administration import Conflict, Missing
 from loadmanager.ports.lookup import (

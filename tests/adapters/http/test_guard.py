@@ -33,9 +33,7 @@ SECRET = b"0123456789abcdef0123456789abcdef"
 LOOKUP = "/lookup/v2/topic/persistent/public/default/x"
 BUNDLES = "/admin/v2/namespaces/public/default/bundles"
 RIGHTS = Rights(
-    admins=frozenset({"operator"}),
-    readers=frozenset({"dashboard"}),
-    lookers=frozenset({"*"}),
+    admins=frozenset({"operator"}), readers=frozenset({"dashboard"}), lookers=frozenset({"*"})
 )
 
 

@@ -15,13 +15,7 @@ from loadmanager.ports.lookup import (
     NotLeader,
     Unavailable,
 )
-from tests.adapters.http.conftest import (
-    PUBLIC,
-    FakeLookup,
-    RunningServer,
-    StartServer,
-    until,
-)
+from tests.adapters.http.conftest import PUBLIC, FakeLookup, RunningServer, StartServer, until
 
 BUNDLE = Boundaries.even(PUBLIC, 4).bundles[1]
 ASSIGN = "/loadmanager/v1/assign"

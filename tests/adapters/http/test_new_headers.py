@@ -49,11 +49,7 @@ GUARDS: Mapping[str, Guard | None] = {
 CLIENTS = {
     "curl": [b"Host: sidecar:7750", b"User-Agent: curl/7.88.1", b"Accept: */*"],
     "C++": [b"Host: sidecar:7750", b"User-Agent: Pulsar-CPP-v4.2.0", b"Accept: */*"],
-    "Java": [
-        b"accept: application/json",
-        b"host: sidecar:7750",
-        b"user-agent: Pulsar-Java-v4.0.7",
-    ],
+    "Java": [b"accept: application/json", b"host: sidecar:7750", b"user-agent: Pulsar-Java-v4.0.7"],
     "Go": [
         b"Host: sidecar:7750",
         b"User-Agent: Pulsar-httpClient-Go-v2",

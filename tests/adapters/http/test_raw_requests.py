@@ -18,14 +18,7 @@ from loadmanager.adapters.http.security.guard import Guard, Rights
 from loadmanager.adapters.http.security.tokens import Tokens
 from loadmanager.config.deployment import HttpSettings
 from loadmanager.core.ids import Namespace
-from tests.adapters.http.conftest import (
-    Reply,
-    RunningServer,
-    StartServer,
-    get,
-    learn,
-    read_reply,
-)
+from tests.adapters.http.conftest import Reply, RunningServer, StartServer, get, learn, read_reply
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 RIGHTS = Rights(admins=frozenset({"operator"}), lookers=frozenset({"*"}))

@@ -15,11 +15,7 @@ async def other(_request: web.BaseRequest, _target: Target) -> web.StreamRespons
 
 
 TABLE = RouteTable(
-    [
-        Route("GET", "/a/{}", answer),
-        Route("PUT", "/a/{}", answer),
-        Route("*", "/all/{...}", answer),
-    ]
+    [Route("GET", "/a/{}", answer), Route("PUT", "/a/{}", answer), Route("*", "/all/{...}", answer)]
 )
 
 

@@ -1,12 +1,7 @@
 import pytest
 from coordination_worlds import connected
 
-from loadmanager.ports.coordination import (
-    Connection,
-    Create,
-    Disconnected,
-    SessionState,
-)
+from loadmanager.ports.coordination import Connection, Create, Disconnected, SessionState
 from tests.testbed.memory import MemoryCoordination, MemoryService
 
 

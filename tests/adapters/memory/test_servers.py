@@ -5,10 +5,7 @@ import asyncio
 import pytest
 from coordination_worlds import connected
 
-from loadmanager.ports.coordination import (
-    Delete,
-    Disconnected,
-)
+from loadmanager.ports.coordination import Delete, Disconnected
 from tests.testbed.memory import MemoryCoordination, MemoryService
 from tests.testbed.memory.server import Server
 

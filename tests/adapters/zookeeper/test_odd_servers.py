@@ -9,18 +9,7 @@ from typing import Any, Final
 
 import psutil
 import pytest
-from odd_zookeeper import (
-    CHILDREN,
-    MULTI,
-    PING,
-    Odd,
-    OddServer,
-    answer,
-    framed,
-    login,
-    right,
-    text,
-)
+from odd_zookeeper import CHILDREN, MULTI, PING, Odd, OddServer, answer, framed, login, right, text
 from waiting import eventually
 
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
