@@ -92,9 +92,7 @@ def test_another_candidate_goes_on_after_the_leaders_kill(pulsar: FakePulsar, co
                 pulsar.hand_over(bundle, pulsar.brokers[0])
             second.until("no move that is allowed is worth its price")
             assert says(second, "leads term 2")
-            assert {line["task"]["epoch"] for line in printed_lines(second) if "task" in line} == {
-                2
-            }
+            assert {one["task"]["epoch"] for one in printed_lines(second) if "task" in one} == {2}
             kind, data = event(port)
             assert kind == "event: overview", data
             course = [at_ms for at_ms, *_ in data["overview"]["course"]]

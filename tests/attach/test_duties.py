@@ -85,9 +85,7 @@ def test_a_policy_set_later_moves_what_it_forbids_with_that_reason(hosts: FakePu
     told = once(hosts)
     forbidden = {bundle for one in hosts.brokers[1:] for bundle in one.owned}
     assert {move["bundle"] for move in told["proposals"]} == forbidden
-    assert {(move["target"], move["cause"]) for move in told["proposals"]} == {
-        (first.name, "isolation")
-    }
+    assert {(m["target"], m["cause"]) for m in told["proposals"]} == {(first.name, "isolation")}
     assert "isolation policy own keeps it off" in told["proposals"][0]["reason"]
     assert "5 moves (5 by isolation) would bring" in told["verdict"]
     assert len(once(hosts, "--most-moves", "2")["proposals"]) == 2

@@ -119,19 +119,11 @@ HTML = HEAD % (b"502 Bad Gateway", 15) + b"<html>\x1b[31m</"
 @pytest.mark.parametrize(
     ("scheme", "answer", "why"),
     [
-        (
-            "https",
-            HEAD % (b"200 OK", 0),
-            "does not answer in TLS; expected the port of webServiceP",
-        ),
+        ("https", HEAD % (b"200 OK", 0), "does not answer in TLS; expected the port of webServ"),
         ("http", ALERT, "does not answer in HTTP; on a port with TLS, expected https://"),
         ("http", b"", "closed the connection without an answer; on a port with TLS, expected"),
         ("http", HEAD % (b"200 OK", 9) + b"{}", "the answer ended before it was complete"),
-        (
-            "http",
-            HTML,
-            r"answered 502 \(a page of HTML, as a proxy or another service does: name a",
-        ),
+        ("http", HTML, r"answered 502 \(a page of HTML, as a proxy or another service does: name"),
         ("http", HEAD % (b"500 x", 8) + b"a\x1b[31mb\xff", r"answered 500 \(a\?\[31mb.\)$"),
         ("http", HEAD % (b"200 OK", 6) + b"\x1b]0;x\x07", "answered .]0;x.; expected the JSON of"),
     ],

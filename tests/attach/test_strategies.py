@@ -109,11 +109,8 @@ def test_rates_decide_where_usage_of_cpu_is_not_known_or_low(
 def test_what_a_strategy_waits_for_is_said(busy: FakePulsar) -> None:
     told = seen(busy, "--strategy", "avg")
     assert told["proposals"] == []
-    (pending,) = (one for one in told["refusals"] if one["reason"] == "hits_pending")
-    assert (pending["about"], pending["detail"]) == (
-        busy.brokers[0].name,
-        "1 low hits, 1 high hits",
-    )
+    (waits,) = (one for one in told["refusals"] if one["reason"] == "hits_pending")
+    assert (waits["about"], waits["detail"]) == (busy.brokers[0].name, "1 low hits, 1 high hits")
     found = CliRunner().invoke(
         main,
         [

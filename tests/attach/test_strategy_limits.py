@@ -304,11 +304,8 @@ def test_a_bundle_that_two_brokers_list_stays_and_is_a_problem() -> None:
     assert twice not in {one.bundle for one in (*seen.proposals, *seen.splits)}
     assert seen.proposals
     assert seen.staying[twice] == f"listed by {BROKERS[0]} and {BROKERS[1]}"
-    problem = next(one for one in examine(seen) if one.about == twice)
-    assert (problem.level, "unload --bundle 0x00000000_0x10000000" in problem.remedy) == (
-        "problem",
-        True,
-    )
+    one = next(one for one in examine(seen) if one.about == twice)
+    assert (one.level, "unload --bundle 0x00000000_0x10000000" in one.remedy) == ("problem", True)
 
 
 def test_the_verdict_names_what_is_counted_what_may_move_and_what_holds_the_rest() -> None:

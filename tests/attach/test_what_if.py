@@ -220,9 +220,7 @@ def test_a_secondary_broker_gets_a_lost_ones_bundles(snapshot: Path, first_host:
     isolated(snapshot, primary=[f"host-{first_host}"], secondary=[f"host-{other}"])
     found = told(snapshot, "--lose-broker", f"host-{first_host}:8080")
     assert (found["placed"], found["unserved"]) == (BUNDLES, [])
-    assert [name for name, busy in by_broker(found["changed"]).items() if busy] == [
-        f"host-{other}:8080"
-    ]
+    assert [n for n, busy in by_broker(found["changed"]).items() if busy] == [f"host-{other}:8080"]
 
 
 def test_bundles_that_no_broker_may_serve_are_named(snapshot: Path, first_host: int) -> None:

@@ -283,10 +283,7 @@ def test_a_file_that_is_no_toml_is_told(file: Path, content: bytes | None, expec
         (("report.sample_interval_s=61",), "at most [report] max_interval_s (60)"),
         (("leader.tick_interval_s=61",), "at most [leader] round_interval_s (60)"),
         (("ownership.heartbeat_fraction=0.4",), "at most half of [ownership] self_fence_fraction"),
-        (
-            ("sidecar.listen_host=0.0.0.0", "security.anonymous=lookup"),
-            "http://host:port that others can reach",
-        ),
+        (("sidecar.listen_host=0.0.0.0", "security.anonymous=lookup"), "that others can reach"),
         (
             ("sidecar.listen_host=10.0.0.7", 'security.admins=["a"]'),
             "admin, read, lookup or none, because [sidecar] listen_host (10.0.0.7) can be reached",
@@ -306,7 +303,7 @@ def test_a_file_that_is_no_toml_is_told(file: Path, content: bytes | None, expec
 )
 def test_a_wrong_value_says_what_was_expected(overrides: tuple[str, ...], expected: str) -> None:
     (fault,) = faults_of(overrides=overrides)
-    assert f"expected {expected}" in fault
+    assert expected in fault.partition("expected ")[2]
 
 
 def test_a_login_by_password_needs_both_its_parts() -> None:

@@ -109,9 +109,7 @@ def test_usage_is_computed_in_32_bits_only_in_parity() -> None:
 
 
 def test_where_all_are_overloaded_only_parity_passes_bundles_around() -> None:
-    view = make_view(
-        {f"{name}:1": (0.9, {2 * n: 5.0, 2 * n + 1: 4.0}) for n, name in enumerate("abcd")}
-    )
+    view = make_view({f"{b}:1": (0.9, {2 * n: 5.0, 2 * n + 1: 4.0}) for n, b in enumerate("abcd")})
     assert len(offered(Mode.PARITY, OverloadShedder(), view)) == 4
     assert planned(Mode.PARITY, OverloadShedder(), view).moves
     safe = planned(Mode.SAFE, OverloadShedder(), view)

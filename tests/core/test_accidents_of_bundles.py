@@ -50,12 +50,7 @@ def test_the_heaviest_are_split_in_whatever_order_they_are_reported(like_java: b
         ("topic_count", SplitAsk(0, 99, [TopicLoad(5), TopicLoad(5), TopicLoad(9)]), (5,), (7,)),
         ("topic_count", SplitAsk(5, 99, [TopicLoad(5), TopicLoad(5)]), (5,), None),
         ("topic_count", SplitAsk(5, 99, [TopicLoad(5), TopicLoad(6)]), (5,), (6,)),
-        (
-            "positions",
-            SplitAsk(0, 99, [TopicLoad(5), TopicLoad(9)], positions=(7, 7)),
-            (7, 7),
-            (7,),
-        ),
+        ("given", SplitAsk(0, 99, [TopicLoad(5), TopicLoad(9)], positions=(7, 7)), (7, 7), (7,)),
         (
             "traffic",
             SplitAsk(0, 99, [TopicLoad(5, 9.0, 0.0)] * 3 + [TopicLoad(8, 9.0, 0.0)]),
@@ -77,7 +72,7 @@ def test_cuts_that_part_nothing_are_made_only_in_parity(
 ) -> None:
     name = {
         "topic_count": "topic_count_equally_divide",
-        "positions": "specified_positions_divide",
+        "given": "specified_positions_divide",
         "traffic": "flow_or_qps_equally_divide",
     }[algorithm]
     limits = SplitLimits(max_msgs_per_s=10)

@@ -154,31 +154,19 @@ HISTORY: dict[str, Any] = {
 
 DOCUMENTS: dict[str, tuple[Any, Callable[[bytes], object]]] = {
     "report": (REPORT, lambda data: report_from(parse_fields("x", data))),
-    "registration": (
-        {"brokerId": "b:1", "startTimestamp": 1},
-        lambda data: decode_registration("x", data),
-    ),
+    "registry": ({"brokerId": "b:1", "startTimestamp": 1}, lambda d: decode_registration("x", d)),
     "loads": (LOADS, lambda data: decode_loads("x", data, SOMEBODY)),
-    "owned": (
-        {"bundles": {"t/n": {"0x00000000_0x80000000": 1}}},
-        lambda data: decode_owned("x", data, 1),
-    ),
+    "own": ({"bundles": {"t/n": {"0x00000000_0x80000000": 1}}}, lambda d: decode_owned("x", d, 1)),
     "orders": (
         {"epoch": 1, "splits": {BUNDLE: {"algorithm": "a", "positions": [1]}}},
         lambda data: decode_orders("x", data),
     ),
-    "lock": (
-        {"httpUrl": "u", "loadmanager": {"brokerId": "b:1", "epoch": 1}},
-        lambda data: decode_lock("x", data),
-    ),
+    "lock": ({"httpUrl": "u", "loadmanager": {"epoch": 1}}, lambda d: decode_lock("x", d)),
     "leader": (
         {"brokerId": "b:1", "serviceUrl": "s", "loadmanager": {"epoch": 1}},
         lambda data: decode_leader("x", data),
     ),
-    "agent": (
-        {"processId": 1, "registeredAtMs": 1, "takeOvers": 1},
-        lambda data: decode_agent("x", data),
-    ),
+    "self": ({"processId": 1, "registeredAtMs": 1, "takeOvers": 1}, lambda d: decode_agent("x", d)),
     "drain mark": ({"sinceMs": 1}, lambda data: decode_drain_mark("x", data)),
     "balancing": ({"mode": "active", "sinceMs": 1}, lambda data: decode_balancing("x", data)),
     "partitions": ({"partitions": 1}, lambda data: decode_partitions("x", data)),

@@ -92,9 +92,7 @@ def test_ranges_with_gaps_hold_nothing_in_between() -> None:
 
 
 def test_the_last_position_belongs_to_the_last_bundle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "loadmanager.core.bundle_traffic.position", lambda _topic, _hash: FULL_RANGE_END
-    )
+    monkeypatch.setattr("loadmanager.core.bundle_traffic.position", lambda *_: FULL_RANGE_END)
     found, homeless = traffic(TOPIC)
     assert (found[BOUNDARIES.bundles[-1]].topics, homeless.topics) == (1, 0)
 
@@ -120,107 +118,49 @@ def test_the_topics_of_a_bundle_are_found_by_namespace_and_position() -> None:
     assert next(name for name, *_ in topics_in(BOUNDARIES.bundles[-1], names)) == LAST
 
 
-def counters(msgs_in: float = 0.0, bytes_in: float = 0.0, **out: float) -> TopicCounters:
-    """Return counters; each message that a subscription received had ten bytes."""
-    return TopicCounters(msgs_in, bytes_in, {name: (n, 10.0 * n) for name, n in out.items()})
-
-
-ONE_MILLION = 1_000_000.0
-OLD = counters(100, 1_000, sub=100)
-"""What a topic had counted when the windows of ten seconds below began."""
-
-# In every window 50 messages of ten bytes are published: 5 a second, and 50 bytes.
-WINDOWS: dict[str, tuple[TopicCounters, TopicCounters, float, float, bool]] = {
-    # before, after: lasting messages out a second, passing ones, whether rates are lower bounds
-    "steady": (OLD, counters(150, 1_500, sub=120), 2.0, 0.0, False),
-    "a subscription ends": (
-        counters(100, 1_000, sub=100, reader=ONE_MILLION),
-        counters(150, 1_500, sub=150),
-        5.0,
-        0.0,
-        False,
-    ),
-    "a subscription begins": (OLD, counters(150, 1_500, sub=150, new=40), 5.0, 4.0, False),
-    "a subscription appears with an old counter": (
-        OLD,
-        counters(150, 1_500, sub=150, new=ONE_MILLION),
-        5.0,
-        5.0,
-        False,
-    ),
+# What a topic had counted of each subscription before and after a window of ten seconds, in which
+# 50 messages of ten bytes are published: 5 a second, and 50 bytes. A cluster has messages a second.
+# Then: lasting messages out a second, passing ones, whether rates are lower bounds.
+WINDOWS: dict[str, tuple[dict[str, float], dict[str, float], float, float, bool]] = {
+    "steady": ({"sub": 100}, {"sub": 120}, 2.0, 0.0, False),
+    "a subscription ends": ({"sub": 100, "reader": 1e6}, {"sub": 150}, 5.0, 0.0, False),
+    "a subscription begins": ({"sub": 100}, {"sub": 150, "new": 40}, 5.0, 4.0, False),
+    "one with an old counter": ({"sub": 100}, {"sub": 150, "new": 1e6}, 5.0, 5.0, False),
     "a consumer's share of a subscription goes": (
-        counters(100, 1_000, sub=ONE_MILLION, other=100),
-        counters(150, 1_500, sub=30, other=150),
-        5.0,
-        3.0,
-        True,
+        {"sub": 1e6, "other": 100}, {"sub": 30, "other": 150}, 5.0, 3.0, True
     ),
-    "a subscription begins and receives nothing": (
-        OLD,
-        counters(150, 1_500, sub=150, late=0),
-        5.0,
-        0.0,
-        False,
-    ),
+    "a subscription gets nothing": ({"sub": 100}, {"sub": 150, "late": 0}, 5.0, 0.0, False),
     "a backlog is read": (
-        counters(100, 1_000, sub=100, late=0),
-        counters(150, 1_500, sub=150, late=10_000),
-        10.0,
-        995.0,
-        False,
+        {"sub": 100, "late": 0}, {"sub": 150, "late": 10_000}, 10.0, 995.0, False
     ),
-    "twice as much as is published lasts": (OLD, counters(150, 1_500, sub=200), 10.0, 0.0, False),
-    "a topic is compacted": (
-        TopicCounters(100, 1_000, {"__compaction": (0, 0)}),
-        TopicCounters(150, 1_500, {"__compaction": (40, 400)}),
-        0.0,
-        4.0,
-        False,
-    ),
-    "a compaction begins anew": (
-        TopicCounters(100, 1_000, {"__compaction": (400, 4_000)}),
-        TopicCounters(150, 1_500, {"__compaction": (40, 400)}),
-        0.0,
-        4.0,
-        False,
-    ),
-    "only the topic counts what it delivers": (
-        TopicCounters(100, 1_000, {"": (100, 1_000)}),
-        TopicCounters(150, 1_500, {"": (150, 1_500)}),
-        5.0,
-        0.0,
-        False,
-    ),
+    "twice as much as is published lasts": ({"sub": 100}, {"sub": 200}, 10.0, 0.0, False),
+    "a topic is compacted": ({"__compaction": 0}, {"__compaction": 40}, 0.0, 4.0, False),
+    "a compaction begins anew": ({"__compaction": 400}, {"__compaction": 40}, 0.0, 4.0, False),
+    "only the topic counts what it delivers": ({"": 100}, {"": 150}, 5.0, 0.0, False),
     "the topic counts what readers got that ended": (
-        TopicCounters(100, 1_000, {"": (500, 5_000), "sub": (100, 1_000)}),
-        TopicCounters(150, 1_500, {"": (850, 8_500), "sub": (150, 1_500)}),
-        5.0,
-        30.0,
-        False,
+        {"": 500, "sub": 100}, {"": 850, "sub": 150}, 5.0, 30.0, False
     ),
-    "it is replicated to two clusters": (
-        counters(100, 1_000),
-        TopicCounters(150, 1_500, {}, {"east": (5.0, 50.0), "west": (5.0, 50.0)}),
-        10.0,
-        0.0,
-        False,
+    "it is replicated to two clusters": ({}, {">east": 5, ">west": 5}, 10.0, 0.0, False),
+    "a cluster that was cut off catches up": ({}, {">east": 500}, 5.0, 495.0, False),
+    "it was loaded again": (
+        {"published": 900, "sub": 900}, {"published": 50, "sub": 50}, 5.0, 0, True
     ),
-    "a cluster that was cut off catches up": (
-        counters(100, 1_000),
-        TopicCounters(150, 1_500, {}, {"east": (500.0, 5_000.0)}),
-        5.0,
-        495.0,
-        False,
-    ),
-    "it was loaded again": (counters(900, 9_000, sub=900), counters(50, 500, sub=50), 5.0, 0, True),
-    "it is new": (counters(), counters(50, 500, sub=40), 4.0, 0.0, True),
-}
+    "it is new": ({}, {"published": 50, "sub": 40}, 4.0, 0.0, True),
+}  # fmt: skip
+
+
+def counted(published: float, out: dict[str, float]) -> TopicCounters:
+    published = out.get("published", published)
+    told = {name: (n, 10.0 * n) for name, n in out.items() if name != "published"}
+    to = {name[1:]: told.pop(name) for name in [*told] if name.startswith(">")}
+    return TopicCounters(published, 10.0 * published, told, to or None)
 
 
 @pytest.mark.parametrize("name", WINDOWS)
 def test_each_counter_is_compared_with_itself(name: str) -> None:
     before, after, lasting, brief, partial = WINDOWS[name]
-    window = between({} if name == "it is new" else {TOPIC: before}, {TOPIC: after}, 10.0)
+    known = {} if name == "it is new" else {TOPIC: counted(100, before)}
+    window = between(known, {TOPIC: counted(150, after)}, 10.0)
     rates, passing = window.rates[TOPIC], window.passing.get(TOPIC, Rates())
     assert (rates.msgs_in_per_s, rates.bytes_in_per_s) == (5.0, 50.0)
     assert rates.msgs_out_per_s == pytest.approx(lasting)
@@ -228,6 +168,10 @@ def test_each_counter_is_compared_with_itself(name: str) -> None:
     assert passing.msgs_out_per_s == pytest.approx(brief)
     assert passing.bytes_out_per_s == pytest.approx(10.0 * brief)
     assert (passing.msgs_in_per_s, window.partial) == (0.0, frozenset({TOPIC} if partial else ()))
+
+
+def counters(msgs_in: float = 0.0, bytes_in: float = 0.0, **out: float) -> TopicCounters:
+    return TopicCounters(msgs_in, bytes_in, counted(0.0, out).out)
 
 
 def test_one_counter_of_what_is_published_that_falls_is_no_new_topic() -> None:

@@ -163,9 +163,7 @@ OWNED = Snapshot(reports={B1: report(B1, 0.9, {OWN: 1.0, LOW: 1.0})})
             (Refusal(HIGH, Reason.RECENTLY_MOVED, "moved 100 s ago, rests 1700 s more"),),
             id="it moved lately",
         ),
-        pytest.param(
-            known(memory=MOVED), LOW, (Refusal(LOW, Reason.NOT_OFFERED),), id="it moved long ago"
-        ),
+        pytest.param(known(memory=MOVED), LOW, (Refusal(LOW, Reason.NOT_OFFERED),), id="long ago"),
         pytest.param(
             known(OWNED, settings=EXCLUDED),
             OWN,

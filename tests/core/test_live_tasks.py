@@ -264,9 +264,7 @@ def test_the_reason_that_was_given_first_stays_until_there_is_another() -> None:
         pytest.param((RELEASED,), {}, None, id="under way"),
         pytest.param((RELEASED, TaskEvent.GAVE_UP), {}, None, id="failed"),
         pytest.param((TaskEvent.DONE,), {}, None, id="the source was not seen to release it"),
-        pytest.param(
-            (TaskEvent.DONE,), {"kind": TaskKind.PLACE, "source": None}, 1.0, id="no owner before"
-        ),
+        pytest.param((TaskEvent.DONE,), {"kind": TaskKind.PLACE, "source": None}, 1.0, id="placed"),
     ],
 )
 def test_how_long_a_bundle_had_no_owner_is_known_of_complete_moves_alone(

@@ -22,6 +22,7 @@ from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.shedding import ThresholdShedder, TransferShedder
+from loadmanager.core.shedding.contract import Shedder
 from loadmanager.core.snapshot.decoding import decode_snapshot
 from loadmanager.core.snapshot.document import RunningLoad, Snapshot, view_of_snapshot
 from loadmanager.core.snapshot.encoding import encode_snapshot
@@ -57,22 +58,16 @@ def first(**changes: Any) -> bytes:
 
 
 def test_a_snapshot_comes_back_as_it_was() -> None:
-    assert decode_snapshot(WHERE, encode_snapshot(whole_snapshot())) == whole_snapshot()
+    reports_alone = Snapshot(reports={B1: report(B1, 0.9, {LOW: 1.0})}, taken_at_ms=5)
+    for snapshot in (whole_snapshot(), reports_alone):
+        assert decode_snapshot(WHERE, encode_snapshot(snapshot)) == snapshot
 
 
 def test_costs_that_former_versions_published_are_left_out_of_a_snapshot() -> None:
-    settings = {
-        "planner": {"learned_costs": False, "margin": 0.1},
-        "cost": {"model": "learned", "madeAtMs": 7},
-    }
+    settings = {"planner": {"learned_costs": False, "margin": 0.1}, "cost": {"model": "learned"}}
     found = decode_snapshot(WHERE, document(costModel={"format": 1}, settings=settings))
     assert found.in_force.planner == {"margin": 0.1}
     assert found.left_out == (f"{WHERE}: costModel, which no decision uses any more",)
-
-
-def test_a_snapshot_of_reports_alone_comes_back_as_it_was() -> None:
-    reports = Snapshot(reports={B1: report(B1, 0.9, {LOW: 1.0})}, taken_at_ms=5)
-    assert decode_snapshot(WHERE, encode_snapshot(reports)) == reports
 
 
 def test_a_dump_of_registrations_alone_is_refused() -> None:
@@ -93,6 +88,7 @@ def test_nothing_but_brokers_is_required() -> None:
 
 
 BELOW, CPU = {"usage": -1.0, "limit": 800.0}, 'brokers["b1:8080"].cpu.usage'
+OUTSIDE, ALL = "t/ns/0x00000000_0x40000000", "t/other/0x00000000_0xffffffff"
 UNKNOWN = "; expected a broker with a load report in brokers"
 
 
@@ -109,86 +105,43 @@ FAULTS: list[tuple[bytes, str]] = [
     (document(inflight={}), "inflight is unknown; expected one of version, takenAtMs, cluster"),
     (document(brokers={"b1": {}}), 'brokers["b1"]; expected host:port'),
     (document(brokers={B1: 3}), 'brokers["b1:8080"] = 3; expected an object'),
-    (
-        first(brokerId=B2),
-        'brokers["b1:8080"] is the report of b2:8080; expected that of b1:8080, as its name says',
-    ),
+    (first(brokerId=B2), 'brokers["b1:8080"] is the report of b2:8080; expected that of b1:8080'),
     (first(cpu=BELOW), f"{CPU} = -1.0; expected a finite number from 0 to 1e+15"),
-    (first(cpu={**BELOW, "usage": math.nan}), f"{CPU} = nan; expected a finite number from 0 to"),
-    (
-        first(lastStats={LOW: {"msgRateIn": "3"}}),
-        f"brokers[\"b1:8080\"].lastStats.{LOW}.msgRateIn = '3'; expected a finite number",
-    ),
+    (first(lastStats={LOW: {"msgRateIn": "3"}}), f".lastStats.{LOW}.msgRateIn = '3'; expected a"),
     (document(ageSeconds={B1: -2}), 'ageSeconds["b1:8080"] = -2; expected seconds from 0 to'),
     (document(ageSeconds={"b9:8080": 2}), f'ageSeconds["b9:8080"]{UNKNOWN}'),
-    (
-        document(bundles={LOW: {"shortTermData": {"msgRateIn": float("inf")}}}),
-        f'bundles["{LOW}"].shortTermData.msgRateIn = inf; expected a finite number',
-    ),
+    (document(bundles={LOW: {"shortTermData": {"msgRateIn": math.inf}}}), "msgRateIn = inf; expe"),
     (
         document(bundles={LOW: {"longTermData": {"numSamples": 9, "maxSamples": 5}}}),
         f'bundles["{LOW}"].longTermData.numSamples = 9; expected at most maxSamples',
     ),
     (document(bundles={"t/ns": {}}), 'bundles["t/ns"]; expected tenant/namespace/0xLLLLLLLL'),
-    (
-        document(boundaries={NS: ["0x00000000", "0x80000000"]}),
-        "'0x80000000']; expected growing bounds from 0x00000000 to 0xffffffff, without a gap",
-    ),
+    (document(boundaries={NS: ["0x00000000", "0x80000000"]}), "'0x80000000']; expected growing b"),
     (document(boundaries={NS: ["0", "1"]}), "expected bounds written 0x and eight hexadecimal"),
     (document(owners={LOW: "b9:8080"}), f'owners["{LOW}"] = b9:8080{UNKNOWN}'),
-    (
-        document(owners={LOW: "b9"}),
-        f"owners[\"{LOW}\"] = 'b9'; expected the owning broker, host:port",
-    ),
-    (
-        document(inFlight={"t/ns/0x00000000_0x40000000": B1}),
-        'inFlight["t/ns/0x00000000_0x40000000"]; expected a bundle within boundaries of t/ns',
-    ),
-    (
-        document(owners={"t/other/0x00000000_0xffffffff": B1}),
-        'owners["t/other/0x00000000_0xffffffff"]; expected a bundle within boundaries of t/other',
-    ),
+    (document(owners={LOW: "b9"}), f"owners[\"{LOW}\"] = 'b9'; expected the owning broker"),
+    (document(inFlight={OUTSIDE: B1}), f'inFlight["{OUTSIDE}"]; expected a bundle within bounda'),
+    (document(owners={ALL: B1}), f'owners["{ALL}"]; expected a bundle within boundaries of t/oth'),
     (
         document(boundaries=None, owners={LOW: B1, "t/ns/0x40000000_0xffffffff": B2}),
         f"= b2:8080; expected a range that does not overlap {LOW} of b1:8080",
     ),
-    (
-        first(bundles=[LOW, HIGH]),
-        f'brokers["b2:8080"].bundles holds {HIGH}; expected a bundle that b1:8080 does not list',
-    ),
-    (
-        first(bundles=["t/ns/0x00000000_0xc0000000"]),
-        f"holds t/ns/0x00000000_0xc0000000; expected a range that does not overlap {LOW}",
-    ),
+    (first(bundles=[LOW, HIGH]), f".bundles holds {HIGH}; expected a bundle that b1:8080 does not"),
+    (first(bundles=[ALL.replace("other", "ns")]), f"expected a range that does not overlap {LOW}"),
     (
         document(constraints={"failureDomains": {"east": {"brokers": ["b1"]}}}),
         "constraints.failureDomains[\"east\"].brokers = ['b1']; expected host:port",
     ),
-    (
-        document(constraints={"antiAffinityGroups": {NS: 3}}),
-        'constraints.antiAffinityGroups["t/ns"] = 3; expected text',
-    ),
+    (document(constraints={"antiAffinityGroups": {NS: 3}}), '["t/ns"] = 3; expected text'),
     (document(constraints={"staying": ["x"]}), "staying[0] = 'x'; expected tenant/namespace/0x"),
     (document(unowned=["x"]), "unowned[0] = 'x'; expected tenant/namespace/0xLLLLLLLL"),
     (document(unowned=[LOW]), f"{LOW} is in unowned and in owners"),
-    (
-        document(takenAtMs=None, memory={}),
-        "takenAtMs is missing; expected the wall clock's milliseconds, as memory holds times",
-    ),
+    (document(takenAtMs=None, memory={}), "takenAtMs is missing; expected the wall clock's millis"),
     (document(memory={"movedAtS": 3}), "cluster.json: memory.movedAtS = 3; expected an object"),
-    (
-        document(membershipChangedSecondsAgo="x"),
-        "membershipChangedSecondsAgo = 'x'; expected seconds from 0 to",
-    ),
+    (document(membershipChangedSecondsAgo="x"), "SecondsAgo = 'x'; expected seconds from 0 to"),
     (document(departedSecondsAgo=[-1]), "departedSecondsAgo.0 = -1; expected seconds from 0"),
-    (
-        document(settings={"shedder": {"strategy": "Tresholder"}}),
-        "settings.shedder.strategy = 'Tresholder'; expected one of AvgShedder, OverloadShedder",
-    ),
-    (
-        document(settings={"placement": {"strategy": "x"}}),
-        "settings.placement.strategy = 'x'; expected one of AvgShedder, LeastLongTermMessageRate",
-    ),
+    (document(settings={"shedder": {"strategy": "x"}}), "'x'; expected one of AvgShedder, Overlo"),
+    (document(settings={"placement": {"strategy": "x"}}), "'x'; expected one of AvgShedder, Least"),
     (document(settings={"planner": 3}), "settings.planner = 3; expected an object"),
     (document(runningLoad={"b9:8080": {"load": 0.1}}), f'runningLoad["b9:8080"]{UNKNOWN}'),
 ]
@@ -216,23 +169,13 @@ def test_lenient_leaves_out_what_cannot_be_read_and_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "listed"),
-    [
-        pytest.param(
-            {"bundles": [LOW, HIGH], "lastUpdate": 2000},
-            {B1: {LOW, HIGH}, B2: set()},
-            id="a bundle of two reports to the later one",
-        ),
-        pytest.param(
-            {"bundles": [LOW, "t/ns/0x40000000_0xc0000000"]},
-            {B1: {LOW}, B2: {HIGH}},
-            id="an overlapping range to nobody",
-        ),
-    ],
+    ("second", "at_ms", "listed"),
+    [(HIGH, 2000, [{LOW, HIGH}, set()]), ("t/ns/0x40000000_0xc0000000", 0, [{LOW}, {HIGH}])],
+    ids=["a bundle of two reports to the later one", "an overlapping range to nobody"],
 )
-def test_lenient_gives(changes: dict[str, Any], listed: dict[BrokerId, set[BundleId]]) -> None:
-    got = decode_snapshot(WHERE, first(**changes), lenient=True)
-    assert {broker: set(one.bundles) for broker, one in got.reports.items()} == listed
+def test_lenient_gives(second: str, at_ms: int, listed: list[set[BundleId]]) -> None:
+    got = decode_snapshot(WHERE, first(bundles=[LOW, second], lastUpdate=at_ms), lenient=True)
+    assert [set(got.reports[broker].bundles) for broker in (B1, B2)] == listed
 
 
 def test_lenient_does_without_a_memory_that_cannot_be_read() -> None:
@@ -305,13 +248,10 @@ def leader_at_work() -> tuple[LoadTracker, dict[BrokerId, LoadReport]]:
 
 
 @pytest.mark.parametrize(
-    "planner",
-    [
-        Planner(shedder=ThresholdShedder(min_bytes_per_s=0.0)),
-        Planner(shedder=TransferShedder(hits=0, target_std=0.01)),
-    ],
+    "shedder", [ThresholdShedder(min_bytes_per_s=0.0), TransferShedder(hits=0, target_std=0.01)]
 )
-def test_the_planner_decides_on_a_snapshot_as_on_the_live_view(planner: Planner) -> None:
+def test_the_planner_decides_on_a_snapshot_as_on_the_live_view(shedder: Shedder) -> None:
+    planner = Planner(shedder=shedder)
     tracker, reports = leader_at_work()
     now_s = 1_000_000.0 + 60.0
     live = tracker.view(60.0)
@@ -350,18 +290,12 @@ def test_reports_alone_count_as_one_sample_each() -> None:
 
 def test_a_bundle_without_averages_among_others_with_them_is_not_measured() -> None:
     view = view_of_snapshot(replace(whole_snapshot(), averages={LOW: average(1.0)}))
-    assert {name: bool(view.bundles.known[row]) for name, row in view.bundles.index.items()} == {
-        LOW: True,
-        HIGH: False,
-    }
+    assert [bool(view.bundles.known[view.bundles.index[name]]) for name in (LOW, HIGH)] == [1, 0]
 
 
 def test_a_broker_without_running_load_among_others_with_it_has_none() -> None:
     view = view_of_snapshot(replace(whole_snapshot(), running={B1: RunningLoad(0.4, 3.0)}))
     assert view.brokers.load_ema.tolist() == pytest.approx([0.4, float("nan")], nan_ok=True)
-
-
-# --- rounds --------------------------------------------------------------------------
 
 
 def hottest(snapshot: Snapshot, planner: Planner, rounds: int) -> list[float]:
@@ -392,9 +326,6 @@ def test_rounds_bring_the_hottest_broker_down_and_never_up() -> None:
     scores = hottest(hot_and_idle(), Planner(), 10)
     assert scores == sorted(scores, reverse=True)
     assert scores[-1] < 0.5
-    done = run_rounds(hot_and_idle(), Planner(), np.random.default_rng(0), 10)
-    moved = [move.bundle for one in done for move in one.moves]
-    assert len(set(moved)) == len(moved)  # None moves back within its grace period.
 
 
 def test_observed_moves_are_shown_as_if_they_were_made() -> None:

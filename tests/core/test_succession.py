@@ -35,9 +35,7 @@ BEFORE, OTHER = Rival(_agent("before"), 5), Rival(_agent("other", host="h2"), 3)
         pytest.param(None, [OTHER], Verdict.STAND_BY, id="a living one of another host"),
         pytest.param(None, [OTHER, BEFORE], Verdict.STAND_BY, id="another host's among others"),
         pytest.param(None, [Rival(AgentRecord(), 3)], Verdict.TAKE_OVER, id="an empty mark"),
-        pytest.param(
-            None, [Rival(_agent("older", host=""), 3)], Verdict.TAKE_OVER, id="host unknown"
-        ),
+        pytest.param(None, [Rival(_agent("older", host=""), 3)], Verdict.TAKE_OVER, id="no host"),
     ],
 )
 def test_one_of_two_agents_of_a_broker_goes_on(

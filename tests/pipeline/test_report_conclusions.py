@@ -271,9 +271,7 @@ def loads(days: float, slope: float) -> tuple[NDArray[np.int64], NDArray[np.floa
         # The rhythm's highest hours are at 0.4; after 28 days all is 0.14 higher.
         pytest.param(28, 0.005, 0.0, 168, (SHORT - 0.54) / 0.005, id="under the week's rhythm"),
         pytest.param(19, 0.0, 0.0, 168, None, id="a weekend is no falling trend"),
-        pytest.param(
-            4, 0.01, 0.0, 24, (SHORT - 0.44) / 0.01, id="a few days, by the hour of the day"
-        ),
+        pytest.param(4, 0.01, 0.0, 24, (SHORT - 0.44) / 0.01, id="by the hour of the day"),
         pytest.param(28, 0.0, 0.5, 168, 0.0, id="full"),
         pytest.param(28, 0.1 / HORIZON_DAYS, 0.0, 168, None, id="beyond the horizon"),
     ],

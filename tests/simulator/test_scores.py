@@ -23,118 +23,51 @@ SWINGING = [[0.2, 0.6], [0.6, 0.2], [0.2, 0.6], [0.6, 0.2], [0.2, 0.6]]
 TREND = (0.2 / 0.6) ** 0.8
 
 
-@pytest.mark.parametrize(
-    ("load", "changed", "want"),
-    [
-        pytest.param(
-            [[0.4, 0.4]] * 10,
-            {},
-            dict.fromkeys(("max_over_mean", "max_over_mean_p95", "max_over_mean_end"), 1.0)
-            | dict.fromkeys(("deviation", "thrash_percent", "overload_min", "balance_s"), 0.0)
-            | {"largest": 0.4, "gap": 0.0},
-            id="even",
-        ),
-        # Nine minutes of 0.9 and 0.3, mean 0.6: 1.5; then one of 0.6 and 0.6: 1. The bound is 0.4.
-        pytest.param(
-            [[0.9, 0.3]] * 9 + [[0.6, 0.6]],
-            {},
-            {
-                "max_over_mean": (9 * 1.5 + 1) / 10,
-                "max_over_mean_p95": 1.5,
-                "max_over_mean_end": 1.0,
-                "deviation": 0.9 * 0.3,
-                "deviation_end": 0.0,
-                "largest_end": 0.6,
-                "gap": (9 * 1.25 + 0.5) / 10,
-                "gap_p95": 1.25,
-                "gap_end": 0.5,
-            },
-            id="over time",
-        ),
-        pytest.param(
-            [[0.6, 0.3, NAN]] * 4,
-            {},
-            {"max_over_mean": 0.6 / 0.45, "deviation": 0.15},
-            id="absent brokers are in no mean",
-        ),
-        pytest.param(
-            [[0.6, 0.3], [NAN, NAN], [0.6, 0.3]],
-            {},
-            {"max_over_mean": 0.6 / 0.45},
-            id="a time without brokers is left out",
-        ),
-        pytest.param(
-            [[NAN, NAN]] * 3,
-            {},
-            dict.fromkeys(("max_over_mean", "largest_p95", "gap_end"), NAN)
-            | {"thrash_percent": 0.0},
-            id="nobody",
-        ),
-        pytest.param(
-            [[0.0, 0.0]] * 3, {}, {"max_over_mean": 1.0, "moved_ratio": 0.0}, id="idle is even"
-        ),
-        pytest.param(
-            [[1.2, 1.1, 0.9]] * 3 + [[1.2, 0.5, 0.5]] * 2,
-            {},
-            {"overload_min": 3 * 2 + 2, "hot_min": 3 * 3 + 2},
-            id="overload of each broker",
-        ),
-        pytest.param(
-            [[0.9, 0.3], [0.6, 0.6], [0.6, 0.6]],
-            {"duration_s": 120.0},
-            {"max_over_mean": 1.25},
-            id="a moment stands for the time until the next",
-        ),
-        # The lower bound is 0.4: 0.46 is 15 percent above it, even though nothing is uneven.
-        pytest.param(
-            [[0.5, 0.5], [0.45, 0.3], [0.5, 0.5], [0.45, 0.3], [0.45, 0.3]],
-            {},
-            {"balance_s": 180.0},
-            id="a gap that stays small",
-        ),
-        pytest.param(
-            [[0.45, 0.3], [0.45, 0.3], [0.5, 0.5]], {}, {"balance_s": None}, id="a gap at the end"
-        ),
-        pytest.param([[0.6, 0.6]] * 3 + [UNEVEN], {}, {"balance_s": None}, id="uneven at the end"),
-        pytest.param(
-            [EVEN, EVEN, UNEVEN, EVEN, UNEVEN, EVEN, EVEN],
-            {"happened": JOINED},
-            {"balance_s": 300.0 - 110.0},
-            id="balance from the last event to the last time it was lost",
-        ),
-        pytest.param(
-            [EVEN, EVEN, UNEVEN, EVEN, UNEVEN, EVEN, EVEN], {}, {"balance_s": 300.0}, id="no event"
-        ),
-        pytest.param(
-            [EVEN] * 7, {"happened": JOINED}, {"balance_s": 0.0}, id="even before the event"
-        ),
-        pytest.param(
-            [[0.1, 0.9], [0.3, 0.7], [0.5, 0.5]], {}, {"thrash_percent": 0.0}, id="a trend"
-        ),
-        # Each broker goes through the whole range four times, and ends where it began.
-        pytest.param(
-            SWINGING,
-            {},
-            {"thrash_percent": 800.0, "thrash_per_broker_percent": 400.0},
-            id="all of a swing",
-        ),
-        pytest.param(
-            [[0.1], [0.5], [0.3], [0.5]],
-            {},
-            {"thrash_percent": 100 * (TREND * 0.8 + (1 - TREND) * 0.2) / 0.4},
-            id="thrash is discounted by the trend as CockroachDB does",
-        ),
-        pytest.param(
-            [[0.2, 0.9], [NAN, 0.9], [0.9, 0.9], [NAN, 0.9], [0.2, 0.9]],
-            {},
-            {"thrash_percent": 0.0},
-            id="a broker that was away did not move",
-        ),
-    ],
-)
-def test_scores_are_those_of_the_sum_done_by_hand(
-    load: list[list[float]], changed: dict[str, object], want: dict[str, float | None]
-) -> None:
+THRASH, RATIO, BALANCE = "thrash_percent", "max_over_mean", "balance_s"
+ZERO = dict.fromkeys(("deviation", THRASH, "overload_min", BALANCE), 0.0)
+EVENLY = dict.fromkeys((RATIO, "max_over_mean_p95", "max_over_mean_end"), 1.0)
+OVER_TIME = {RATIO: (9 * 1.5 + 1) / 10, "max_over_mean_p95": 1.5, "max_over_mean_end": 1.0}
+OVER_TIME |= {"gap": (9 * 1.25 + 0.5) / 10, "gap_p95": 1.25, "gap_end": 0.5}
+OVER_TIME |= {"deviation": 0.9 * 0.3, "deviation_end": 0.0, "largest_end": 0.6}
+TRENDING = 100 * (TREND * 0.8 + (1 - TREND) * 0.2) / 0.4
+NOTHING = dict.fromkeys((RATIO, "largest_p95", "gap_end"), NAN) | {THRASH: 0.0}
+TIGHT, GONE = [0.45, 0.3], [NAN, 0.9]
+LOST = [EVEN, EVEN, UNEVEN, EVEN, UNEVEN, EVEN, EVEN]
+# What is given beside the load, the load, and the scores.
+CASES: dict[str, tuple[dict[str, object], list[list[float]], Any]] = {
+    "even": ({}, [[0.4, 0.4]] * 10, EVENLY | ZERO | {"largest": 0.4, "gap": 0.0}),
+    # Nine minutes of 0.9 and 0.3, mean 0.6: 1.5; then one of 0.6 and 0.6: 1. The bound is 0.4.
+    "over time": ({}, [UNEVEN] * 9 + [[0.6, 0.6]], OVER_TIME),
+    "who is absent": ({}, [[0.6, 0.3, NAN]] * 4, {RATIO: 0.6 / 0.45, "deviation": 0.15}),
+    "a time without brokers": ({}, [[0.6, 0.3], [NAN, NAN], [0.6, 0.3]], {RATIO: 0.6 / 0.45}),
+    "nobody": ({}, [[NAN, NAN]] * 3, NOTHING),
+    "idle is even": ({}, [[0.0, 0.0]] * 3, {RATIO: 1.0, "moved_ratio": 0.0}),
+    "overload of each broker": (
+        {}, [[1.2, 1.1, 0.9]] * 3 + [[1.2, 0.5, 0.5]] * 2, {"overload_min": 8, "hot_min": 11}
+    ),
+    "a moment stands for the time until the next": (
+        {"duration_s": 120.0}, [UNEVEN, [0.6, 0.6], [0.6, 0.6]], {RATIO: 1.25}
+    ),
+    # The lower bound is 0.4: 0.46 is 15 percent above it, even though nothing is uneven.
+    "a small gap": ({}, [[0.5, 0.5], TIGHT, [0.5, 0.5], TIGHT, TIGHT], {BALANCE: 180.0}),
+    "a gap at the end": ({}, [TIGHT, TIGHT, [0.5, 0.5]], {BALANCE: None}),
+    "uneven at the end": ({}, [[0.6, 0.6]] * 3 + [UNEVEN], {BALANCE: None}),
+    # Balance counts from the last event to the last time it was lost.
+    "an event": ({"happened": JOINED}, LOST, {BALANCE: 300.0 - 110.0}),
+    "no event": ({}, LOST, {BALANCE: 300.0}),
+    "even before the event": ({"happened": JOINED}, [EVEN] * 7, {BALANCE: 0.0}),
+    "a trend": ({}, [[0.1, 0.9], [0.3, 0.7], [0.5, 0.5]], {THRASH: 0.0}),
+    # Each broker goes through the whole range four times, and ends where it began.
+    "a swing": ({}, SWINGING, {THRASH: 800.0, "thrash_per_broker_percent": 400.0}),
+    # Thrash is discounted by the trend as CockroachDB does.
+    "thrash with a trend": ({}, [[0.1], [0.5], [0.3], [0.5]], {THRASH: TRENDING}),
+    "who was away": ({}, [[0.2, 0.9], GONE, [0.9, 0.9], GONE, [0.2, 0.9]], {THRASH: 0.0}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_scores_are_those_of_the_sum_done_by_hand(name: str) -> None:
+    changed, load, want = CASES[name]
     found = scored(load, **changed)
     assert {name: getattr(found, name) for name in want} == {
         name: one if one is None else pytest.approx(one, rel=1e-6, abs=1e-6, nan_ok=True)

@@ -68,10 +68,7 @@ CASES: dict[str, tuple[list[Row], Minutes]] = {
         [sample(135, 8.0, interval_s=90.0)],
         {0: [15.0, 8.0, 8.0], 1: [60.0, 8.0, 8.0], 2: [15.0, 8.0, 8.0]},
     ),
-    "the first of a registration": (
-        [sample(30, 8.0, interval_s=None, window_s=5.0)],
-        {0: [5.0, 8.0, 8.0]},
-    ),
+    "the first": ([sample(30, 8.0, interval_s=None, window_s=5.0)], {0: [5.0, 8.0, 8.0]}),
     "nothing known": ([sample(30, 8.0, interval_s=None, window_s=None)], {0: [1.0, 8.0, 8.0]}),
     "two at once": (
         [sample(30, 8.0, interval_s=30.0), sample(30, 9.0, interval_s=0.0)],

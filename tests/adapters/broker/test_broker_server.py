@@ -97,12 +97,7 @@ async def test_messages_are_taken_and_counted_as_they_are_received(
         (f"PUT {LEASE}", "", 400, "PUT lease: content is"),
         (f"PUT {LEASE}", '{"agentEpoch":1}', 400, "untilSeconds is missing"),
         (f"PUT {LEASE}", '{"agentEpoch":1,"untilSeconds":null}', 400, "incarnation is missing"),
-        (
-            f"PUT {LEASE}",
-            '{"agentEpoch":1,"untilSeconds":9,"incarnation":""}',
-            400,
-            "incarnation is ''",
-        ),
+        (f"PUT {LEASE}", '{"agentEpoch":1,"untilSeconds":9,"incarnation":""}', 400, "is ''"),
         (f"PUT {LEASE}", '{"agentEpoch":"1"}', 400, "agentEpoch is '1'"),
         (f"PUT {LEASE}", '{"agent_epoch":1}', 400, "agentEpoch is missing"),
         (f"PUT {PREFIX}/bundles/t/n/0x0_0x1", "{}", 400, "bundle 't/n/0x0_0x1'"),

@@ -380,11 +380,7 @@ async def test_one_connection_serves_many_commands_below_a_path_before_the_contr
         ),
         *(
             ("http://127.0.0.1:1", {name: value}, "above zero")
-            for name, value in (
-                ("timeout_s", 0),
-                ("unload_timeout_s", -1.0),
-                ("max_answer_bytes", 0),
-            )
+            for name, value in (("timeout_s", 0), ("unload_timeout_s", -1), ("max_answer_bytes", 0))
         ),
     ],
 )

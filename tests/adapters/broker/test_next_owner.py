@@ -33,18 +33,14 @@ class Forwarding(MemoryBroker):
 
 
 async def test_the_next_owner_reaches_the_broker_with_the_unload() -> None:
-    broker = Forwarding(
-        broker="b:1", incarnation="one", clock_s=time.monotonic, record=lambda _change: None
-    )
+    broker = Forwarding(broker="b", incarnation="i", clock_s=time.monotonic, record=lambda _: None)
     stopping = asyncio.Event()
     with socket.create_server(("127.0.0.1", 0)) as listening:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(serve(broker, listening, ServerOptions(), stopping))
             url = f"http://127.0.0.1:{listening.getsockname()[1]}"
             control = HttpBrokerControl(url, timeout_s=60)
-            await control.renew_lease(
-                agent_epoch=1, until_s=time.monotonic() + 600, incarnation="one"
-            )
+            await control.renew_lease(agent_epoch=1, until_s=time.monotonic() + 99, incarnation="i")
             for token, next_owner_url in ((5, NEXT), (6, "")):
                 await control.load(BUNDLE, agent_epoch=1, fencing_token=token)
                 await control.unload(

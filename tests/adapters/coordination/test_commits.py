@@ -40,9 +40,7 @@ async def test_a_lock_and_a_list_changed_in_one_commit_carry_one_zxid(
     session: Coordination,
 ) -> None:
     await session.create("/owned", b"[]", ephemeral=True)
-    stats = await session.commit(
-        [Create("/lock", b"me", ephemeral=True), SetData("/owned", b'["lock"]')]
-    )
+    stats = await session.commit([Create("/lock", b"", ephemeral=True), SetData("/owned", b"[1]")])
     lock = await session.get("/lock")
     assert lock is not None
     assert stats[1] is not None
@@ -84,9 +82,7 @@ async def test_a_rejected_commit_names_the_culprit_and_applies_nothing(
     await session.create("/folder/child", b"")
     operations: list[Operation] = [SetData("/there", b"after"), Create("/new", b"")]
     operations.insert(place, culprit)
-    with pytest.raises(
-        CommitRejected, match=f"operation {place}: .*/(there|none|folder)"
-    ) as rejected:
+    with pytest.raises(CommitRejected, match=f"operation {place}: .*/(there|none|f)") as rejected:
         await session.commit(operations)
     assert rejected.value.index == place
     assert type(rejected.value.cause) is cause

@@ -169,9 +169,7 @@ def left_behind(top: Path, tail: bytes) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    "tail", [b"", b"\x1f\x8b", b"\x1f\x8b\x08" + b"\x07" * 40, b"\0" * 4096, b"rubbish"]
-)
+@pytest.mark.parametrize("tail", [b"", b"\x1f\x8b", b"\x1f\x8b\x08" + b"\7" * 9, b"\0" * 999, b"x"])
 def test_what_a_killed_writer_left_is_made_whole_without_its_last_half(
     tmp_path: Path, tail: bytes
 ) -> None:

@@ -190,12 +190,7 @@ def instances(top: Path) -> list[str]:
             ["bb", "cc", "dd"],
             ["19", "20", "21"],
         ),
-        (
-            {"aa": 30, "bb": 0},
-            {"max_size_gib": 0.0, "max_age_days": 0.0},
-            ["aa", "bb"],
-            ["22", "21"],
-        ),
+        ({"aa": 30, "bb": 0}, {"max_size_gib": 0, "max_age_days": 0}, ["aa", "bb"], ["22", "21"]),
     ],
     ids=["too old", "too large", "without bounds"],
 )

@@ -83,10 +83,7 @@ def test_a_limit_that_may_not_be_raised_is_a_warning_that_says_what_fits() -> No
 
     with capture_logs() as logs:
         allow_connections(4_096, limits=lambda: (1_024, 8_192), set_limits=refuse)
-    assert [one["event"] for one in logs] == [
-        "http.open_files.not_raised",
-        "http.open_files.too_few",
-    ]
+    assert [e["event"] for e in logs] == ["http.open_files.not_raised", "http.open_files.too_few"]
     assert logs[1]["key"] == "[http] max_connections"
     assert (logs[1]["limit"], logs[1]["fits"]) == (1_024, 768)
 

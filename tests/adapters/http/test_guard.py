@@ -32,9 +32,7 @@ from tests.adapters.http.conftest import (
 SECRET = b"0123456789abcdef0123456789abcdef"
 LOOKUP = "/lookup/v2/topic/persistent/public/default/x"
 BUNDLES = "/admin/v2/namespaces/public/default/bundles"
-RIGHTS = Rights(
-    admins=frozenset({"operator"}), readers=frozenset({"dashboard"}), lookers=frozenset({"*"})
-)
+RIGHTS = Rights(admins=frozenset({"operator"}), readers=frozenset({"ui"}), lookers=frozenset({"*"}))
 
 
 def token(name: str, **claims: Any) -> str:
@@ -58,7 +56,7 @@ async def guarded(start_server: StartServer, guard: Guard) -> RunningServer:
 
 @pytest.mark.parametrize(
     ("name", "looks_up", "reads", "changes"),
-    [("client", 200, 403, 403), ("dashboard", 200, 200, 403), ("operator", 200, 200, 204)],
+    [("client", 200, 403, 403), ("ui", 200, 200, 403), ("operator", 200, 200, 204)],
 )
 async def test_each_right_includes_the_ones_before_it(
     guarded: RunningServer, name: str, looks_up: int, reads: int, changes: int
@@ -140,9 +138,7 @@ async def test_every_change_is_written_down_with_who_asked_and_what_came_of_it(
         ("client", 403),
         ("anonymous", 401),
     ]
-    assert {(one["method"], one["path"], one["remote"]) for one in written} == {
-        ("PUT", path, "127.0.0.1")
-    }
+    assert {(e["method"], e["path"], e["remote"]) for e in written} == {("PUT", path, "127.0.0.1")}
     assert token("operator") not in str(logs)
 
 
@@ -231,7 +227,7 @@ async def test_a_certificate_is_a_proof_of_its_common_name_on_its_own_connection
 ) -> None:
     files = Files(tmp_path)
     optional = await mutual(start_server, files, "optional")
-    assert await optional.ask(BUNDLES, "dashboard") == [200]
+    assert await optional.ask(BUNDLES, "ui") == [200]
     assert await optional.ask(BUNDLES, "client") == [403]
     assert await optional.ask(BUNDLES) == [401]
     assert await optional.ask(LOOKUP, "client", times=4) == [200, 200, 200, 200]

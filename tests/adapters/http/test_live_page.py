@@ -127,12 +127,8 @@ async def test_the_first_event_is_the_whole_overview(start_server: StartServer) 
         {"before": 0.5, "expected": 0.4, "after": None},
         None,
     ]
-    refused = seen["refusals"][0]
-    assert (refused["reason"], refused["count"], bool(refused["meaning"])) == (
-        "round_budget",
-        7,
-        True,
-    )
+    row = seen["refusals"][0]
+    assert (row["reason"], row["count"], bool(row["meaning"])) == ("round_budget", 7, True)
     assert seen["missing"] == [{"broker": B2, "why": "left, or crashed", "sinceMs": AT_MS}]
 
 

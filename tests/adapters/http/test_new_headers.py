@@ -157,31 +157,11 @@ HOSTILE = [
     *(b"Max-Forwards: 0", b"Content-Range: e", b"Content-Location: f", b"Expect: 100-continue"),
     *(b"X-Pulsar-ListenerName: inner", b"X-Pulsar-ListenerName: none", b"x-pulsar-listenername:"),
     *(b"Forwarded: for=x", b"Via: 1.1 p", b"X-Forwarded-For: 10.0.0.1", b"X-Real-IP: 10.0.0.1"),
-    *(
-        b"X-Envoy-Attempt-Count: 1",
-        b"Sec-WebSocket-Key1: x",
-        b"Trailer: Host",
-        b"HTTP2-Settings: x",
-    ),
+    *(b"X-Envoy-Attempt: 1", b"Sec-WebSocket-Key1: x", b"Trailer: Host", b"HTTP2-Settings: x"),
     *(proof("client"), proof("stranger"), proof("client", b"y" * 32), b"Authorization: Basic eDp5"),
     *(b"Authorization:", b"AUTHORIZATION: bearer x.y.z", b"Authorization\x00: x", b"X-A: \x00"),
-    *(
-        b" folded",
-        b"\tfolded",
-        b"no colon",
-        b": no name",
-        b"two words: x",
-        b"X: \xc3\xa9",
-        b"X: \xff",
-    ),
-    *(
-        b"X: a\rb",
-        b"X: a\nHost: b",
-        b"X: a\n\nGET /healthz HTTP/1.1",
-        b"X: \x7f",
-        b"X(: y",
-        b"\xe4: y",
-    ),
+    *(b" folded", b"\tfolded", b"no colon", b": no name", b"a b: x", b"X: \xc3\xa9", b"X: \xff"),
+    *(b"X: a\rb", b"X: a\nHost: b", b"X: a\n\nGET /x HTTP/1.1", b"X: \x7f", b"X(: y", b"\xe4: y"),
     *(b"X: y\r\n\r\nGET /healthz HTTP/1.1\r\nHost: sidecar", b"", b"A: " + b"a" * 5_000),
     b"X: y\r\n\r\nGET /healthz HTTP/1.0",
     b"\r\n".join([b"A: b"] * 130),
@@ -190,14 +170,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize(
     "name",
-    [
-        *sorted(SINGLETON_HEADERS),
-        "Forwarded",
-        "Via",
-        "X-Real-IP",
-        "X-Forwarded-For",
-        "X-Envoy-Peer",
-    ],
+    [*sorted(SINGLETON_HEADERS), "Forwarded", "Via", "X-Real-IP", "X-Forwarded-For", "X-Envoy-A"],
 )
 def test_headers_that_may_come_once_or_tell_of_a_proxy_are_counted(name: str) -> None:
     line = f"\r\n{name}: x".encode()

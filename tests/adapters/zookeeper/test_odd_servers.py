@@ -70,9 +70,7 @@ ANSWERS: Final[dict[str, Odd]] = {
     "a child elsewhere": _children(1, text(b"../b")),
     "too many results": _results(3),
     "no results": _results(0),
-    "a transaction of the far future": lambda xid, _: answer(
-        xid, text(b"") + bytes(68), zxid=2**63 - 1
-    ),
+    "a transaction far ahead": lambda xid, _: answer(xid, text(b"") + bytes(68), zxid=2**63 - 1),
 }
 
 LOGINS: Final[dict[str, Callable[[int], bytes]]] = {
@@ -187,7 +185,7 @@ async def test_the_timeout_is_the_smaller_of_what_is_granted_and_asked_for(
 async def test_after_weeks_were_granted_and_a_far_transaction_was_seen_a_new_session_begins() -> (
     None
 ):
-    odd = ANSWERS["a transaction of the far future"]
+    odd = ANSWERS["a transaction far ahead"]
     weeks = OddServer(odd=odd, odd_login=lambda _: login(2**31 - 1))
     async with weeks.running() as server, _session(server) as session:
         await eventually(lambda: session.session.connection is Connection.CONNECTED)
