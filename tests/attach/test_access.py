@@ -199,9 +199,7 @@ def test_options_that_do_not_go_together(tmp_path: Path, options: list[str], exp
     assert expected in found.output
 
 
-async def test_the_command_uses_the_issuer(
-    pulsar: FakePulsar, issuer: Issuer, tmp_path: Path
-) -> None:
+async def test_the_issuer_is_asked(pulsar: FakePulsar, issuer: Issuer, tmp_path: Path) -> None:
     file = str(key_file(tmp_path, issuer_url="http://127.0.0.1:9"))
     asked = ["--pulsar", pulsar.url, "--interval", "0.2", "--once", "--oauth2-key-file", file]
     command = ["attach", *asked, "--oauth2-issuer-url", issuer.url]

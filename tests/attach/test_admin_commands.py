@@ -64,9 +64,7 @@ def test_each_move_is_a_command_with_its_reason_and_lands_at_its_target(pulsar: 
     assert pulsar.unloads == []
 
 
-def test_the_extensible_manager_needs_no_claim_and_2_10_knows_no_destination(
-    pulsar: FakePulsar,
-) -> None:
+def test_the_extensible_manager_needs_no_claim_and_2_10_no_destination(pulsar: FakePulsar) -> None:
     for one in pulsar.brokers:
         one.tells(VERSION, "2.10.5")
     assert all(len(unload) == 6 for unload, _ in parts(printed(pulsar)))

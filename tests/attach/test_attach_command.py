@@ -52,9 +52,7 @@ def test_the_table_fits_80_columns_and_says_what_would_be_moved_and_why(pulsar: 
     assert max(map(len, table.splitlines())) <= 80
 
 
-def test_a_page_that_is_repeated_is_waited_out_and_its_rates_are_of_its_own_time(
-    pulsar: FakePulsar,
-) -> None:
+def test_a_repeated_page_is_waited_out_and_rates_are_of_its_own_time(pulsar: FakePulsar) -> None:
     """As brokers with metricsBufferResponse do, which is on in no setting here."""
     first = pulsar.brokers[0]
     (topic, *_), asked = first.topics, []
@@ -135,9 +133,7 @@ def test_what_stays_says_so(
         assert seen(pulsar, unless)["proposals"] != []
 
 
-def test_a_refused_policy_is_named_and_keeps_the_bundles_that_it_may_be_for(
-    pulsar: FakePulsar,
-) -> None:
+def test_a_refused_policy_is_named_and_keeps_bundles_it_may_be_for(pulsar: FakePulsar) -> None:
     policy = {"namespaces": ["other/(?!a).*"], "primary": ["127.0.0.1"], "secondary": []}
     pulsar.isolation["odd"] = policy
     assert len(seen(pulsar)["proposals"]) == 5
@@ -200,9 +196,7 @@ def test_a_redirect_leads_to_no_stranger(pulsar: FakePulsar) -> None:
         (200, "[1, 2]", "no clusterName"),
     ],
 )
-def test_what_is_no_pulsar_is_named(
-    pulsar: FakePulsar, status: int, text: str, expected: str
-) -> None:
+def test_no_pulsar_is_named(pulsar: FakePulsar, status: int, text: str, expected: str) -> None:
     pulsar.brokers[0].tells(RUNTIME, text, status)
     found = attach(pulsar, "--once")
     assert found.exit_code == 1

@@ -243,9 +243,7 @@ def test_a_state_folder_that_cannot_be_written_changes_nothing(pulsar: FakePulsa
         (("--most-moves", "2"), 2, ""),
     ],
 )
-def test_limits_bound_moves(
-    pulsar: FakePulsar, option: tuple[str, ...], moved: int, said: str
-) -> None:
+def test_limits_hold(pulsar: FakePulsar, option: tuple[str, ...], moved: int, said: str) -> None:
     found = once(pulsar, *option)
     assert found.exit_code == 0, found.output
     assert len(pulsar.unloads) == moved

@@ -204,9 +204,7 @@ def test_what_only_people_can_change_ends_a_candidate(pulsar: FakePulsar, config
     assert pulsar.dynamic == {SWITCHES[0]: "true"}
 
 
-def test_a_candidate_waits_for_zookeeper_and_can_be_ended(
-    pulsar: FakePulsar, tmp_path: Path
-) -> None:
+def test_a_candidate_waits_for_zookeeper_and_ends(pulsar: FakePulsar, tmp_path: Path) -> None:
     file = tmp_path / "attach.toml"
     file.write_text('[zookeeper]\nhosts = "127.0.0.1:9"\nchroot = "/attach"\n')
     with candidate(pulsar, file) as waiting:
@@ -217,9 +215,7 @@ def test_a_candidate_waits_for_zookeeper_and_can_be_ended(
     assert pulsar.dynamic == {}
 
 
-def test_sidecars_chroot_is_refused(
-    pulsar: FakePulsar, config: Path, zookeeper_address: str
-) -> None:
+def test_sidecars_root_is_refused(pulsar: FakePulsar, config: Path, zookeeper_address: str) -> None:
     chroot = tomllib.loads(config.read_text())["zookeeper"]["chroot"]
     client = KazooClient(hosts=zookeeper_address)
     client.start()

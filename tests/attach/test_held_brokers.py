@@ -154,9 +154,7 @@ async def test_a_limit_is_in_the_verdict_and_uses_up_nothing_of_the_strategy(
     assert len(pulsar.unloads) == (2 if limit == "budget" else 0)
 
 
-async def test_the_budget_counts_unloads_and_not_what_was_never_sent(
-    pulsar: FakePulsar, state: State
-) -> None:
+async def test_the_budget_counts_unloads_that_were_sent(pulsar: FakePulsar, state: State) -> None:
     first, _, third = pulsar.brokers
     for name in first.owned[:1]:
         first.refuses(f"/admin/v2/namespaces/{name}/unload", 500, "busy")

@@ -173,9 +173,7 @@ def replay(lines: list[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
 
 
 @pytest.mark.parametrize("strategy", ["joint", "threshold"])
-def test_other_strategies_are_replayed_on_it(
-    pulsar: FakePulsar, tmp_path: Path, strategy: str
-) -> None:
+def test_other_strategies_replay_it(pulsar: FakePulsar, tmp_path: Path, strategy: str) -> None:
     first = pulsar.brokers[0]
     for broker in pulsar.brokers:
         cpu = 180.0 if broker is first else 10.0

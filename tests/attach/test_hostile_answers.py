@@ -116,9 +116,7 @@ def test_odd_answers_make_their_brokers_unknown_and_stop_nothing(
 
 
 @pytest.mark.parametrize("raw", RAW.values(), ids=RAW)
-async def test_a_restore_goes_on_to_the_next_broker(
-    pulsar: FakePulsar, tmp_path: Path, raw: bytes
-) -> None:
+async def test_restore_asks_the_next_broker(pulsar: FakePulsar, tmp_path: Path, raw: bytes) -> None:
     admin = PulsarAdmin(Access())
     reader = ClusterReader(admin, tuple(f"http://{one.name}" for one in pulsar.brokers))
     balancer = PulsarBalancer(state_file(tmp_path, "research"), settle_s=5.0)
@@ -132,9 +130,7 @@ async def test_a_restore_goes_on_to_the_next_broker(
     assert pulsar.dynamic == {}
 
 
-async def test_a_restore_reports_each_setting_where_one_is_refused(
-    pulsar: FakePulsar, tmp_path: Path
-) -> None:
+async def test_a_restore_reports_each_refused_setting(pulsar: FakePulsar, tmp_path: Path) -> None:
     admin = PulsarAdmin(Access())
     reader = ClusterReader(admin, (pulsar.url,))
     balancer = PulsarBalancer(state_file(tmp_path, "research"))

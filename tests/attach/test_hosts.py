@@ -60,9 +60,7 @@ def test_cpu_time_takes_the_place_of_a_report_that_is_wrong_for_three_windows(
     assert bool(found.distrusted) is (expected is not reported)
 
 
-def test_the_doctor_says_which_broker_reports_more_than_its_process_takes(
-    pulsar: FakePulsar,
-) -> None:
+def test_the_doctor_says_which_broker_reports_more_than_it_takes(pulsar: FakePulsar) -> None:
     for broker in pulsar.brokers:
         broker.load_report = {"cpu": {"usage": 180.0, "limit": 200.0}}
     pulsar.brokers[0].more_metrics = "process_cpu_seconds_total{} 100.0"

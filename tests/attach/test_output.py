@@ -57,9 +57,7 @@ def test_a_move_that_arrived_is_a_line_with_traffic_and_pause() -> None:
         ("10.123.123.1:8080", "10.123.123.1 -> "),
     ],
 )
-def test_lines_fit_by_short_names_of_brokers_and_long_reasons_are_cut(
-    source: str, shown: str
-) -> None:
+def test_lines_fit_by_short_names_and_long_reasons_are_cut(source: str, shown: str) -> None:
     failed = task(TaskState.FAILED, source=source, note="refused " * 30)
     line = short_line(failed, RATES, 100)
     assert len(line) == 100

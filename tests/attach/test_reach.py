@@ -44,9 +44,7 @@ def attach(url: str, *options: str) -> Result:
 
 
 @pytest.mark.parametrize("given", ["the first", "both", "another"])
-def test_with_the_first_broker_down_a_controller_starts_and_restores(
-    pulsar: FakePulsar, given: str
-) -> None:
+def test_without_the_first_broker_it_starts_and_restores(pulsar: FakePulsar, given: str) -> None:
     first, second, _ = pulsar.brokers
     urls = {"first": pulsar.url, "both": f"{pulsar.url},http://{second.name}/"}
     if given == "the first":
@@ -128,9 +126,7 @@ SECRET = ("--token-file", "token", "--ca-file", "authorities.pem")
 
 @pytest.mark.parametrize("scheme", ["https", "http"])
 @pytest.mark.parametrize("redirects", [False, True])
-def test_a_token_goes_to_addresses_with_tls_alone(
-    encrypted: FakePulsar, scheme: str, redirects: bool
-) -> None:
+def test_tokens_go_to_tls_alone(encrypted: FakePulsar, scheme: str, redirects: bool) -> None:
     first, second, _ = encrypted.brokers
     if redirects:
 
@@ -331,9 +327,7 @@ async def test_a_right_that_stays_missing_ends_it_after_what_can_be_restored(
     assert any("loadmanager attach --restore" in one for one in log.events) != restores
 
 
-async def test_settings_are_read_once_a_minute_or_after_a_change(
-    pulsar: FakePulsar, balancer: Balancer
-) -> None:
+async def test_settings_are_read_once_a_minute(pulsar: FakePulsar, balancer: Balancer) -> None:
     def asked() -> list[int]:
         return [one.asked.count(RUNTIME) for one in pulsar.brokers]
 

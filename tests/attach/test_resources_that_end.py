@@ -84,9 +84,7 @@ def attached(
         process.wait()
 
 
-def test_connections_that_take_all_descriptors_end_nothing(
-    pulsar: FakePulsar, tmp_path: Path
-) -> None:
+def test_taking_all_descriptors_ends_nothing(pulsar: FakePulsar, tmp_path: Path) -> None:
     port = free_port()
     with attached(pulsar, tmp_path, "--metrics-port", str(port), files=FEW_FILES) as running:
         running.until(lambda: pulsar.dynamic.get(SHEDDING) == "false")

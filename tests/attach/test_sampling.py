@@ -225,9 +225,7 @@ async def test_windows_of(name: str, admin: Answers) -> None:
             assert expected in missing[BROKER], number
 
 
-async def test_a_window_began_when_its_first_page_was_made_not_when_it_was_read(
-    admin: Answers,
-) -> None:
+async def test_a_window_began_when_its_first_page_was_made(admin: Answers) -> None:
     """Moves wait for windows that began after the last one ended."""
     sampler = Sampler(admin, lambda broker: f"http://{broker}")
     began = []

@@ -287,9 +287,7 @@ async def test_traffic_on_one_broker_spreads(pulsar: FakePulsar, sidecars: Pulsa
     )
 
 
-async def test_a_bundle_that_two_brokers_list_is_not_moved(
-    pulsar: FakePulsar, sidecars: PulsarSidecars
-) -> None:
+async def test_a_bundle_of_two_brokers_stays(pulsar: FakePulsar, sidecars: PulsarSidecars) -> None:
     twice = BundleId(pulsar.brokers[0].owned[0])
     first, second, third = (parse_broker(one.name) for one in pulsar.brokers)
     pulsar.brokers[1].owned.append(twice)

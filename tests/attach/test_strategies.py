@@ -95,9 +95,7 @@ def test_every_strategy_of_sidecars_can_be_asked_what_it_would_do(
 
 
 @pytest.mark.parametrize("body", [{}, load_report(1.5e-9), load_report(0.01)])
-def test_rates_decide_where_usage_of_cpu_is_not_known_or_low(
-    busy: FakePulsar, body: dict[str, object]
-) -> None:
+def test_rates_decide_if_cpu_is_unknown_or_low(busy: FakePulsar, body: dict[str, object]) -> None:
     for broker in busy.brokers:
         broker.load_report = body
     told = seen(busy)

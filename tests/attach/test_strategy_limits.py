@@ -236,9 +236,7 @@ def test_without_acting_the_last_choice_is_shown_until_the_next() -> None:
     ("pauses_s", "priced_s"),
     [((), 1.0), ((0.3, 0.4), 1.0), ((0.3, 4.1, 9.0), 4.0), ((90.0,), 60.0)],
 )
-def test_moves_are_priced_by_the_pauses_that_were_measured(
-    pauses_s: tuple[float, ...], priced_s: float
-) -> None:
+def test_moves_are_priced_by_measured_pauses(pauses_s: tuple[float, ...], priced_s: float) -> None:
     watched = Watched("joint")
     (one, *_) = watched.look().proposals
     for pause_s in pauses_s:

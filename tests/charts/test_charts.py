@@ -202,9 +202,7 @@ DOTS: Mapping[str, Json] = {"type": "scatter", "mode": "markers"}
         ({"type": "heatmap", "z": []}, False),
     ],
 )
-def test_a_chart_is_drawn_if_there_is_something_to_see(
-    trace: Mapping[str, Json], drawn: bool
-) -> None:
+def test_a_chart_is_drawn_if_there_is_something(trace: Mapping[str, Json], drawn: bool) -> None:
     text = Chart(title="Load", summary="Of all.", data=[trace]).html()
     assert ('class="plot"' in text) == drawn
     assert ("Load</strong> is not drawn: there are fewer than three points" in text) != drawn

@@ -69,9 +69,7 @@ def test_a_refusal_for_want_of_a_token_says_how_to_get_one() -> None:
 
 
 @pytest.mark.parametrize("command", [["leader"], ["pause"]])
-def test_no_token_goes_from_https_to_http(
-    command: list[str], asked: Server, tmp_path: Path
-) -> None:
+def test_no_token_goes_on_to_http(command: list[str], asked: Server, tmp_path: Path) -> None:
     files = Files(tmp_path)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(files.certificate, files.key)

@@ -258,9 +258,7 @@ def test_on_a_terminal_a_line_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatc
     ]
 
 
-def test_an_interruption_is_told_with_how_far_it_came(
-    scenario: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interruptions_are_told_so_far(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = iter(range(2))
 
     def run_twice(job: Job, _witnessed: object) -> Any:

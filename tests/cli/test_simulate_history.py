@@ -83,9 +83,7 @@ def test_a_folder_with_the_history_of_another_run_is_refused(
     assert [one.name for one in history.iterdir()] == ["date=2026-01-05"]
 
 
-def test_the_folder_of_a_run_with_anothers_history_is_refused(
-    scenario: Path, tmp_path: Path
-) -> None:
+def test_a_folder_with_anothers_history_is_refused(scenario: Path, tmp_path: Path) -> None:
     history = tmp_path / "history"
     assert simulate(history, scenario, "--seeds", 2).exit_code == 0
     other = written(tmp_path / "other" / "two.toml", SHORT.replace("60000.0", "50000.0"))

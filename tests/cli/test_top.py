@@ -210,9 +210,7 @@ def test_without_an_answer_for_a_while_the_last_picture_stays(
     assert terminal.process.poll() is None
 
 
-def test_elsewhere_than_on_a_terminal_each_picture_is_printed(
-    url: str, leader_term: FakeLeaderQueries
-) -> None:
+def test_without_a_terminal_pictures_are_printed(url: str, leader_term: FakeLeaderQueries) -> None:
     got = CliRunner().invoke(main, ["top", "--url", url, "--times", "2", "--interval", "0.2"])
     assert got.exit_code == 0, got.output
     assert got.output.count("busiest bundles") == 2

@@ -70,9 +70,7 @@ def test_a_pulsar_broker_is_asked_as_the_section_says() -> None:
         ("kafka", {}, "kind"),
     ],
 )
-def test_what_does_not_go_together_is_refused(
-    kind: str, sections: dict[str, Any], expected: str
-) -> None:
+def test_what_contradicts_is_refused(kind: str, sections: dict[str, Any], expected: str) -> None:
     with pytest.raises(ValidationError, match=expected):
         beside_pulsar(kind, **sections)
 
@@ -153,9 +151,7 @@ def test_only_the_broker_id_is_required() -> None:
     ],
     ids=["id", "one underscore too few", "placement", "host", "contradicts no other"],
 )
-def test_one_fault_is_told_alone(
-    environ: dict[str, str], overrides: tuple[str, ...], fault: str
-) -> None:
+def test_a_fault_is_told(environ: dict[str, str], overrides: tuple[str, ...], fault: str) -> None:
     assert faults_of(None, environ, overrides) == (fault,)
 
 

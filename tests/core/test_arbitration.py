@@ -140,9 +140,7 @@ def test_of_two_proposals_for_one_bundle_the_first_is_ordered() -> None:
 
 
 @pytest.mark.parametrize("asked_by", AskedBy)
-def test_what_was_decided_on_other_orders_is_decided_anew_unless_people_asked(
-    asked_by: AskedBy,
-) -> None:
+def test_what_was_decided_on_other_orders_is_decided_anew_but_for_people(asked_by: AskedBy) -> None:
     admitted = instant(assigned={A: B3, B: B1}).admit([proposal(asked_by)])
     people = asked_by is AskedBy.PEOPLE
     assert len(admitted.tasks) == people

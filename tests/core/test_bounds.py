@@ -210,9 +210,7 @@ def test_the_samples_of_documents_are_read(name: str) -> None:
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 @given(data=st.data())
-def test_any_number_anywhere_is_a_value_or_an_error_that_says_where(
-    name: str, data: st.DataObject
-) -> None:
+def test_any_number_is_a_value_or_an_error_that_says_where(name: str, data: st.DataObject) -> None:
     document, read = DOCUMENTS[name]
     path = data.draw(st.sampled_from(places(document)))
     told = "nothing; expected nothing"

@@ -143,9 +143,7 @@ def test_a_group_is_spread_over_failure_domains_before_brokers() -> None:
 
 
 @pytest.mark.parametrize("number", range(20))
-def test_moves_of_groups_come_to_an_end_where_no_namespace_can_be_further_from_others(
-    number: int,
-) -> None:
+def test_moves_of_groups_end_where_no_namespace_can_be_further_from_others(number: int) -> None:
     rng = np.random.default_rng((1, number))
     every = [bundle for name in "wxyz" for bundle in bundles(f"shop/{name}", 3)]
     owner = {bundle: (A, B, C)[int(rng.integers(3))] for bundle in every}

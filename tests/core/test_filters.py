@@ -38,9 +38,7 @@ def refused(
         ({"topics": 50_001}, Reason.TOO_MANY_TOPICS),
     ],
 )
-def test_a_broker_that_cannot_take_a_bundle_has_a_reason(
-    changed: dict[str, object], reason: Reason
-) -> None:
+def test_who_takes_nothing_has_a_reason(changed: dict[str, object], reason: Reason) -> None:
     assert refused(make_view(THREE, {"b:1": changed})) == {"b:1": reason}
 
 
@@ -83,9 +81,7 @@ def isolating(view: ClusterView, **given: object) -> ClusterView:
         ({"namespaces": ("other/.*",), "primary": (), "secondary": ("a",)}, {"a:1", "b:1", "c:1"}),
     ],
 )
-def test_isolation_lets_a_namespace_only_where_it_belongs(
-    given: dict[str, object], left: set[str]
-) -> None:
+def test_isolation_keeps_a_namespace_where_it_is(given: dict[str, object], left: set[str]) -> None:
     reasons = refused(isolating(make_view(THREE), **given))
     assert THREE.keys() - reasons.keys() == left
     assert {*reasons.values()} <= {Reason.ISOLATED}

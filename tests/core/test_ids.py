@@ -141,17 +141,13 @@ bounds = st.sets(st.integers(1, FULL_RANGE_END - 1), max_size=20).map(
 
 
 @given(bounds, st.integers(0, FULL_RANGE_END))
-def test_every_position_lies_in_the_one_bundle_that_holds_it(
-    cuts: tuple[int, ...], at: int
-) -> None:
+def test_every_position_lies_in_the_bundle_that_holds_it(cuts: tuple[int, ...], at: int) -> None:
     lower, upper = range_of(Boundaries(NAMESPACE, cuts).at(at))
     assert lower <= at < upper or at == upper == FULL_RANGE_END
 
 
 @given(bounds, bounds)
-def test_a_bundle_is_in_boundaries_that_have_its_range(
-    cuts: tuple[int, ...], others: tuple[int, ...]
-) -> None:
+def test_a_bundle_is_in_boundaries_with_it(cuts: tuple[int, ...], others: tuple[int, ...]) -> None:
     made = Boundaries(NAMESPACE, cuts)
     for bundle in Boundaries(NAMESPACE, others).bundles:
         assert (bundle in made) == (bundle in made.bundles)

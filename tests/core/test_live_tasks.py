@@ -101,9 +101,7 @@ RIGHT: dict[AskedBy, set[AskedBy]] = {
 
 @pytest.mark.parametrize("asking", AskedBy)
 @pytest.mark.parametrize("former", AskedBy)
-def test_a_task_gives_way_to_what_has_the_same_or_more_right(
-    asking: AskedBy, former: AskedBy
-) -> None:
+def test_a_task_gives_way_to_the_same_or_more_right(asking: AskedBy, former: AskedBy) -> None:
     tasks = LiveTasks(7)
     task = ordered(tasks, proposal(former))
     why = tasks.obstacle(proposal(asking, target=B3), 9, {})
@@ -112,9 +110,7 @@ def test_a_task_gives_way_to_what_has_the_same_or_more_right(
 
 
 @pytest.mark.parametrize("asking", AskedBy)
-def test_an_order_of_which_nobody_knows_whether_it_stands_gives_way_to_nothing(
-    asking: AskedBy,
-) -> None:
+def test_an_order_that_may_stand_gives_way_to_nothing(asking: AskedBy) -> None:
     tasks = LiveTasks(7)
     ordered(tasks, proposal(), TaskEvent.REPLY_LOST)
     assert tasks.obstacle(proposal(asking, target=B3), 9, {}) is not None

@@ -93,9 +93,7 @@ def test_up_to_its_maximum_an_average_is_the_mean(samples: list[Rates]) -> None:
 
 
 @given(st.lists(st.tuples(rates, rates, st.integers(0, 10)), min_size=1, max_size=8))
-def test_many_bundles_at_once_average_like_each_by_itself(
-    many: list[tuple[Rates, Rates, int]],
-) -> None:
+def test_many_bundles_average_like_each_by_itself(many: list[tuple[Rates, Rates, int]]) -> None:
     averages, counts = add_samples(
         np.array([old.row() for old, _, _ in many]),
         np.array([count for _, _, count in many]),
@@ -223,9 +221,7 @@ def test_a_first_report_a_forced_one_and_a_drain_are_told_at_once() -> None:
         (carrying(1000.0, 1.2e6), Due.THROUGHPUT),
     ],
 )
-def test_a_change_worth_telling_is_due_after_the_shortest_time(
-    current: LoadReport, reason: Due | None
-) -> None:
+def test_a_change_is_due_after_the_shortest_time(current: LoadReport, reason: Due | None) -> None:
     assert due(RULES, LAST, current, 104.9, 0.0) is None
     assert due(RULES, LAST, current, 105.0, 0.0) is reason
 

@@ -50,9 +50,7 @@ def test_a_merge_undoes_a_split_and_keeps_the_version(count: int, data: st.DataO
         (FIRST, BundleId("acme/mails/0x40000000_0x80000000"), "no bundle of acme/orders now"),
     ],
 )
-def test_only_neighbours_of_one_namespace_are_merged(
-    one: BundleId, other: BundleId, says: str
-) -> None:
+def test_neighbours_of_a_namespace_are_merged(one: BundleId, other: BundleId, says: str) -> None:
     with pytest.raises(CannotMerge, match=says):
         neighbours(FOUR, one, other)
 
@@ -120,9 +118,7 @@ def test_several_merges_are_told_apart() -> None:
         (BundleStats(bytes_in_per_s=4e7, bytes_out_per_s=2e7), "120000000 bytes/s"),
     ],
 )
-def test_what_both_have_together_decides_whether_the_whole_would_be_cut(
-    stats: BundleStats, excess: str
-) -> None:
+def test_the_sum_of_both_decides_whether_it_would_be_cut(stats: BundleStats, excess: str) -> None:
     assert cut_again(SplitRules(), stats, stats) == excess
 
 

@@ -39,9 +39,7 @@ def test_no_more_than_so_many_moves_begin_within(
 
 
 @pytest.mark.parametrize(("count", "half"), [(2, False), (3, True)])
-def test_bundles_without_traffic_leave_half_of_an_hours_moves_to_others(
-    count: int, *, half: bool
-) -> None:
+def test_bundles_without_traffic_leave_half_of_the_moves(count: int, *, half: bool) -> None:
     budget = spent(MoveLimits(per_hour=5), [0.0] * count)
     assert budget.half_used(100.0) is half
     assert not budget.half_used(3700.0)

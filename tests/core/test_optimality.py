@@ -218,9 +218,7 @@ def _assignable(sizes: np.ndarray, brokers: int) -> Assignable:
     kept=st.integers(0, 5),
     brokers=st.integers(2, 3),
 )
-def test_no_assignment_within_policies_is_below_their_bound(
-    sizes: list[float], kept: int, brokers: int
-) -> None:
+def test_no_assignment_is_below_its_bound(sizes: list[float], kept: int, brokers: int) -> None:
     """The first bundles are kept to the first broker, and the others away from it."""
     first = np.arange(len(sizes)) < kept
     there = np.arange(brokers) == 0
@@ -302,9 +300,7 @@ def test_no_assignment_is_better_than_the_bound(case: Case) -> None:
 
 
 @given(sizes=st.lists(st.sampled_from([1.0, 2.0, 3.0]), min_size=1, max_size=6))
-def test_with_two_like_brokers_the_best_is_at_most_a_third_above_the_bound(
-    sizes: list[float],
-) -> None:
+def test_of_two_brokers_the_best_is_at_most_a_third_above_the_bound(sizes: list[float]) -> None:
     case = alike(sizes, brokers=2)
     assert best_of_all(case) <= lower_bound(*case) * 4 / 3 + 1e-9
 

@@ -156,9 +156,7 @@ def test_no_content_whatever_raises_anything_but_malformed_content(content: byte
     ("sizes_bytes", "together"),
     [([], 0), ([10], 1), ([99], 1), ([4, 6, 1], 2), ([4, 7], 1), ([0] * 150, 100)],
 )
-def test_orders_go_together_into_a_commit_as_far_as_they_fit(
-    sizes_bytes: list[int], together: int
-) -> None:
+def test_orders_share_a_commit_as_far_as_they_fit(sizes_bytes: list[int], together: int) -> None:
     contents = {BrokerId(f"b{at}:80"): bytes(size) for at, size in enumerate(sizes_bytes)}
     assert next_chunk(contents, 10) == [*contents][:together]
 

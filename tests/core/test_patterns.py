@@ -49,9 +49,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("pattern", "meant", "others"), MEANT, ids=[one[0] for one in MEANT])
-def test_patterns_mean_what_they_do_in_java(
-    pattern: str, meant: list[str], others: list[str]
-) -> None:
+def test_patterns_mean_what_javas_do(pattern: str, meant: list[str], others: list[str]) -> None:
     assert [one for one in meant if not matches_any((pattern,), one)] == []
     assert [one for one in others if matches_any((pattern,), one)] == []
 

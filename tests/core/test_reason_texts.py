@@ -21,9 +21,7 @@ def test_every_cause_has_a_sentence(cause: Cause) -> None:
 
 
 @pytest.mark.parametrize(("kind", "table"), [(Reason, REASONS), (Cause, CAUSES)])
-def test_nothing_is_told_that_is_no_reason_any_more(
-    kind: type[StrEnum], table: dict[StrEnum, object]
-) -> None:
+def test_nothing_is_told_of_no_reason(kind: type[StrEnum], table: dict[StrEnum, object]) -> None:
     assert list(table) == list(kind)
 
 

@@ -92,9 +92,7 @@ bounds = st.sets(st.integers(1, FULL_RANGE_END - 1), max_size=6).map(
 
 
 @given(bounds, bounds)
-def test_whatever_was_cut_the_traffic_of_a_namespace_stays_the_same(
-    former: Boundaries, now: Boundaries
-) -> None:
+def test_the_traffic_of_a_namespace_stays_the_same(former: Boundaries, now: Boundaries) -> None:
     told = {bundle: expected(8.0) for bundle in former.bundles}
     found = seeded(told, {NS: now})
     assert found.keys() == set(now.bundles)

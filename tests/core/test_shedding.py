@@ -76,9 +76,7 @@ def test_a_sole_bundle_stays_and_so_do_resting_ones(shedder: Shedder) -> None:
         ({1: 25_000.0, 2: 25_000.0}, Reason.NO_BUNDLE_FITS),
     ],
 )
-def test_uniform_says_why_the_busiest_keeps_its_bundles(
-    sizes: dict[int, float], reason: Reason
-) -> None:
+def test_uniform_says_why_the_busiest_keeps_it(sizes: dict[int, float], reason: Reason) -> None:
     view = make_view({"a:1": (0.5, sizes), "b:1": (0.5, {9: 1000.0})})
     assert reasons(UniformLoadShedder().shed(view, Memory()))["a:1"] is reason
 
@@ -155,9 +153,7 @@ def test_transfer_moves_half_the_difference_to_the_emptiest() -> None:
          Reason.HITS_PENDING),
     ],
 )  # fmt: skip
-def test_transfer_says_why_a_round_moves_nothing(
-    view: ClusterView, memory: Memory, reason: Reason
-) -> None:
+def test_transfer_says_why_nothing_moves(view: ClusterView, memory: Memory, reason: Reason) -> None:
     shed = TransferShedder(hits=0).shed(view, memory)
     assert (shed.offers, shed.refusals[0].reason) == ((), reason)
 

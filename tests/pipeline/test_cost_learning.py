@@ -46,9 +46,7 @@ def test_without_errors_costs_are_found_exactly() -> None:
         assert (off < 1e-3 * typical).all()
 
 
-def test_terms_that_matter_are_near_the_truth_after_twelve_days(
-    usual: tuple[Made, Learned],
-) -> None:
+def test_terms_that_matter_are_near_the_truth(usual: tuple[Made, Learned]) -> None:
     of, found = usual
     for resource in (CPU, MEMORY, BANDWIDTH_IN):
         wanted = of.costs[0, resource] * found.statistics.scale[0]
@@ -78,9 +76,7 @@ def test_backgrounds_are_found_with_their_brokers(usual: tuple[Made, Learned]) -
     assert np.mean(held) > 0.6
 
 
-def test_held_out_minutes_are_predicted_better_than_by_traffic_shares(
-    usual: tuple[Made, Learned],
-) -> None:
+def test_held_out_minutes_are_predicted_better_than_by_shares(usual: tuple[Made, Learned]) -> None:
     _, found = usual
     trial = found.trial
     assert (trial.minutes[0] > 300).all()
@@ -225,9 +221,7 @@ def steady(rows: Rows) -> Rows:
     ],
     ids=["few minutes", "few stretches", "steady traffic"],
 )
-def test_too_little_to_learn_from_is_refused(
-    rows: Rows, less: Callable[[Rows], Rows], told: str
-) -> None:
+def test_too_little_to_learn_is_told(rows: Rows, less: Callable[[Rows], Rows], told: str) -> None:
     found = learn(InMemory(less(rows.take(rows.unit < 2))), [0, 0])
     assert found.findings[0, CPU].refused == told
 

@@ -57,9 +57,7 @@ def unit(broker: str = "b:1", *, days: float = 1.0, name: str = "", share: float
         ([unit(days=40, share=0.005)], 60),
     ],
 )
-def test_errors_depend_on_each_other_for_as_long_as_the_history_can_tell(
-    units: list[Unit], minutes: int
-) -> None:
+def test_errors_depend_on_each_other_for_that_long(units: list[Unit], minutes: int) -> None:
     assert block_minutes(units) == minutes
 
 
@@ -149,9 +147,7 @@ def test_the_summary_says_what_is_known_and_what_is_not(learned: Learned, units:
     assert f"{value} % of a core [{low} to {high}]" in line
 
 
-def test_tables_have_a_row_for_each_term_and_each_class_and_resource(
-    learned: Learned, units: Units
-) -> None:
+def test_tables_have_a_row_for_each_term_and_resource(learned: Learned, units: Units) -> None:
     terms = list(results.term_rows(units, learned))
     assert len(terms) == sum(len(one.terms) for one in learned.findings.values())
     quality = {row["resource"]: row for row in results.quality_rows(units, learned)}

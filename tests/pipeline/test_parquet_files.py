@@ -50,9 +50,7 @@ def everything() -> list[bytes]:
 
 
 @pytest.mark.parametrize("at_once_bytes", [1, 40 << 20], ids=["many files", "few files"])
-def test_all_that_is_read_of_lines_is_in_the_files(
-    at_once_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_that_is_read_is_in_files(at_once_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet_files, "_AT_ONCE_BYTES", at_once_bytes)
     read = dict[str, list[dict[str, Any]]]()
     for part, some in parts_of(iter([binary_files(everything())])):

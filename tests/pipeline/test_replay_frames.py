@@ -41,9 +41,7 @@ def refusals(found: list[Frame | Refused]) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("which", ["kept", "archive"])
-def test_a_base_gives_the_same_view_as_its_snapshot(
-    which: str, request: pytest.FixtureRequest
-) -> None:
+def test_a_base_gives_the_view_of_its_snapshot(which: str, request: pytest.FixtureRequest) -> None:
     history = request.getfixturevalue(which)
     reports, lines = told(history)
     known = {(BrokerId(name), at): report_of(line) for (name, at), line in reports.items()}
@@ -148,9 +146,7 @@ def changed(kept: KeptHistory, number: int, **fields: Any) -> list[Event]:
     ]
 
 
-def test_a_clock_that_is_set_back_ends_what_was_and_the_next_base_begins_anew(
-    kept: KeptHistory,
-) -> None:
+def test_a_clock_set_back_ends_what_was_and_the_next_base_begins_anew(kept: KeptHistory) -> None:
     at_ms = next(one.body["at_ms"] for one in events(kept) if one.kind == "round")
     found = frames(changed(kept, 8, at_ms=at_ms - 60_000))
     assert refusals(found) == {8: CLOCK_SET_BACK, 9: NO_BASE_YET, 10: NO_BASE_YET}

@@ -77,9 +77,7 @@ def test_load_that_leaves_a_broker_comes_to_another(still: list[Event]) -> None:
     assert found[1]["largest"][-1] < 0.8 * found[-1]["largest"][-1]
 
 
-def test_replays_are_the_same_each_time_and_whatever_is_replayed_together(
-    moving: list[Event],
-) -> None:
+def test_replays_are_the_same_each_time_and_together(moving: list[Event]) -> None:
     tried = combinations(["avg+avg", "transfer+least_resource_usage_with_weight", PAIR], [])
     together = replayed(moving, tried)
     for one in tried:

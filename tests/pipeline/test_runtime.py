@@ -76,18 +76,14 @@ def test_a_java_that_lacks_something_gets_a_shim_that_leaves_it_out(
     assert "WARNING" not in done.stderr
 
 
-def test_an_old_java_is_passed_over_for_the_next_one(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_old_java_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(java_saying(tmp_path / "old", "11.0.22")))
     new = java_saying(tmp_path / "new", "21.0.2")
     monkeypatch.setenv("PATH", f"{new / 'bin'}:/usr/bin:/bin")
     assert java_home(tmp_path / "shim") == new
 
 
-def test_where_all_are_old_each_is_told_with_its_version(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_if_all_are_old_each_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(java_saying(tmp_path / "home", "1.8.0_402")))
     on_path = java_saying(tmp_path / "path", "11.0.22")
     monkeypatch.setenv("PATH", f"{on_path / 'bin'}:/usr/bin:/bin")
@@ -175,9 +171,7 @@ def test_a_folder_is_held_by_one_process_until_it_is_killed(tmp_path: Path) -> N
         assert (tmp_path / "out").is_dir()
 
 
-def test_a_path_and_its_url_are_the_same_folder_and_elsewhere_nothing_is_held(
-    tmp_path: Path,
-) -> None:
+def test_a_path_and_its_url_are_one_folder_and_elsewhere_nothing_is_held(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/a%20b"
     with job_lock(url, "x"), pytest.raises(PipelineError), job_lock(str(tmp_path / "a b"), "x"):
         pass
@@ -249,9 +243,7 @@ def test_anything_else_is_told_in_a_line(text: str, told: str) -> None:
         (PipelineError("tables: there is no table rounds yet"), "tables: there is no table rounds"),
     ],
 )
-def test_what_spark_throws_names_the_job_and_what_a_job_says_is_left(
-    error: Exception, told: str
-) -> None:
+def test_what_spark_throws_names_the_job_and_a_jobs_is_left(error: Exception, told: str) -> None:
     with pytest.raises(PipelineError) as raised, spark_errors_named("rollup"):
         raise error
     assert str(raised.value).startswith(told)
@@ -323,9 +315,7 @@ class Gone(Stages):
         raise Py4JNetworkError("Answer from Java side is empty")
 
 
-def test_when_java_is_gone_progress_leaves_it_to_the_job_to_say_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_java_progress_leaves_it_to_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "LINE_EVERY_S", 0.01)
     stages, stream, uncaught = Gone({}), io.StringIO(), list[threading.ExceptHookArgs]()
     monkeypatch.setattr(threading, "excepthook", uncaught.append)

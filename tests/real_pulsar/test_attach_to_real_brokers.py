@@ -67,9 +67,7 @@ def test_what_is_sent_is_seen_on_the_brokers_that_own_it(cluster: RealPulsar) ->
 
 
 @pytest.mark.usefixtures("traffic")
-def test_a_cluster_with_everything_on_one_broker_is_judged_and_nothing_is_changed(
-    cluster: RealPulsar,
-) -> None:
+def test_an_uneven_cluster_is_judged_and_nothing_is_changed(cluster: RealPulsar) -> None:
     cluster.gather(NAMESPACE, NAMES)
     zookeeper = KazooClient(cluster.zookeeper)
     zookeeper.start()

@@ -65,9 +65,7 @@ def compact(cluster: RealPulsar, times: int) -> None:
         time.sleep(2)
 
 
-def test_what_ends_or_reads_for_pulsar_itself_moves_nothing(
-    cluster: RealPulsar, tmp_path: Path
-) -> None:
+def test_what_ends_or_is_pulsars_own_moves_nothing(cluster: RealPulsar, tmp_path: Path) -> None:
     """A Reader from the earliest, a deleted subscription and compaction leave all rates alone."""
     cluster.create_namespace(NAMESPACE, 12)
     sent = PER_TOPIC_S * len(NAMES)
@@ -118,9 +116,7 @@ def buffered(
         yield made
 
 
-def test_pages_that_stand_still_are_no_windows_without_traffic(
-    buffered: RealPulsar, tmp_path: Path
-) -> None:
+def test_pages_that_stand_still_are_no_idle_windows(buffered: RealPulsar, tmp_path: Path) -> None:
     buffered.create_namespace(NAMESPACE, 12)
     sent = PER_TOPIC_S * len(NAMES)
     with (

@@ -51,9 +51,7 @@ def consuming(service_url: str) -> Iterator[dict[str, int]]:
         client.close()
 
 
-def test_bundles_of_many_topics_and_clients_land_where_they_should(
-    cluster: RealPulsar, tmp_path: Path
-) -> None:
+def test_bundles_of_many_topics_and_clients_land(cluster: RealPulsar, tmp_path: Path) -> None:
     cluster.create_namespace(NAMESPACE, 2)
     with ExitStack() as stack:
         rates = zipf_rates(NAMES, 160.0, 0.0)

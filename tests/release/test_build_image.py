@@ -105,9 +105,7 @@ def test_sources_without_a_clone_have_to_be_given_a_version(clone: Clone) -> Non
         ("0.2.0", "loadmanager 0.1.9", "--version says loadmanager 0.1.9; expected 0.2.0"),
     ],
 )
-def test_an_image_that_says_another_version_gets_no_name(
-    clone: Clone, label: str, says: str, why: str
-) -> None:
+def test_another_versions_image_has_no_name(clone: Clone, label: str, says: str, why: str) -> None:
     code, said = clone.build(LABEL=label, SAYS=says)
     assert (code, why in said) == (1, True), said
     assert clone.names() == []

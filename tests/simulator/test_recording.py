@@ -75,9 +75,7 @@ def test_a_base_has_all_bundles_and_what_strategies_remember(kept: tuple[KeptHis
     assert all(MONDAY_MS / 1000 <= at_s <= bases[16]["at_ms"] / 1000 for at_s in moved.values())
 
 
-def test_agents_tell_their_class_and_how_long_ago_they_reported(
-    kept: tuple[KeptHistory, Run],
-) -> None:
+def test_agents_tell_their_class_and_last_report(kept: tuple[KeptHistory, Run]) -> None:
     sink, run = kept
     reports = sink.lines("report")
     assert {line["broker"] for line in reports} == set(run.timeline.brokers)

@@ -31,9 +31,7 @@ def test_there_has_to_be_a_load_and_a_broker_at_some_time(tmp_path: Path) -> Non
     )
 
 
-def test_only_the_first_load_of_a_namespace_has_to_say_where_its_bundles_are(
-    tmp_path: Path,
-) -> None:
+def test_the_first_load_of_a_namespace_has_to_say_where_its_bundles_are(tmp_path: Path) -> None:
     text = SOUND + "placed_on = ['small-2']\n" + AGAIN
     assert len(loaded(tmp_path, text).load) == 2
     assert len(loaded(tmp_path, text + "placed_on = ['small-2']").load) == 2

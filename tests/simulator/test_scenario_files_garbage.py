@@ -104,9 +104,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @EXAMPLES
 @given(text=documents())
-def test_scenarios_with_changed_values_are_sound_or_told_with_lines(
-    folder: Path, text: str
-) -> None:
+def test_scenarios_with_changed_values_are_sound_or_told(folder: Path, text: str) -> None:
     path = folder / "x.toml"
     path.write_text(text, encoding="utf-8")
     assert_sound_or_told(path)

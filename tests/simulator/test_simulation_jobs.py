@@ -86,9 +86,7 @@ def test_a_process_that_dies_is_told_with_what_it_did() -> None:
 
 
 @pytest.mark.simulated
-async def test_who_stops_early_leaves_no_process_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_who_stops_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     others: set[BaseProcess] = set(multiprocessing.active_children())
     monkeypatch.chdir(tmp_path)
     results = results_of(small_jobs(9, ["avg+avg"]), tell_and_hang, processes=2)

@@ -70,9 +70,7 @@ def test_a_pause_shorter_than_a_step_is_counted_to_the_millisecond() -> None:
 
 
 @pytest.mark.parametrize("ordered_s", [0.0, 1.0])
-def test_a_bundle_ordered_to_a_broker_that_leaves_before_the_release_stays(
-    ordered_s: float,
-) -> None:
+def test_a_bundle_stays_if_its_target_leaves_before_the_release(ordered_s: float) -> None:
     played = slow(event("leave", 1.0, "b-2"))
     played.until(ordered_s)
     bundle = played.world.bundles[0]

@@ -134,9 +134,7 @@ def done(
     return store, costs.run(Work(spark=spark, store=store))
 
 
-def test_spark_finds_what_one_array_of_rows_tells(
-    done: tuple[Store, list[str]], month: Made
-) -> None:
+def test_spark_finds_what_an_array_tells(done: tuple[Store, list[str]], month: Made) -> None:
     alone = learn(InMemory(rows_of(month)), month.class_of)
     found = {(row["resource"], row["rate"]): row for row in done[0].table("cost_terms").collect()}
     for (_, resource), finding in alone.findings.items():

@@ -69,9 +69,7 @@ def test_a_table_has_a_row_for_each_line_of_its_kind(
         assert row["date"] == row["at"].date()
 
 
-def test_each_bundle_of_a_report_has_a_row_with_what_the_report_says(
-    ingested: Store, lines: list[Line]
-) -> None:
+def test_each_bundle_of_a_report_has_a_row_with_it(ingested: Store, lines: list[Line]) -> None:
     of_report = ("seq", "at_ms", "broker", "broker_class", "reported_at_ms", "interval_s")
     told = [
         {**{name: one[name] for name in (*of_report, "window_s")}, **item}
@@ -83,9 +81,7 @@ def test_each_bundle_of_a_report_has_a_row_with_what_the_report_says(
     assert _sorted(rows, told[0].keys()) == _sorted(told, told[0].keys())
 
 
-def test_what_rounds_saw_and_refused_is_told_item_by_item(
-    ingested: Store, lines: list[Line]
-) -> None:
+def test_what_rounds_saw_and_refused_is_told(ingested: Store, lines: list[Line]) -> None:
     told = {one["seq"]: one for one in told_by(lines, "round")}
     for row in rows_of(ingested, "rounds"):
         assert row["brokers"] == items_of(told[row["seq"]]["brokers"])
@@ -155,9 +151,7 @@ def test_sound_lines_beside_spoilt_ones_are_taken(spoilt: tuple[Store, list[str]
         assert row["date"] == (EPOCH + timedelta(milliseconds=found["at_ms"])).date()
 
 
-def test_files_that_break_off_are_read_as_far_as_they_go_and_told(
-    spoilt: tuple[Store, list[str]],
-) -> None:
+def test_files_that_break_off_are_read_that_far_and_told(spoilt: tuple[Store, list[str]]) -> None:
     store, _ = spoilt
     seqs = {row["seq"] for row in rows_of(store, "broker_load")}
     assert set(range(400, 409)) <= seqs
@@ -170,9 +164,7 @@ def test_files_that_break_off_are_read_as_far_as_they_go_and_told(
     assert "incorrect header check" in reasons["000000000500.jsonl.gz", 1]
 
 
-def test_of_one_number_one_line_is_taken_and_another_content_is_refused(
-    spoilt: tuple[Store, list[str]],
-) -> None:
+def test_of_one_number_one_line_is_taken_if_alike(spoilt: tuple[Store, list[str]]) -> None:
     store, _ = spoilt
     reports, bundles = rows_of(store, "broker_load"), rows_of(store, "bundle_load")
     for seq in (600, 650):
@@ -187,9 +179,7 @@ def test_of_one_number_one_line_is_taken_and_another_content_is_refused(
     assert reason == f"seq = 650; expected a number of its own: {told}"
 
 
-def test_totals_add_up_and_are_told_with_all_that_was_left_alone(
-    spoilt: tuple[Store, list[str]],
-) -> None:
+def test_totals_add_up_with_all_that_was_left_alone(spoilt: tuple[Store, list[str]]) -> None:
     store, told = spoilt
     (batch,) = store.batches()
     totals = batch.manifest["lines"]

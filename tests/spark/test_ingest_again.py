@@ -151,9 +151,7 @@ def test_all_that_happens_to_history_leaves_the_tables_as_if_it_had_been_read_at
     assert not store.files.exists(f"{store.out}/drafts/000001")
 
 
-def test_of_two_sidecars_of_one_broker_the_one_that_began_later_stands(
-    at_once: dict[str, list[str]],
-) -> None:
+def test_of_two_sidecars_of_a_broker_the_later_one_stands(at_once: dict[str, list[str]]) -> None:
     reports = [row for row in at_once["broker_load"] if f"at_ms={NOON_MS + 600_000}" in row]
     assert reports == [], "the first one's report at ten past is passed over"
     assert sum("instance='cd34'" in row for row in at_once["broker_load"]) == 2
@@ -163,9 +161,7 @@ def test_of_two_sidecars_of_one_broker_the_one_that_began_later_stands(
     assert f"from_ms={NOON_MS + 5 * 60_000}, until_ms={NOON_MS + 30 * 60_000}" in passed_over
 
 
-def test_lines_whose_clock_jumped_are_kept_under_the_date_they_say(
-    at_once: dict[str, list[str]],
-) -> None:
+def test_lines_whose_clock_jumped_keep_their_date(at_once: dict[str, list[str]]) -> None:
     (late,) = [row for row in at_once["broker_load"] if "seq=11," in row]
     assert "date=datetime.date(2026, 1, 4)" in late
 
@@ -179,9 +175,7 @@ def test_where_files_are_all_being_written_the_tables_are_there_without_rows(
     assert store.table("bundle_load").count() == 0
 
 
-def test_two_runs_at_once_do_not_write_to_the_same_tables(
-    spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_two_runs_do_not_write_to_the_same_tables(spark: "SparkSession", tmp_path: Path) -> None:
     put(tmp_path / "history", [line(report(1))])
     store = Store(spark, str(tmp_path / "out"))
     work = Work(spark=spark, store=store, history=str(tmp_path / "history"))

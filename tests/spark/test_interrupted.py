@@ -23,9 +23,7 @@ def javas_of(mark: str) -> list[str]:
     return found
 
 
-def test_an_interrupted_job_ends_without_a_trace_and_without_a_java(
-    small_history: Path, tmp_path: Path
-) -> None:
+def test_an_interrupted_job_ends_without_a_java(small_history: Path, tmp_path: Path) -> None:
     mark = f"loadmanager.test={tmp_path}"
     job = subprocess.Popen(
         [

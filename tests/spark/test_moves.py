@@ -239,9 +239,7 @@ def test_a_hand_over_belongs_to_the_last_decision_before_it(spark: "SparkSession
     assert told == {1: (1.0, 10_200), 2: (2.0, 100_000), 3: (None, 200_000), 4: (4.0, 298_000)}
 
 
-def test_a_bundle_that_comes_back_within_the_time_is_counted_and_ranked(
-    spark: "SparkSession",
-) -> None:
+def test_a_bundle_that_comes_back_in_time_is_counted_and_ranked(spark: "SparkSession") -> None:
     moves = [
         moved(1, 0, "a>b"),
         moved(2, 100, "b>a"),  # back after 100 s

@@ -83,9 +83,7 @@ def pure(history: Path, done: Done) -> Iterator[Row]:
             yield {"segment": segment, **asdict(line)}
 
 
-def test_tasks_give_what_the_same_rounds_give_without_spark(
-    done: Done, small_history: Path
-) -> None:
+def test_tasks_give_what_rounds_give_without_spark(done: Done, small_history: Path) -> None:
     want = sorted(pure(small_history, done), key=lambda row: (row["combination"], row["at_ms"]))
     assert len(done.rounds) == len(want) == ROUNDS * 7
     for got, row in zip(done.rounds, want, strict=True):
@@ -188,9 +186,7 @@ def test_segments_begin_with_the_bundles_of_a_base(ingested: Store) -> None:
     assert [row["round"] for row in firsts.values()] == [1, 31, 61, 91, 121, 151]
 
 
-def test_what_real_sidecars_told_comes_to_tasks_as_they_told_it(
-    live_ingested: tuple["Archive", Store],
-) -> None:
+def test_what_real_sidecars_told_comes_to_tasks(live_ingested: tuple["Archive", Store]) -> None:
     archive, store = live_ingested
     lines = index(store.table, 6 * 3600.0)
     found = rows(events(store.table, lines), "segment", "seq", "rank")

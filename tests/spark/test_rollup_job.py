@@ -125,9 +125,7 @@ def test_leaders_can_read_the_seed(at_once: tuple[Store, list[str]]) -> None:
     assert seed.bundles[BundleId(SECOND)].now.msgs_in_per_s == pytest.approx(1.0)
 
 
-def test_days_of_which_other_reports_count_now_are_computed_anew(
-    spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_days_of_other_reports_are_computed_anew(spark: "SparkSession", tmp_path: Path) -> None:
     store = Store(spark, str(tmp_path))
     put(spark, store, 1, *AT_S)
     day_ms = round(DAY_S * 1000)

@@ -306,9 +306,7 @@ def test_an_hour_of_the_week_is_the_mean_over_all_weeks(hourly: "DataFrame") -> 
     assert row["msgs_in_per_s_p95"] == pytest.approx(p95)
 
 
-def test_the_hottest_is_first_by_its_share_and_the_most_volatile_by_its_deviation(
-    daily: "DataFrame",
-) -> None:
+def test_the_hottest_is_first_by_share_and_the_volatile_by_deviation(daily: "DataFrame") -> None:
     rows = BUNDLE_RANKING.conform(bundle_ranking(daily)).collect()
     found = {(row["ranking"], row["rank"]): row for row in rows}
     assert len(found) == 4

@@ -27,9 +27,7 @@ def test_times_are_in_utc_wherever_the_host_is(spark: "SparkSession") -> None:
     assert row[0] == "00:00"
 
 
-def test_progress_tells_the_stages_that_run(
-    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_tells_its_stages(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "LINE_EVERY_S", 0.02)
     stream = io.StringIO()
     deadline_s = time.monotonic() + 120

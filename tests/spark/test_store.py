@@ -144,9 +144,7 @@ def test_a_damaged_manifest_is_told_with_its_place(spark: "SparkSession", tmp_pa
         store.facts("sums")
 
 
-def test_small_files_are_written_as_a_whole_and_listed(
-    spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_small_files_are_written_whole_and_listed(spark: "SparkSession", tmp_path: Path) -> None:
     files = Store(spark, str(tmp_path)).files
     place = f"{tmp_path}/a [b] {{c}}; d/model.json"
     files.write(place, "first")

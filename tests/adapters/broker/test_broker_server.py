@@ -42,9 +42,7 @@ def posted(served: Any, count: int = 1) -> list[asyncio.Task[Any]]:
     return [asyncio.create_task(asked("POST", url)) for _ in range(count)]
 
 
-async def test_messages_are_taken_and_counted_as_they_are_received(
-    serve_broker: Any, clock: Any
-) -> None:
+async def test_messages_are_counted_as_they_are_received(serve_broker: Any, clock: Any) -> None:
     async with serve_broker(clock, version="1.2", process_id=42) as served:
         url = served.url + PUBLISH
         status, answer, headers = await asked("POST", url)
@@ -133,9 +131,7 @@ async def test_of_too_many_topics_the_busiest_are_told(
     assert [*answer["topics"]] == ["persistent://t/n/d", "persistent://t/n/b"]
 
 
-async def test_a_client_that_does_not_send_its_body_is_given_up(
-    serve_broker: Any, clock: Any
-) -> None:
+async def test_a_client_that_sends_no_body_is_given_up(serve_broker: Any, clock: Any) -> None:
     async with serve_broker(clock, body_timeout_s=0.05) as served:
         port = int(served.url.rpartition(":")[2])
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -177,9 +173,7 @@ async def test_messages_beyond_the_queue_are_sent_away_and_commands_are_not(
     assert {200, 503} == set(outcomes)
 
 
-async def test_an_unload_does_not_wait_for_the_grant_that_follows(
-    serve_broker: Any, clock: Any
-) -> None:
+async def test_an_unload_does_not_wait_for_the_next_grant(serve_broker: Any, clock: Any) -> None:
     async with serve_broker(clock) as served:
         give_bundle(served)
         running = served.running
@@ -193,9 +187,7 @@ async def test_an_unload_does_not_wait_for_the_grant_that_follows(
         assert running.state().serving == {BUNDLE: 8}
 
 
-async def test_a_stop_takes_no_message_under_way_and_does_not_wait_for_it(
-    serve_broker: Any, clock: Any
-) -> None:
+async def test_a_stop_neither_takes_nor_awaits_a_message(serve_broker: Any, clock: Any) -> None:
     for cpu_s in (0.2, 60):
         async with serve_broker(clock, cpu_s_per_message=cpu_s, shutdown_s=0.05) as served:
             give_bundle(served)
@@ -274,9 +266,7 @@ async def test_without_the_secret_nothing_changes() -> None:
         ("sécret of some length".encode(), "no ASCII"),
     ],
 )
-def test_a_file_without_a_usable_secret_is_named(
-    tmp_path: Any, content: bytes | None, why: str
-) -> None:
+def test_a_file_without_a_secret_is_named(tmp_path: Any, content: bytes | None, why: str) -> None:
     path = tmp_path / "secret"
     if content is not None:
         path.write_bytes(content)
@@ -296,9 +286,7 @@ def test_a_file_without_a_usable_secret_is_named(
         ("http://broker-1:8080", "/etc/secret", False),
     ],
 )
-def test_a_control_url_that_strangers_reach_needs_a_secret(
-    url: str, secret: str, exposed: bool
-) -> None:
+def test_a_url_that_strangers_reach_needs_a_secret(url: str, secret: str, exposed: bool) -> None:
     settings = BrokerSettings(
         id=BrokerId("broker-1:8080"), control_url=url, control_secret_file=secret
     )

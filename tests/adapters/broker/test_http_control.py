@@ -206,9 +206,7 @@ async def test_an_answer_that_is_none_is_refused_with_the_field_that_is_wrong(
         *(("consumerCount", 2**40 + 1), ("cacheSize", 2**50 + 1), ("cacheSize", -1)),
     ],
 )
-async def test_a_figure_of_a_bundle_outside_its_bound_is_left_out_and_named(
-    figure: str, value: float
-) -> None:
+async def test_a_figure_outside_its_bound_is_left_out_and_named(figure: str, value: float) -> None:
     content = {**STATS, "bundles": {BUNDLE: {**RATES, figure: value}, OTHER: RATES}}
     async with control_of(always(200, content)) as control:
         found = await control.stats()

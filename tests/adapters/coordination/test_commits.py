@@ -36,9 +36,7 @@ async def test_a_commit_applies_all_its_operations(session: Coordination) -> Non
     assert old is None
 
 
-async def test_a_lock_and_a_list_changed_in_one_commit_carry_one_zxid(
-    session: Coordination,
-) -> None:
+async def test_a_lock_and_a_list_of_one_commit_carry_one_zxid(session: Coordination) -> None:
     await session.create("/owned", b"[]", ephemeral=True)
     stats = await session.commit([Create("/lock", b"", ephemeral=True), SetData("/owned", b"[1]")])
     lock = await session.get("/lock")
@@ -103,9 +101,7 @@ async def test_an_empty_commit_changes_nothing(session: Coordination) -> None:
     assert await session.commit([]) == ()
 
 
-async def test_a_check_of_the_epoch_fences_a_former_leader(
-    session: Coordination, other: Coordination
-) -> None:
+async def test_the_epoch_fences_a_former_leader(session: Coordination, other: Coordination) -> None:
     """A recreated /leader has version 0 again, so a check of it lets anybody through."""
     await session.create("/epoch", b"")
     await session.create("/leader", b"former", ephemeral=True)

@@ -13,9 +13,7 @@ from loadmanager.ports.coordination import (
 )
 
 
-async def test_a_created_node_reads_back_with_the_stat_it_was_created_with(
-    session: Coordination,
-) -> None:
+async def test_a_created_node_has_the_stat_it_was_created_with(session: Coordination) -> None:
     for path, content in (("/a", b"one"), ("/b", b"")):
         stat = await session.create(path, content)
         assert stat.version == 0
@@ -89,9 +87,7 @@ async def test_set_counts_versions_and_moves_mzxid_but_not_czxid(session: Coordi
     assert (again.version, again.czxid > created.czxid) == (0, True)
 
 
-async def test_changes_say_what_stands_against_them_and_change_nothing(
-    session: Coordination,
-) -> None:
+async def test_refused_changes_say_why_and_change_nothing(session: Coordination) -> None:
     stat = await session.create("/a/b", b"one")
     for asked, error, path in (
         (session.set("/a/b", b"two", version=1), VersionMismatch, "/a/b"),
@@ -125,18 +121,14 @@ async def test_what_one_session_wrote_another_reads_after_a_sync(
 
 
 @pytest.mark.parametrize("path", ["", "a", "/a/", "//", "/a//b", "/a/../b", "/./a", "/a\n"])
-async def test_a_path_that_zookeeper_would_refuse_is_named(
-    session: Coordination, path: str
-) -> None:
+async def test_a_path_that_zookeeper_refuses_is_named(session: Coordination, path: str) -> None:
     with pytest.raises(InvalidName, match="znode path"):
         await session.create(path, b"")
     with pytest.raises(InvalidName, match="znode path"):
         session.watch(path, print)
 
 
-async def test_content_that_would_break_the_connection_is_refused_before(
-    session: Coordination,
-) -> None:
+async def test_content_that_breaks_the_connection_is_refused(session: Coordination) -> None:
     with pytest.raises(CoordinationError, match="expected at most 1048575"):
         await session.create("/a", b"x" * 1_048_576)
     almost = b"x" * 1_048_000

@@ -70,9 +70,7 @@ async def test_a_suspended_session_refuses_every_request_at_once(
             await ask(session)
 
 
-async def test_what_was_asked_while_suspended_is_never_applied(
-    world: World, session: Coordination
-) -> None:
+async def test_what_is_asked_while_suspended_is_lost(world: World, session: Coordination) -> None:
     await session.create("/a", b"before")
     await suspend(world, session)
     for ask in REQUESTS.values():
@@ -148,9 +146,7 @@ async def test_closing_ends_the_session_and_its_locks_now(
         await ask(session)
 
 
-async def test_closing_before_the_start_and_while_suspended_returns(
-    world: World, session: Coordination
-) -> None:
+async def test_closing_early_or_while_cut_off_returns(world: World, session: Coordination) -> None:
     unstarted = world.make()
     await unstarted.close()
     assert unstarted.session.connection is Connection.LOST
@@ -201,9 +197,7 @@ async def test_a_lost_reply_to_a_lock_that_another_holds_is_resolved(
         await session.create("/lock", b"me", ephemeral=True)
 
 
-async def test_a_lock_whose_request_was_lost_is_not_taken_later(
-    world: World, session: Coordination
-) -> None:
+async def test_a_lock_that_was_lost_is_not_taken_later(world: World, session: Coordination) -> None:
     world.lose_next_write(session)
     with pytest.raises(Disconnected, match="before it was created"):
         await session.create("/lock", b"me", ephemeral=True)

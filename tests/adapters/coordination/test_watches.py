@@ -73,9 +73,7 @@ async def test_a_watch_tells_what_is_there_and_then_each_change(
     await eventually(lambda: contents(told) == [None, b"one", b"two", b"two", None])
 
 
-async def test_a_watch_tells_the_last_state_after_a_burst(
-    session: Coordination, other: Coordination
-) -> None:
+async def test_the_last_of_a_burst_is_told(session: Coordination, other: Coordination) -> None:
     told: list[Node | None] = []
     await other.create("/a", b"")
     session.watch("/a", told.append)
@@ -350,9 +348,7 @@ async def test_children_are_told_from_before_their_parent_exists(
     await eventually(last(told, ("c",)))
 
 
-async def test_a_childs_content_is_no_news_of_the_children(
-    session: Coordination, other: Coordination
-) -> None:
+async def test_content_is_no_news_of_children(session: Coordination, other: Coordination) -> None:
     await other.create("/folder/a", b"")
     told: list[tuple[str, ...]] = []
     session.watch_children("/folder", told.append)
@@ -378,9 +374,7 @@ async def test_a_closed_watch_is_silent_and_may_be_closed_again(
     assert silent == [None]
 
 
-async def test_a_watch_may_close_itself_and_be_opened_again(
-    session: Coordination, other: Coordination
-) -> None:
+async def test_a_watch_may_close_and_open_again(session: Coordination, other: Coordination) -> None:
     told: list[Node | None] = []
 
     def once(node: Node | None) -> None:
@@ -402,9 +396,7 @@ async def test_a_watch_closed_before_its_first_read_tells_nothing(session: Coord
     assert told == []
 
 
-async def test_a_failing_callback_is_reported_and_the_others_are_told(
-    session: Coordination,
-) -> None:
+async def test_a_failing_callback_is_reported_and_others_are_told(session: Coordination) -> None:
     reported: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     told: list[Node | None] = []
@@ -418,9 +410,7 @@ async def test_a_failing_callback_is_reported_and_the_others_are_told(
     assert [str(context["exception"]) for context in reported] == ["of this test"]
 
 
-async def test_a_watch_outlives_its_session(
-    world: World, session: Coordination, other: Coordination
-) -> None:
+async def test_it_outlives_expiry(world: World, session: Coordination, other: Coordination) -> None:
     await session.create("/lock", b"mine", ephemeral=True)
     told: list[Node | None] = []
     session.watch("/lock", told.append)

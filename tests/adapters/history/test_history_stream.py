@@ -58,9 +58,7 @@ def test_each_flush_can_be_read_while_the_file_is_open(tmp_path: Path) -> None:
         assert seqs_in(*unfinished(tmp_path)) == list(range(1, seq + 1))
 
 
-def test_a_file_ends_with_its_size_or_its_age_and_the_next_begins_where_it_ended(
-    tmp_path: Path,
-) -> None:
+def test_a_file_ends_with_its_size_or_age_and_the_next_begins_there(tmp_path: Path) -> None:
     clock = Time()
     one = writer(tmp_path, FailingDisk(), roll_bytes=150, clock=clock)
     for _ in range(4):
@@ -76,9 +74,7 @@ def test_a_file_ends_with_its_size_or_its_age_and_the_next_begins_where_it_ended
     assert [seqs_in(path) for path in finished(tmp_path / "age")] == [[1]]
 
 
-def test_a_clock_set_back_begins_a_file_in_the_earlier_hour_and_keeps_the_order(
-    tmp_path: Path,
-) -> None:
+def test_a_clock_set_back_begins_a_file_and_keeps_the_order(tmp_path: Path) -> None:
     one = writer(tmp_path, FailingDisk())
     moments = [NOON_MS, NOON_MS - HOUR_MS, NOON_MS - HOUR_MS, NOON_MS]
     one.add([told(at_ms) for at_ms in moments])
@@ -170,9 +166,7 @@ def left_behind(top: Path, tail: bytes) -> Path:
 
 
 @pytest.mark.parametrize("tail", [b"", b"\x1f\x8b", b"\x1f\x8b\x08" + b"\7" * 9, b"\0" * 999, b"x"])
-def test_what_a_killed_writer_left_is_made_whole_without_its_last_half(
-    tmp_path: Path, tail: bytes
-) -> None:
+def test_what_a_killed_writer_left_is_made_whole(tmp_path: Path, tail: bytes) -> None:
     left_behind(tmp_path, tail)
     (found,) = recover(FailingDisk(), tmp_path, "b1_8080")
     assert (found.cut_bytes, found.kept_bytes > 0) == (len(tail), True)

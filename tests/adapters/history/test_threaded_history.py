@@ -90,9 +90,7 @@ def test_only_the_wanted_stream_is_written(opened: Open, tmp_path: Path) -> None
     assert finished(tmp_path) == []
 
 
-async def test_lines_are_on_disk_soon_without_anything_more_happening(
-    opened: Open, tmp_path: Path
-) -> None:
+async def test_lines_are_on_disk_soon_without_more_lines(opened: Open, tmp_path: Path) -> None:
     history = opened()
     history.start()
     offer(history)

@@ -16,9 +16,7 @@ from loadmanager.adapters.host.reading import Unreadable, count_cpus
 
 
 @given(limits=st.lists(st.none() | st.floats(0.1, 64.0), max_size=6), ceiling=st.floats(0.1, 64.0))
-def test_no_ancestor_is_tighter_than_the_chosen_group(
-    limits: list[float | None], ceiling: float
-) -> None:
+def test_no_ancestor_is_tighter_than_the_group(limits: list[float | None], ceiling: float) -> None:
     levels = [Level(Path(f"/{n}"), limit) for n, limit in enumerate(limits)]
     chosen = tightest(levels, ceiling)
     known = [limit for limit in limits if limit is not None and limit < ceiling]

@@ -103,9 +103,7 @@ def test_the_configured_speed_is_the_total_and_not_per_interface(
     assert usage.bandwidth_in == ResourceUsage(about(1000.0), 2_500_000.0)
 
 
-def test_named_interfaces_count_whatever_they_are(
-    nic: Make, probe: Probe, clock_s: list[float]
-) -> None:
+def test_named_interfaces_always_count(nic: Make, probe: Probe, clock_s: list[float]) -> None:
     nic("eth0", received=0)
     nic("eth9", received=0, virtual=True, operstate="down")
 
@@ -117,9 +115,7 @@ def test_named_interfaces_count_whatever_they_are(
     assert usage.bandwidth_in == ResourceUsage(about(1000.0), 1_000_000.0)
 
 
-def test_the_made_up_speed_of_a_veth_is_not_believed(
-    nic: Make, probe: Probe, clock_s: list[float]
-) -> None:
+def test_the_speed_of_a_veth_is_not_believed(nic: Make, probe: Probe, clock_s: list[float]) -> None:
     nic("eth0", speed="10000", virtual=True)
     usage = second_sample(
         probe(nics=["eth0"]), clock_s, lambda: nic("eth0", received=250_000, virtual=True)
@@ -202,9 +198,7 @@ def stands_on(nic: Make, root: Path, upper: str, **lower: str) -> None:
         (links / upper / f"lower_{name}").symlink_to((links / name).resolve())
 
 
-def test_no_physical_interface_leaves_the_network_unknown_and_is_told_once(
-    nic: Make, probe: Probe
-) -> None:
+def test_without_a_physical_interface_the_network_is_unknown(nic: Make, probe: Probe) -> None:
     nic("eth0", virtual=True)
     seen = probe()
     with capture_logs() as logs:
@@ -236,7 +230,7 @@ def test_a_changed_set_of_interfaces_gives_no_rate_this_time(
     assert seen.sample().bandwidth_in == ResourceUsage(about(1000.0), 2_000_000.0)
 
 
-def test_counters_that_went_back_give_no_rate_this_time(
+def test_counters_that_went_back_have_no_rate(
     nic: Make, probe: Probe, clock_s: list[float]
 ) -> None:
     nic("eth0", received=10**9, sent=5)

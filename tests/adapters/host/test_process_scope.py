@@ -203,9 +203,7 @@ def test_a_child_that_left_the_tree_takes_nothing_away() -> None:
         st.tuples(st.floats(-5, 5), st.floats(-1e9, 1e9), st.sampled_from("ab")), min_size=1
     )
 )
-def test_a_rate_is_never_negative_and_only_within_one_source(
-    steps: list[tuple[float, float, str]],
-) -> None:
+def test_a_rate_is_not_negative_and_of_one_source(steps: list[tuple[float, float, str]]) -> None:
     rate, at_s, count, last = Rate(), 0.0, 0.0, None
     for advance_s, growth, source in steps:
         at_s, count = at_s + advance_s, count + growth

@@ -33,9 +33,7 @@ async def leader(start_server: StartServer, leader_term: FakeLeaderQueries) -> R
     return await start_server(more_routes=tuple(Decisions(leader_term).routes()))
 
 
-async def test_a_snapshot_is_given_as_it_is(
-    leader: RunningServer, leader_term: FakeLeaderQueries
-) -> None:
+async def test_a_snapshot_is_whole(leader: RunningServer, leader_term: FakeLeaderQueries) -> None:
     got = await leader.ask(QUESTIONS[0])
     assert (got.status, got.headers["Content-Type"]) == (200, "application/json")
     assert got.text.encode() == leader_term.content
@@ -100,9 +98,7 @@ SHADOW = json.loads("""{"strategy": "JointShedder", "rounds": 2, "gap": 0.0, "me
  "regret": 0.375, "moves": 6, "moved": 0.25, "activeMoves": 2, "activeMoved": 0.125}""")
 
 
-async def test_strategies_beside_the_active_one_are_told_with_means_and_sums(
-    leader: RunningServer,
-) -> None:
+async def test_strategies_beside_the_active_one_are_told(leader: RunningServer) -> None:
     told = (await leader.ask(f"{ROOT}/shadows")).json()
     assert (told["active"], told["shadows"][0]) == ("AvgShedder", SHADOW)
     assert (told["shadows"][1]["strategy"], told["shadows"][1]["gap"]) == ("ThresholdShedder", None)
@@ -114,9 +110,7 @@ async def test_the_thresholds_in_force_are_told(leader: RunningServer) -> None:
     assert told["planner"] == json.loads(json.dumps(values_of(Planner().settings)))
 
 
-async def test_an_escaped_subject_is_understood(
-    leader: RunningServer, leader_term: FakeLeaderQueries
-) -> None:
+async def test_a_subject_is_decoded(leader: RunningServer, leader_term: FakeLeaderQueries) -> None:
     escaped = BUNDLE.replace("/", "%2F")
     assert (await leader.ask(f"{ROOT}/explain?subject={escaped}")).status == 200
     assert leader_term.asked == [f"explain {BUNDLE}"]
@@ -253,9 +247,7 @@ async def test_who_does_not_lead_sends_on_to_the_leader(
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-async def test_without_a_leader_it_is_told_when_to_come_back(
-    start_server: StartServer, question: str
-) -> None:
+async def test_without_a_leader_it_is_told_so(start_server: StartServer, question: str) -> None:
     server = await start_server(more_routes=tuple(Decisions(FakeLeaderQueries(away=True)).routes()))
     got = await server.ask(question)
     want: dict[str, Any] = {"reason": "no leader is at work"}

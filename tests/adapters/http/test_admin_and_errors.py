@@ -129,9 +129,7 @@ async def test_health_and_readiness_follow_the_picture(server: RunningServer) ->
     )
 
 
-async def test_what_keeps_nobody_from_using_a_sidecar_is_told_and_leaves_it_ready(
-    server: RunningServer,
-) -> None:
+async def test_what_is_troublesome_alone_is_told_and_leaves_it_ready(server: RunningServer) -> None:
     server.lookup.troubles = ("history: No space left on device",)
     got = await server.ask("/readyz")
     told = {"ready": True, "reasons": [], "troubles": ["history: No space left on device"]}
@@ -160,9 +158,7 @@ async def test_paths_and_methods_that_are_none_are_told(server: RunningServer) -
     assert (await server.ask("/admin/v2/brokers/version")).text == "1.2.3"
 
 
-async def test_an_unexpected_error_is_told_by_an_id_that_is_in_the_log(
-    server: RunningServer,
-) -> None:
+async def test_an_unexpected_error_is_told_by_an_id_in_the_log(server: RunningServer) -> None:
     server.lookup.breaks = True
     with capture_logs() as logs:
         got = await server.ask("/lookup/v2/topic/persistent/public/default/x")
@@ -175,9 +171,7 @@ async def test_an_unexpected_error_is_told_by_an_id_that_is_in_the_log(
     assert isinstance(event["exc_info"], ZeroDivisionError)
 
 
-async def test_of_failed_requests_each_is_counted_and_one_a_minute_has_its_trace(
-    server: RunningServer,
-) -> None:
+async def test_failed_requests_are_counted_and_one_a_minute_traced(server: RunningServer) -> None:
     server.lookup.breaks = True
     with capture_logs() as logs:
         for _ in range(3):

@@ -393,9 +393,7 @@ def test_topics_are_told_and_understood_alike() -> None:
 
 
 @pytest.mark.parametrize("spoilt", ["[]", '{"acme/prod":{"0x0":{}}}', '{"acme/prod":7}', "{"])
-async def test_another_sidecars_odd_answer_is_no_answer(
-    start_server: StartServer, spoilt: str
-) -> None:
+async def test_anothers_odd_answer_is_no_answer(start_server: StartServer, spoilt: str) -> None:
     from loadmanager.adapters.http.replies import text_reply  # noqa: PLC0415 - for this test alone
     from loadmanager.adapters.http.routes import Route  # noqa: PLC0415 - for this test alone
 

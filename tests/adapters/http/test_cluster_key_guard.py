@@ -243,9 +243,7 @@ def test_a_token_says_who_may_do_what_and_until_when() -> None:
     assert math.isclose(claims["exp"] - claims["iat"], 60)
 
 
-async def test_who_is_sent_on_from_this_host_gets_a_token_for_what_was_asked(
-    start_server: StartServer,
-) -> None:
+async def test_who_is_sent_on_gets_a_token_for_what_was_asked(start_server: StartServer) -> None:
     key: list[bytes | None] = [KEY]
     leader = "http://broker-2.example.org:7750"
     where = [leader]

@@ -80,9 +80,7 @@ async def test_a_connection_that_never_says_anything_is_closed(start_server: Sta
         assert await reader.read() == b""
 
 
-async def test_a_connection_at_rest_between_requests_is_left_open(
-    start_server: StartServer,
-) -> None:
+async def test_a_connection_at_rest_is_left_open(start_server: StartServer) -> None:
     server = await start_server(settings=with_limits(head_s=0.1))
     async with connected(server) as (reader, writer), asyncio.timeout(20):
         for _ in range(2):
@@ -121,9 +119,7 @@ async def test_connections_have_a_limit_in_all(start_server: StartServer) -> Non
     assert (await server.ask("/healthz")).status == 200
 
 
-async def test_connections_of_one_address_have_a_limit_of_their_own(
-    start_server: StartServer,
-) -> None:
+async def test_connections_of_one_address_have_a_limit(start_server: StartServer) -> None:
     server = await start_server(settings=with_limits(max_connections_per_address=1))
     async with connected(server), connected(server) as (second, _):
         reply = await read_reply(second)
@@ -142,9 +138,7 @@ async def test_requests_beyond_those_that_wait_get_503(start_server: StartServer
     assert all(wire.closed for wire in wires[67:])
 
 
-async def test_known_lookups_are_answered_however_many_requests_wait(
-    start_server: StartServer,
-) -> None:
+async def test_known_lookups_are_answered_while_requests_wait(start_server: StartServer) -> None:
     server = await start_server(settings=with_limits(max_queued_requests=0))
     wire = wired(server)
     for _ in range(2):
@@ -159,9 +153,7 @@ async def test_known_lookups_are_answered_however_many_requests_wait(
     await until(lambda: all(other.responses for other in others))
 
 
-async def test_a_client_that_goes_away_before_its_turn_keeps_no_room(
-    start_server: StartServer,
-) -> None:
+async def test_who_leaves_before_its_turn_keeps_no_room(start_server: StartServer) -> None:
     server = await start_server(settings=with_limits(max_queued_requests=100))
     for _ in range(3):
         wires = [wired(server) for _ in range(120)]
@@ -181,9 +173,7 @@ def admission_of(server: RunningServer) -> Admission:
     return runner.server._admission
 
 
-async def test_what_is_sent_ahead_of_a_request_under_way_is_bounded(
-    start_server: StartServer,
-) -> None:
+async def test_what_is_sent_ahead_of_a_request_is_bounded(start_server: StartServer) -> None:
     gate = asyncio.Event()
     server = await start_server(FakeLookup(gate=gate))
     async with connected(server) as (reader, writer), asyncio.timeout(60):

@@ -41,9 +41,7 @@ async def known(server: RunningServer) -> RunningServer:
     return server
 
 
-async def test_known_requests_are_answered_as_aiohttp_does_and_without_it(
-    known: RunningServer,
-) -> None:
+async def test_known_requests_are_answered_as_aiohttp_does(known: RunningServer) -> None:
     keep_alive = get("x", b"Host: x\r\nConnection: keep-alive\r\n\r\n")
     slow = await exchange(wired(known), keep_alive)
     seen = seen_by_aiohttp(known)
@@ -153,9 +151,7 @@ async def test_headers_that_matter_are_never_learnt(known: RunningServer, head: 
         (b"", False),
     ],
 )
-def test_only_bytes_that_every_parser_reads_as_one_head_count_as_one(
-    data: bytes, whole: bool
-) -> None:
+def test_only_what_every_parser_reads_as_one_head_counts_as_one(data: bytes, whole: bool) -> None:
     assert is_whole_request(data) is whole
 
 
@@ -183,9 +179,7 @@ async def test_who_lags_or_is_closed_is_not_written_to(known: RunningServer) -> 
     assert closing.responses == 0
 
 
-async def test_aiohttp_sees_a_request_before_it_takes_the_connection_for_idle(
-    start_server: StartServer,
-) -> None:
+async def test_aiohttp_sees_a_request_before_it_times_out(start_server: StartServer) -> None:
     server = await start_server(settings=HttpSettings(keepalive_s=60.0))
     await learn(server, "x")
     wire = wired(server)

@@ -141,9 +141,7 @@ def test_five_seconds_without_a_tick_are_the_limit() -> None:
     assert answers.response_to(b"\xff\xfe", 100.0).startswith(b"HTTP/1.1 400 ")
 
 
-async def test_connections_that_ask_nothing_keep_no_probe_out(
-    open_a_listener: OpenAListener,
-) -> None:
+async def test_idle_connections_keep_no_probe_out(open_a_listener: OpenAListener) -> None:
     port, _ = await open_a_listener()
     with ExitStack() as stack:
         for _ in range(200):

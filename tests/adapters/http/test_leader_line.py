@@ -44,9 +44,7 @@ async def leader(server: RunningServer) -> RunningServer:
     return server
 
 
-async def test_the_leaders_decision_comes_back_over_the_line(
-    leader: RunningServer, line: LeaderLine
-) -> None:
+async def test_the_decision_comes_over_the_line(leader: RunningServer, line: LeaderLine) -> None:
     got = await leader.ask(ASSIGN, "POST", json={"bundle": BUNDLE})
     assert (got.status, got.json()) == (200, {"broker": "b1:8080", "epoch": 4})
     for _ in range(2):
@@ -171,9 +169,7 @@ async def test_a_time_to_come_back_that_is_none_is_a_second(
         (b"nope", "the body is not JSON"),
     ],
 )
-async def test_a_malformed_question_is_refused(
-    leader: RunningServer, body: bytes, said: str
-) -> None:
+async def test_an_odd_question_is_refused(leader: RunningServer, body: bytes, said: str) -> None:
     got = await leader.ask(ASSIGN, "POST", data=body)
     assert got.status == 400
     assert said in got.json()["reason"]

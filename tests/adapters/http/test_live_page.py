@@ -89,9 +89,7 @@ async def line() -> AsyncIterator[HttpAssignClient]:
     await one.close()
 
 
-async def test_the_page_loads_its_own_files_alone_under_a_strict_policy(
-    start_server: StartServer,
-) -> None:
+async def test_the_page_loads_its_own_files_alone(start_server: StartServer) -> None:
     server = await start_server(feed=feed_of(FakeOverviews()), guard=Guard(Rights()))
     page = await server.ask("/")
     assert (page.status, page.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
@@ -132,9 +130,7 @@ async def test_the_first_event_is_the_whole_overview(start_server: StartServer) 
     assert seen["missing"] == [{"broker": B2, "why": "left, or crashed", "sinceMs": AT_MS}]
 
 
-async def test_it_is_read_once_for_all_viewers_and_not_at_all_for_none(
-    start_server: StartServer,
-) -> None:
+async def test_it_is_read_once_for_all_viewers_if_any(start_server: StartServer) -> None:
     service = FakeOverviews()
     feed = feed_of(service, interval_s=3600.0)
     server = await start_server(feed=feed)
@@ -173,9 +169,7 @@ async def test_a_viewer_that_does_not_read_is_dropped(start_server: StartServer)
     writer.close()
 
 
-async def test_a_stream_ends_after_its_time_and_at_once_when_the_server_closes(
-    start_server: StartServer,
-) -> None:
+async def test_a_stream_ends_after_its_time_and_with_the_server(start_server: StartServer) -> None:
     server = await start_server(feed=feed_of(FakeOverviews(), lasts_s=0.1))
     async with watching(server) as viewer:
         await _until_kind(viewer, "end")

@@ -27,9 +27,7 @@ def own(lookup: FakeLookup, topic: TopicName, broker: str, token: int = 1) -> st
     return bundle
 
 
-async def test_a_lookup_names_the_owner_in_all_fields_and_headers_clients_read(
-    server: RunningServer,
-) -> None:
+async def test_a_lookup_names_the_owner_in_all_that_clients_read(server: RunningServer) -> None:
     placed = await server.ask(PATH)
     bundle = own(server.lookup, TOPIC, "b1:8080", token=77)
     known = await server.ask(PATH)
@@ -44,9 +42,7 @@ async def test_a_lookup_names_the_owner_in_all_fields_and_headers_clients_read(
         }
 
 
-async def test_an_encoded_slash_is_part_of_the_topic_and_decoded_once(
-    server: RunningServer,
-) -> None:
+async def test_a_slash_of_the_topic_is_decoded_once(server: RunningServer) -> None:
     many = Boundaries.even(PUBLIC, 1024)
     server.lookup.namespaces[PUBLIC] = many
     for raw, local in (("a%2Fb", "a/b"), ("a%252Fb", "a%2Fb"), ("a+b", "a+b"), ("%C3%A4", "ä")):
@@ -115,9 +111,7 @@ async def test_what_cannot_be_looked_up_is_refused_with_a_reason(
     assert said in got.json()["reason"]
 
 
-async def test_without_a_broker_the_client_is_told_when_to_return(
-    start_server: StartServer,
-) -> None:
+async def test_without_a_broker_it_is_told_when_to_return(start_server: StartServer) -> None:
     server = await start_server(FakeLookup(taker=None))
     got = await server.ask(PATH)
     assert (got.status, got.headers["Retry-After"]) == (503, "3")

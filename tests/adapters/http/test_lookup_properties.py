@@ -142,9 +142,7 @@ ODD = ["%2F", "%", "%25", "%ff", "%00", "/", "..", "?", "#", "&", "a", "ä"]
         st.lists(st.sampled_from(ODD)).map("".join).map(str.encode),
     ),
 )
-def test_no_path_whatever_makes_the_server_fail(
-    two: Two, method: str, prefix: str, rest: bytes
-) -> None:
+def test_no_path_makes_the_server_fail(two: Two, method: str, prefix: str, rest: bytes) -> None:
     async def ask() -> None:
         wire = wired(two.quick)
         wire.send(method.encode() + b" " + prefix.encode() + rest + b" HTTP/1.1\r\n" + HEAD)

@@ -13,9 +13,7 @@ PATH = "/lookup/v2/topic/persistent/public/default/a%2Fb"
 REDIRECT = LookupSettings(mode="redirect")
 
 
-async def test_a_chain_follower_leader_owner_ends_with_the_owners_answer(
-    start_server: StartServer,
-) -> None:
+async def test_a_chain_follower_leader_owner_ends_with_it(start_server: StartServer) -> None:
     owner = await start_server(FakeLookup(taker="b3:8080"), REDIRECT)
     leader = await start_server(
         FakeLookup(redirection=Redirection(owner.url, authoritative=True)), REDIRECT
@@ -53,9 +51,7 @@ async def test_a_known_owner_is_answered_without_a_redirect(start_server: StartS
     assert (got.status, got.json()["httpUrl"]) == (200, "http://b2:8080")
 
 
-async def test_sidecars_that_each_take_the_other_for_the_leader_do_not_loop(
-    start_server: StartServer,
-) -> None:
+async def test_sidecars_that_name_each_other_do_not_loop(start_server: StartServer) -> None:
     one = await start_server(FakeLookup(taker=None), REDIRECT)
     two = await start_server(FakeLookup(taker=None), REDIRECT)
     one.lookup.redirection = Redirection(two.url, authoritative=False)
@@ -89,9 +85,7 @@ async def test_in_answer_mode_nobody_is_redirected(start_server: StartServer) ->
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "PATCH"])
-async def test_redirect_keeps_method_path_encoding_and_query(
-    server: RunningServer, method: str
-) -> None:
+async def test_redirects_keep_method_path_and_query(server: RunningServer, method: str) -> None:
     path = "/publish/persistent/public/default/a%2Fb?key=1&x=%2F"
     got = await server.ask("/redirect" + path, method, data=b"payload" if method != "GET" else None)
     assert (got.status, got.headers["Location"]) == (307, "http://b1:8080" + path)

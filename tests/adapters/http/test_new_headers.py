@@ -127,9 +127,7 @@ def test_headers_of_any_value_are_answered_without_aiohttp_in_any_order(
     asyncio.run(ask())
 
 
-async def test_what_was_learnt_of_one_value_does_not_count_for_another(
-    start_server: StartServer,
-) -> None:
+async def test_what_was_learnt_of_one_value_counts_for_no_other(start_server: StartServer) -> None:
     server = await start_server(guard=GUARDS["tokens"])
     await learn_headers(server, [*CLIENTS["curl"], proof("client")])
     for other in ([], [proof("stranger")], [proof("client", b"y" * 32)]):
@@ -138,9 +136,7 @@ async def test_what_was_learnt_of_one_value_does_not_count_for_another(
         assert reply.status in {401, 403}
 
 
-async def test_the_limit_of_heads_holds_for_headers_that_are_left_out(
-    start_server: StartServer,
-) -> None:
+async def test_the_limit_of_heads_holds_for_all_headers(start_server: StartServer) -> None:
     server = await start_server(settings=HttpSettings(max_head_bytes=1_024))
     await learn_headers(server, CLIENTS["curl"])
     added = b"X-Request-Id: " + b"1" * 1_000
@@ -277,7 +273,5 @@ def heads_of_clients(draw: st.DrawFn) -> list[bytes]:
     guard=st.sampled_from(sorted(GUARDS)),
     peer=st.sampled_from([LOCAL, ELSEWHERE]),
 )
-def test_what_was_learnt_changes_nothing_but_the_time(
-    heads: list[list[bytes]], guard: str, peer: str
-) -> None:
+def test_what_was_learnt_changes_nothing(heads: list[list[bytes]], guard: str, peer: str) -> None:
     asyncio.run(compare(guard, peer, heads))

@@ -78,9 +78,7 @@ async def leader(start_server: StartServer) -> RunningServer:
     return server
 
 
-async def test_a_token_is_shown_to_registered_sidecars_alone(
-    leader: RunningServer, tmp_path: Path
-) -> None:
+async def test_tokens_go_to_known_sidecars_alone(leader: RunningServer, tmp_path: Path) -> None:
     path = tmp_path / "sidecar.jwt"
     path.write_text(named("sidecar"))
     made = config(own_token_file=str(path))
@@ -131,9 +129,7 @@ class OnlySidecars(ClusterKeyGuard):
         return found
 
 
-async def test_without_security_questions_are_signed_with_the_clusters_key(
-    start_server: StartServer,
-) -> None:
+async def test_without_security_the_clusters_key_signs(start_server: StartServer) -> None:
     guard = OnlySidecars()
     server = await start_server(FakeLookup(), guard=guard)
     server.lookup.leader = leader_at(server.url)
@@ -168,9 +164,7 @@ def test_a_new_certificate_is_taken_in_by_the_same_context(files: Files) -> None
     assert not tls.refresh()
 
 
-def test_a_key_that_does_not_fit_leaves_the_former_pair_in_use(
-    files: Files, tmp_path: Path
-) -> None:
+def test_a_key_that_does_not_fit_leaves_the_former_pair(files: Files, tmp_path: Path) -> None:
     tls = TlsFiles(files.certificate, files.key)
     tls.context()
     (tmp_path / "other").mkdir()

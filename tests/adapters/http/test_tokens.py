@@ -134,9 +134,7 @@ def test_a_public_key_is_never_taken_for_a_shared_secret(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("encoding", [Encoding.PEM, Encoding.DER])
-def test_public_keys_of_both_kinds_and_encodings_check_tokens(
-    encoding: Encoding, tmp_path: Path
-) -> None:
+def test_public_keys_of_all_kinds_check_tokens(encoding: Encoding, tmp_path: Path) -> None:
     path = tmp_path / "public"
     keys: list[tuple[rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey, str]] = [
         (rsa.generate_private_key(65537, 2048), "RS256"),

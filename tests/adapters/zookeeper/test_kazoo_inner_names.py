@@ -31,9 +31,7 @@ OVERRIDDEN = [
 
 
 @pytest.mark.parametrize(("kind", "name", "parameters"), OVERRIDDEN)
-def test_kazoo_has_the_methods_that_are_overridden(
-    kind: type, name: str, parameters: list[str] | None
-) -> None:
+def test_kazoo_has_what_is_overridden(kind: type, name: str, parameters: list[str] | None) -> None:
     method = getattr(kind, name, None)
     assert method is not None, f"kazoo {version('kazoo')} has no {kind.__name__}.{name}"
     if parameters is not None:

@@ -147,9 +147,7 @@ async def test_with_tls_all_is_received_and_sent(ends: Ends, tmp_path: Path) -> 
     carried.close()
 
 
-async def test_nothing_is_received_after_closing_though_it_came_in_the_same_read(
-    ends: Ends,
-) -> None:
+async def test_nothing_is_received_after_closing_even_of_the_same_read(ends: Ends) -> None:
     carried = ends.carry()
     ends.frames = _Closing(carried)
     carried._received = ends.frames.append

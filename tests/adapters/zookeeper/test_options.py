@@ -46,9 +46,7 @@ LOGIN = {"digest_user": "carol", "digest_password": "known to her"}
         ({"tls_certificate_file": "client.pem"}, "without tls_ca_file"),
     ],
 )
-def test_options_that_contradict_one_another_are_refused(
-    settings: dict[str, object], complaint: str
-) -> None:
+def test_contradicting_options_are_refused(settings: dict[str, object], complaint: str) -> None:
     with pytest.raises(CoordinationError, match=complaint):
         ZooKeeperOptions(**{"hosts": "zk1:2181", **settings})  # type: ignore[arg-type]  # the point of the test
 
@@ -235,9 +233,7 @@ def test_java_home_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert find_java() == java
 
 
-def test_a_java_that_does_not_run_is_passed_over(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_broken_java_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     java_that_exits(tmp_path / "broken", 1)
     good = java_that_exits(tmp_path / "good", 0)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "broken"))
@@ -271,9 +267,7 @@ def test_without_pyspark_the_error_says_how_to_get_it(monkeypatch: pytest.Monkey
         zookeeper_class_path()
 
 
-def test_a_pyspark_without_zookeeper_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_pyspark_without_zookeeper_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     hide_packages(monkeypatch, pyspark=SimpleNamespace(origin=str(tmp_path / "__init__.py")))
     with pytest.raises(EmbeddedZooKeeperError, match=f"{tmp_path}.*no zookeeper-"):
         zookeeper_class_path()
