@@ -1,5 +1,3 @@
-"""What the tests of faults share."""
-
 import pytest
 
 from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_java

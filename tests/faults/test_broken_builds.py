@@ -1,5 +1,3 @@
-"""A build that breaks a promise is caught: else the other tests would prove nothing."""
-
 import asyncio
 from pathlib import Path
 

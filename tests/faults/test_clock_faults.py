@@ -1,5 +1,3 @@
-"""Clocks that jump, and differ from host to host: nothing rests on them."""
-
 import shutil
 from collections.abc import Sequence
 from pathlib import Path

@@ -81,7 +81,6 @@ async def epoch_witness(hosts: str) -> AsyncIterator[EpochWitness]:
 
 
 pytestmark = [pytest.mark.faults, pytest.mark.processes, pytest.mark.timeout(240)]
-
 STOPPED_BOUND_S = 40.0
 LATE_WITHIN_S = 2.0
 # A machine that stalls may let the stopped leader's session end before it goes on.

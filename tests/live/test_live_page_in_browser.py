@@ -1,25 +1,26 @@
-"""The live page in a real Chromium, on sidecars at work."""
-
 import json
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import jwt
 import pytest
+from aiohttp import web
 from chromium import PATIENCE_MS, chromium
 from leader_queries import B2
 from live_sidecars import BOUNDARIES, LiveSidecars, LoopThread, live_sidecars, loop_thread
 from overview_samples import OVERVIEW
 from playwright.sync_api import Browser, Page, expect
-from served_page import served_page
 
-from loadmanager.adapters.http.live.feed import OverviewReader
+from loadmanager.adapters.http.live.feed import Feed, OverviewReader
+from loadmanager.adapters.http.live.page import LivePage
+from loadmanager.adapters.http.routes import Route, target_of
 from loadmanager.admin.overview import overview_document
 from loadmanager.ports.overview import BrokerUse
 
@@ -64,7 +65,6 @@ def _renewed(folder: Path) -> str:
 
 
 pytestmark = pytest.mark.browser
-
 HERE = Path(__file__).parent
 STATIC = HERE.parents[1] / "loadmanager" / "adapters" / "http" / "live" / "static"
 BROKERS = [f"127.0.0.1:{port}" for port in (8101, 8102, 8103)]
@@ -316,6 +316,26 @@ def test_a_token_is_asked_for_and_asked_for_again_when_it_ends(
         dialog = page.get_by_role("dialog")
         dialog.get_by_role("button", name="Pause rounds").click()
         expect(dialog.get_by_role("status")).to_contain_text("needs the role admin")
+
+
+async def _handle(route: Route, request: web.Request) -> web.StreamResponse:
+    return await route.handler(request, target_of(request.raw_path))
+
+
+@asynccontextmanager
+async def served_page(reader: OverviewReader) -> AsyncIterator[str]:
+    feed, app = Feed(reader), web.Application()
+    for route in LivePage(feed).routes():
+        app.router.add_route(route.method, route.pattern, partial(_handle, route))
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        host, port = runner.addresses[0][:2]
+        yield f"http://{host}:{port}"
+    finally:
+        await feed.close()
+        await runner.cleanup()
 
 
 def test_the_layout_is_as_it_was(browser: Browser, tmp_path: Path) -> None:

@@ -1,5 +1,3 @@
-"""The admin REST of two real sidecars on a real ZooKeeper: one asked, the other told."""
-
 import asyncio
 import time
 from dataclasses import dataclass
@@ -15,7 +13,6 @@ from loadmanager.core.ids import Namespace, TopicName
 from loadmanager.demo.cluster import NAMESPACE, Member
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
-
 CLUSTER = "demo"
 ACME = "namespaces/acme/prod"
 

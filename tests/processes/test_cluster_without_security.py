@@ -15,10 +15,10 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from cluster_processes import process_cluster
 from coordination_worlds import connected
 
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
-from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_java
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, Namespace
@@ -32,7 +32,6 @@ pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.asyncio(loop_scope="module"),
 ]
-
 BUNDLES = 8
 NEW_KEY_BOUND_S = 30.0
 
@@ -96,22 +95,12 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def cluster(
-    tmp_path_factory: pytest.TempPathFactory, http: aiohttp.ClientSession
-) -> AsyncIterator[OpenCluster]:
-    try:
-        find_java()
-    except EmbeddedZooKeeperError as error:
-        pytest.skip(str(error))
+async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[OpenCluster]:
     folder = tmp_path_factory.mktemp("open")
-    settings = DemoSettings(data_dir=folder, brokers=2, bundles=BUNDLES, topics=BUNDLES)
-    children = Children(folder)
-    try:
-        cluster = OpenCluster(settings, children, http)
-        await cluster.start(lambda _: None)
-        yield cluster
-    finally:
-        await children.stop()
+    async with process_cluster(folder, brokers=2, bundles=BUNDLES, make=OpenCluster) as processes:
+        await processes.start()
+        assert isinstance(processes.cluster, OpenCluster)
+        yield processes.cluster
 
 
 async def status(http: aiohttp.ClientSession, url: str, **options: object) -> int:

@@ -1,5 +1,3 @@
-"""The command line against a cluster of real processes: what people type, and scripts read."""
-
 import asyncio
 import json
 import sys
@@ -15,7 +13,6 @@ from cluster_processes import ProcessCluster, process_cluster
 from loadmanager.cli import main
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
-
 NAMESPACE = "acme/orders"
 
 

@@ -1,5 +1,3 @@
-"""Several sidecar processes with one broker id, on a real ZooKeeper: one goes on."""
-
 import asyncio
 import signal
 from pathlib import Path
@@ -13,7 +11,6 @@ from loadmanager.demo.cluster import HOST, Member
 from loadmanager.reference_broker.changes import overlaps
 
 pytestmark = [pytest.mark.processes, pytest.mark.thorough, pytest.mark.timeout(300)]
-
 BUNDLES = 8
 BOUND_S = 60.0
 

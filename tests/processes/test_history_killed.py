@@ -1,5 +1,3 @@
-"""Real processes that write history: killed in the middle, or out of room."""
-
 import gzip
 import subprocess
 import sys
@@ -14,7 +12,6 @@ from loadmanager.adapters.history import finish_left
 from loadmanager.adapters.history.checking import check_history
 
 pytestmark = pytest.mark.processes
-
 WRITER = """
 import sys, time
 from prometheus_client import CollectorRegistry
@@ -36,7 +33,6 @@ def tell(count):
     for _ in range(count):
         history.offer(Stream.ROUNDS, now_ms, lambda: [term_record(now_ms, 1, "began")])
 """
-
 ENDLESS = """
 told = 0
 while True:
@@ -45,7 +41,6 @@ while True:
     print(told, flush=True)
     time.sleep(0.001)
 """
-
 SHORT_OF_ROOM = """
 import resource
 tell(1)

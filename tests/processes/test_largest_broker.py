@@ -25,7 +25,6 @@ from loadmanager.reference_broker.changes import overlaps
 BUNDLES: Final = int(os.environ.get("LOADMANAGER_LARGEST_BROKER", "2000"))
 CLIENTS: Final = 500
 BOUND_S: Final = 120.0 + BUNDLES / 25
-
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(BOUND_S + 60.0)]
 
 

@@ -1,5 +1,3 @@
-"""The shipped probes and a sidecar that is stopped, in real processes."""
-
 import asyncio
 import json
 import os
@@ -23,7 +21,6 @@ from waiting import eventually
 from loadmanager.demo.cluster import Member
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
-
 FLOOD = Path(__file__).parents[1] / "support" / "flood.py"
 DOCKERFILE = Path(__file__).parents[2] / "deploy" / "Dockerfile"
 

@@ -14,7 +14,6 @@ from loadmanager.demo.cluster import Member
 from loadmanager.reference_broker.changes import overlaps
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
-
 BUNDLES = 16
 HIGHEST_EPOCH = 2**63 - 1
 

@@ -1,10 +1,7 @@
-"""A ZooKeeper that loses its data under running brokers, or gets older ones back."""
-
 import asyncio
 import shutil
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -12,19 +9,16 @@ from time import monotonic
 
 import aiohttp
 import pytest
-from cluster_processes import ProcessCluster
+from cluster_processes import process_cluster
 from kazoo.client import KazooClient
 from waiting import eventually
 
-from loadmanager.core.bundles import Boundaries
-from loadmanager.core.ids import Namespace
 from loadmanager.demo.children import Child, Children, no_listener
 from loadmanager.demo.cluster import NAMESPACE, READY_BOUND_S, TICK_MS, Cluster, Member
 from loadmanager.demo.settings import DemoSettings
 from loadmanager.reference_broker.changes import ServingInterval, overlaps, read_record
 
 pytestmark = [pytest.mark.processes, pytest.mark.thorough, pytest.mark.timeout(300)]
-
 BUNDLES = 8
 AGED = "/aged"
 TRANSACTIONS = 300
@@ -106,19 +100,6 @@ class LastingCluster(Cluster):
         return [one for record in (*self.records, *living) for one in read_record(*record)]
 
 
-@asynccontextmanager
-async def lasting_cluster(data_dir: Path) -> AsyncIterator[tuple[ProcessCluster, LastingCluster]]:
-    settings = DemoSettings(data_dir=data_dir, brokers=2, bundles=BUNDLES, topics=BUNDLES)
-    children = Children(data_dir)
-    try:
-        async with aiohttp.ClientSession() as http:
-            cluster = LastingCluster(settings, children, http)
-            boundaries = Boundaries.even(Namespace(NAMESPACE), BUNDLES)
-            yield ProcessCluster(cluster, children, http, boundaries), cluster
-    finally:
-        await children.stop()
-
-
 def age(address: str) -> None:
     """Have a server see transactions, as one that has worked for a while."""
     client = KazooClient(address)
@@ -138,7 +119,11 @@ async def until_replaced(cluster: LastingCluster) -> None:
 
 
 async def test_an_empty_zookeeper_is_told_and_restarted_brokers_serve_again(tmp_path: Path) -> None:
-    async with lasting_cluster(tmp_path) as (processes, cluster):
+    async with process_cluster(
+        tmp_path, brokers=2, bundles=BUNDLES, make=LastingCluster
+    ) as processes:
+        cluster = processes.cluster
+        assert isinstance(cluster, LastingCluster)
         await processes.start()
         await processes.look_up_every_bundle()
         await eventually(lambda: len(processes.served_now(cluster.members)) == BUNDLES)
@@ -160,7 +145,11 @@ async def test_an_empty_zookeeper_is_told_and_restarted_brokers_serve_again(tmp_
 
 async def test_an_older_zookeeper_is_told_and_served_by_with_no_hand(tmp_path: Path) -> None:
     """No broker was registered after the copy was made, so none knows a newer epoch."""
-    async with lasting_cluster(tmp_path) as (processes, cluster):
+    async with process_cluster(
+        tmp_path, brokers=2, bundles=BUNDLES, make=LastingCluster
+    ) as processes:
+        cluster = processes.cluster
+        assert isinstance(cluster, LastingCluster)
         await processes.start()
         await processes.look_up_every_bundle()
         await eventually(lambda: len(processes.served_now(cluster.members)) == BUNDLES)

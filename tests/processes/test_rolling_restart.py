@@ -1,5 +1,3 @@
-"""Every broker with its sidecar restarted in turn, in real processes on a real ZooKeeper."""
-
 import asyncio
 import signal
 from collections.abc import Sequence
@@ -16,7 +14,6 @@ from loadmanager.demo.traffic import topic_names
 from loadmanager.reference_broker.changes import ServingInterval, overlaps, read_record
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
-
 BUNDLES = 24
 TRIES = 1000
 STOP_BOUND_S = 60.0

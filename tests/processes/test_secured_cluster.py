@@ -1,19 +1,17 @@
-"""TLS and tokens everywhere: real sidecars that ask each other, and people who ask them."""
-
 import asyncio
 import os
 import ssl
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 
 import aiohttp
 import jwt
 import pytest
 import pytest_asyncio
-from cluster_processes import SharingCluster
+from cluster_processes import SharingCluster, process_cluster
 from tls_files import Files
 
-from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_java
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace
 from loadmanager.demo.children import Children
@@ -27,7 +25,6 @@ pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.asyncio(loop_scope="module"),
 ]
-
 SECRET = b"a secret of the cluster, 32 bytes"
 
 
@@ -67,27 +64,23 @@ class SecuredCluster(SharingCluster):
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SecuredCluster]:
-    try:
-        find_java()
-    except EmbeddedZooKeeperError as error:
-        pytest.skip(str(error))
     tmp_path = tmp_path_factory.mktemp("secured")
     files = Files(tmp_path)
     (tmp_path / "secret.key").write_bytes(SECRET)
     for name in ("sidecar", "operator", "client"):
         (tmp_path / f"{name}.jwt").write_text(token(name))
-    settings = DemoSettings(data_dir=tmp_path, brokers=2, bundles=8, topics=8)
-    children = Children(tmp_path)
     context = ssl.create_default_context(cafile=str(files.authorities))
-    headers = {"Authorization": f"Bearer {token('operator')}"}
-    try:
-        connector = aiohttp.TCPConnector(ssl=context)
-        async with aiohttp.ClientSession(connector=connector, headers=headers) as http:
-            cluster = SecuredCluster(settings, children, http, files)
-            await cluster.start(lambda _: None)
-            yield cluster
-    finally:
-        await children.stop()
+    async with process_cluster(
+        tmp_path,
+        brokers=2,
+        bundles=8,
+        make=partial(SecuredCluster, files=files),
+        connector=aiohttp.TCPConnector(ssl=context),
+        headers={"Authorization": f"Bearer {token('operator')}"},
+    ) as processes:
+        await processes.start()
+        assert isinstance(processes.cluster, SecuredCluster)
+        yield processes.cluster
 
 
 async def test_sidecars_place_bundles_over_tls_with_tokens(cluster: SecuredCluster) -> None:

@@ -2,12 +2,13 @@
 
 import asyncio
 import atexit
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -89,24 +90,23 @@ class ProcessCluster:
 
 @asynccontextmanager
 async def process_cluster(
-    data_dir: Path, *, brokers: int, bundles: int, rate_per_s: float = 120.0
+    data_dir: Path,
+    *,
+    brokers: int,
+    bundles: int,
+    make: Callable[[DemoSettings, Children, aiohttp.ClientSession], Cluster] = SharingCluster,
+    **session: Any,
 ) -> AsyncIterator[ProcessCluster]:
-    """Yield a cluster that is ready to start, and end all its processes afterwards.
-
-    The more messages are expected, the less a broker burns for each.
-    """
+    """Yield a cluster that is ready to start, and end all its processes afterwards."""
     try:
         find_java()
     except EmbeddedZooKeeperError as error:
         pytest.skip(str(error))
-    settings = DemoSettings(
-        data_dir=data_dir, brokers=brokers, bundles=bundles, topics=bundles, rate_per_s=rate_per_s
-    )
+    settings = DemoSettings(data_dir=data_dir, brokers=brokers, bundles=bundles, topics=bundles)
     children = Children(data_dir)
     boundaries = Boundaries.even(Namespace(NAMESPACE), bundles)
     try:
-        async with aiohttp.ClientSession() as http:
-            cluster = SharingCluster(settings, children, http)
-            yield ProcessCluster(cluster, children, http, boundaries)
+        async with aiohttp.ClientSession(**session) as http:
+            yield ProcessCluster(make(settings, children, http), children, http, boundaries)
     finally:
         await children.stop()

@@ -1,5 +1,3 @@
-"""Sessions of a real server, each behind its own proxy."""
-
 from collections.abc import AsyncIterator
 
 import pytest

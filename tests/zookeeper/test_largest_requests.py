@@ -7,7 +7,6 @@ from loadmanager.adapters.zookeeper import ZooKeeperCoordination
 from loadmanager.ports.coordination import Create, SetData, TooLarge
 
 pytestmark = pytest.mark.zookeeper
-
 OVERHEAD_BYTES = 128
 
 

@@ -1,5 +1,3 @@
-"""Digest, SASL and TLS against a server that is configured for them."""
-
 import asyncio
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -19,10 +17,8 @@ from loadmanager.demo.children import free_ports
 from loadmanager.ports.coordination import Connection, CoordinationError, SessionState
 
 pytestmark = pytest.mark.zookeeper
-
 LOGIN = {"sasl_mechanism": "DIGEST-MD5", "sasl_username": "alice", "sasl_password": "secret"}
 CAROL = {"digest_user": "carol", "digest_password": "known to her"}
-
 JAAS = """
 Server {
     org.apache.zookeeper.server.auth.DigestLoginModule required

@@ -1,5 +1,3 @@
-"""One broker with 20,000 bundles on a real server: every node that grows with them fits."""
-
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -26,7 +24,6 @@ from loadmanager.telemetry.metrics import Metrics
 from tests.testbed.in_process import InProcessBroker
 
 pytestmark = pytest.mark.zookeeper
-
 BROKER = BrokerId("b1:8080")
 HEIRS = (BrokerId("b2:8080"), BrokerId("b3:8080"))
 BUNDLES = Boundaries.even(Namespace("tenant/namespace"), 20_000).bundles

@@ -1,5 +1,3 @@
-"""How often a session tries to connect again: as its timeout needs it, whatever that is."""
-
 import asyncio
 import time
 from collections.abc import AsyncIterator
@@ -15,7 +13,6 @@ from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptio
 from loadmanager.ports.coordination import Connection
 
 pytestmark = pytest.mark.zookeeper
-
 TIMEOUT_S = 4.0
 ATTEMPTS = 13
 WITHIN_S = 18.0

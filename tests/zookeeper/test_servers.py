@@ -1,5 +1,3 @@
-"""Servers that come, go, freeze and refuse."""
-
 import asyncio
 import os
 import signal

@@ -8,15 +8,15 @@ lost when it freezes.
 
 import asyncio
 import signal
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Final
+from typing import Final, Self
 
 import pytest
 from coordination_worlds import connected
 from figures import emit
-from raw_sessions import RawSession
 from waiting import eventually
 from zookeeper_servers import LOOPBACK, PORTS_PER_MEMBER, Server, ensemble
 
@@ -26,18 +26,79 @@ from loadmanager.demo.children import free_ports
 from loadmanager.ports.coordination import Coordination
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(180)]
-
 TICK_S: Final = 1.0
 TIMEOUTS_S: Final = (2.5, 2.6, 2.7, 2.8, 2.9, 3.0, 3.1, 3.2, 3.3, 3.4)
 """Spread over one tick, since a leader counts in whole ticks: some sessions get nothing on top."""
 ROUNDS: Final = 5
 EVERY_S: Final = 0.2
 RUN_UP_S: Final = 2.0
-
 SYNC: Final = "sync"
 TRANSACTION: Final = "transaction"
 SILENCE: Final = "transaction after silence"
 KINDS: Final = (SYNC, TRANSACTION, SILENCE)
+
+
+_CREATE, _SYNC, _CHECK, _MULTI = 1, 9, 13, 14
+_OPEN_TO_ALL = (31, "world", "anyone")
+_EPHEMERAL = 1
+
+
+class RawSession:
+    """Sends nothing but what it is told to: no client pings for it."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, timeout_s: float
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._requests = 0
+        self.timeout_s = timeout_s
+        """As it was granted."""
+
+    @classmethod
+    async def begin(cls, host: str, port: int, timeout_s: float) -> Self:
+        reader, writer = await asyncio.open_connection(host, port)
+        request = struct.pack(">iqiqi16sb", 0, 0, int(1000 * timeout_s), 0, 16, bytes(16), 0)
+        _send(writer, request)
+        _, granted_ms = struct.unpack_from(">ii", await _received(reader))
+        return cls(reader, writer, granted_ms / 1000)
+
+    async def create_ephemeral(self, path: str) -> None:
+        permissions, scheme, identity = _OPEN_TO_ALL
+        acl = struct.pack(">ii", 1, permissions) + _text(scheme) + _text(identity)
+        empty = struct.pack(">i", 0)
+        await self._ask(_CREATE, _text(path) + empty + acl + struct.pack(">i", _EPHEMERAL))
+
+    async def sync(self) -> None:
+        await self._ask(_SYNC, _text("/"))
+
+    async def heartbeat(self) -> None:
+        """Commit the transaction that the sidecar's heartbeat is: a check that changes nothing."""
+        check = struct.pack(">ibi", _CHECK, 0, -1) + _text("/") + struct.pack(">i", -1)
+        await self._ask(_MULTI, check + struct.pack(">ibi", -1, 1, -1))
+
+    def close(self) -> None:
+        self._writer.transport.abort()
+
+    async def _ask(self, kind: int, body: bytes) -> None:
+        self._requests += 1
+        _send(self._writer, struct.pack(">ii", self._requests, kind) + body)
+        number, _, error = struct.unpack_from(">iqi", await _received(self._reader))
+        assert (number, error) == (self._requests, 0)
+
+
+def _text(text: str) -> bytes:
+    content = text.encode()
+    return struct.pack(">i", len(content)) + content
+
+
+def _send(writer: asyncio.StreamWriter, message: bytes) -> None:
+    writer.write(struct.pack(">i", len(message)) + message)
+
+
+async def _received(reader: asyncio.StreamReader) -> bytes:
+    (size,) = struct.unpack(">i", await reader.readexactly(4))
+    return await reader.readexactly(size)
 
 
 @dataclass(slots=True)

@@ -1,5 +1,3 @@
-"""Thirty sidecars with real sessions: all bundles are served, and what each asks is bounded."""
-
 import asyncio
 from pathlib import Path
 from typing import Final
@@ -8,7 +6,6 @@ import pytest
 from swarm import leader_in, swarm
 
 pytestmark = pytest.mark.zookeeper
-
 SIDECARS: Final = 30
 BUNDLES: Final = 600
 COUNTED_S: Final = 10.0

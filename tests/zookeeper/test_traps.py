@@ -1,5 +1,3 @@
-"""What kazoo and ZooKeeper do that would hurt, and that here does not."""
-
 import asyncio
 import struct
 import time

@@ -8,7 +8,6 @@ from random import Random
 JUMP_EVERY_S = 0.4
 FURTHEST_S = 3600
 DAY_S = 86_400
-
 _wall_ns = time.time_ns
 _monotonic_ns = time.monotonic_ns
 _ahead_ns = DAY_S * (1 + os.getpid() % 7) * 10**9
