@@ -1,5 +1,3 @@
-"""``python -m tests.testbed.faults``: what it prints, how it ends, and that a failure repeats."""
-
 import json
 import os
 import re
@@ -66,7 +64,7 @@ def test_a_violation_ends_with_1_and_is_told_with_the_command_that_repeats_it(
     arguments = ["--seeds", "3", "--first-seed", "4", "--steps", "9", "--jobs", "1"]
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 1
-    assert "1 violation\n\nseed 5: one_server broken\n" in done.output
+    assert "failed_seeds: [5]\n\nseed 5: one_server broken\n" in done.output
     assert done.output.endswith(
         "  1001.0 step 3 kill a broker: b\n"
         "to repeat it: python -m tests.testbed.faults --seeds 1 --first-seed 5 --steps 9 --jobs 1\n"

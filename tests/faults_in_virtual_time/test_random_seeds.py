@@ -1,5 +1,3 @@
-"""The service under random faults: no seed breaks a promise, and each repeats in any process."""
-
 import json
 import os
 import subprocess

@@ -1,5 +1,3 @@
-"""What strangers do in simulated faults: orders that nobody may obey, and older data."""
-
 from dataclasses import replace
 
 import pytest

@@ -1,5 +1,3 @@
-"""Each invariant is noticed when it is broken: by a history that is made up here."""
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
@@ -23,7 +21,6 @@ WHOLE = BundleId("acme/orders/0x00000000_0xffffffff")
 HALF = BundleId("acme/orders/0x00000000_0x80000000")
 NAMESPACE = Namespace("acme/orders")
 B0 = BrokerId("broker0:8080")
-
 Told = list[tuple[Invariant, str]]
 
 

@@ -1,5 +1,3 @@
-"""What people set and ask for beside moves: where Pulsar has it, and whole or not at all."""
-
 import asyncio
 import json
 from collections.abc import AsyncIterator
@@ -71,9 +69,6 @@ def namespaces(sidecar: LeaderAtWork) -> NamespaceRequests:
 async def stored(sidecar: LeaderAtWork, path: str) -> Any:
     node = await sidecar.hand.get(path)
     return None if node is None else json.loads(node.data)
-
-
-# --- namespaces --------------------------------------------------------------------
 
 
 async def test_a_namespace_stands_where_a_pulsar_broker_looks_for_it(
@@ -183,9 +178,6 @@ async def test_a_namespace_with_topics_is_deleted_only_by_force(
     with pytest.raises(NamespaceUnknown):
         await namespaces.delete(NS, force=True)
     assert await namespaces.of_tenant("acme") == ()
-
-
-# --- groups, policies, domains -----------------------------------------------------
 
 
 async def test_a_group_is_kept_beside_the_bundles(
@@ -335,9 +327,6 @@ async def test_of_several_domains_one_gets_a_broker(sidecar: LeaderAtWork) -> No
     assert len(await domains.domains("east")) == 1
 
 
-# --- partitions --------------------------------------------------------------------
-
-
 async def test_partitions_are_made_once_and_forgotten_once(
     sidecar: LeaderAtWork, namespaces: NamespaceRequests
 ) -> None:
@@ -353,9 +342,6 @@ async def test_partitions_are_made_once_and_forgotten_once(
     await partitions.delete(topic)
     with pytest.raises(Missing):
         await partitions.delete(topic)
-
-
-# --- changing documents ------------------------------------------------------------
 
 
 async def test_changes_of_many_at_once_are_all_kept(sidecar: LeaderAtWork) -> None:

@@ -1,5 +1,3 @@
-"""What may be below the chroot when a sidecar starts, and what may not."""
-
 import pytest
 from waiting import eventually
 

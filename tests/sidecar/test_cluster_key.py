@@ -1,5 +1,3 @@
-"""The key that tokens are signed with: made once, watched, and made again."""
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager

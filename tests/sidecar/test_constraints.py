@@ -171,9 +171,6 @@ async def test_constraints_are_complete_only_when_all_was_read(sidecar: LeaderAt
     assert watching.policies.isolation == {"p": TO_B2_READ}
 
 
-# --- in the live leader --------------------------------------------------------------
-
-
 async def lead(sidecar: LeaderAtWork) -> None:
     await sidecar.led(*(report(name, 0.1, {}) for name in (B1, B2, B3)))
 

@@ -1,5 +1,3 @@
-"""Brokers emptied on demand, and by the sidecars that stop, while clients look topics up."""
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -197,9 +195,6 @@ async def test_marks_say_who_and_why_and_may_be_repeated(cluster: Cluster) -> No
     await asked.unmark(host.name)
     status = await asked.status(host.name)
     assert (status.marked, status.registered) == (None, True)
-
-
-# --- sidecars that stop ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("leads", [False, True])

@@ -1,5 +1,3 @@
-"""Settings changed for the whole cluster reach every sidecar, and change what it does."""
-
 import asyncio
 import json
 

@@ -1,5 +1,3 @@
-"""Lookups while a bundle is between two owners: they wait, and name only who serves it."""
-
 import asyncio
 
 import pytest

@@ -1,5 +1,3 @@
-"""A broker that answers its agent and yet cannot do its work."""
-
 import asyncio
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""What agents and leaders tell history while bundles move, are split and merged."""
-
 import json
 from typing import Any
 

@@ -15,7 +15,6 @@ TOO_LATE_S = 0.29 * SESSION_S
 """With replies so late, three round trips take most of a session."""
 
 WITH_GAPS_S = 0.19 * SESSION_S
-
 LATE_S = 0.12 * SESSION_S
 
 
@@ -120,9 +119,7 @@ async def test_an_outage_lets_nothing_go(cluster: Cluster) -> None:
 
 
 ELECTION_S = 0.2
-
 NOTICED_AFTER_S = 9.0
-
 LEASE_S = 0.66 * SESSION_S
 
 

@@ -1,5 +1,3 @@
-"""What the writer of locks says became of each: nothing of its caller is changed."""
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace

@@ -1,5 +1,3 @@
-"""Namespaces made and deleted, isolation policies and pauses set, while a cluster serves."""
-
 import asyncio
 import contextlib
 from collections.abc import Sequence
@@ -24,7 +22,6 @@ from tests.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
 from tests.testbed.faults.wires import LossPlace
 
 NS = Namespace("acme/prod")
-
 GONE_WITHIN_S = 20.0
 
 

@@ -1,5 +1,3 @@
-"""How far the cluster is from the best possible, as a leader shows it after its rounds."""
-
 import math
 import time
 from collections.abc import AsyncIterator

@@ -1,5 +1,3 @@
-"""After an outage everybody keeps what is theirs; what is really gone is not waited for long."""
-
 import asyncio
 from collections.abc import Sequence
 

@@ -1,5 +1,3 @@
-"""What ZooKeeper does not take at once fails by itself: no membership and no term ends for it."""
-
 import asyncio
 
 import pytest

@@ -1,5 +1,3 @@
-"""The overview of a cluster, from a leader at work."""
-
 from dataclasses import replace
 
 import pytest
@@ -26,7 +24,6 @@ from loadmanager.ports.overview import BrokerUse
 B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
 FOUR = Boundaries.even(Namespace("acme/prod"), 4)
 BUNDLE = FOUR.bundles[0]
-
 TAKEN = Rates(25.0, 0.0, 0.75e6, 0.0)
 
 

@@ -2,8 +2,6 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -12,7 +10,7 @@ from stories import Story, in_virtual_time, told
 from loadmanager.agent.ownership_worker import OwnershipWorker
 from loadmanager.agent.range_changes import RangeChange
 from loadmanager.agent.registration import Membership
-from loadmanager.core.ids import Namespace, bundle_id, parse_broker, parse_bundle
+from loadmanager.core.ids import BundleId, Namespace, bundle_id, parse_broker, parse_bundle
 from loadmanager.core.orders import Orders
 from loadmanager.core.ownership import Phase
 from loadmanager.ports.coordination import SetData
@@ -21,35 +19,38 @@ from tests.testbed.faults.virtual_time import run
 from tests.testbed.in_process import Fault, InProcessBroker
 
 A, B = (parse_bundle(f"t/n/0x{n}0000000_0x{n + 1}0000000") for n in (1, 2))
-
+HALVES = (parse_bundle("t/n/0x10000000_0x18000000"), parse_bundle("t/n/0x18000000_0x20000000"))
 BROKER = parse_broker("broker:8080")
 
 
 class Bench:
     def __init__(self, tasks: asyncio.TaskGroup) -> None:
-        loop = asyncio.get_running_loop()
-        self.broker = InProcessBroker(loop.time)
-        self.metrics = CollectorRegistry()
+        self.broker = InProcessBroker(asyncio.get_running_loop().time)
         self.owned = OwnershipWorker(
             self.broker,
-            Metrics(self.metrics),
+            Metrics(CollectorRegistry()),
             claimed_elsewhere=lambda bundle: bundle in self.elsewhere,
             tasks=tasks,
         )
-        self.elsewhere = {B} - {B}
-        self.incarnation = ""
+        self.elsewhere: set[BundleId] = set()
 
     async def join(self, epoch: int = 1) -> None:
         state = await self.broker.renew_lease(agent_epoch=epoch, until_s=None, incarnation=None)
-        self.incarnation = state.incarnation
         await self.broker.renew_lease(agent_epoch=epoch, until_s=1e9, incarnation=state.incarnation)
         self.owned.joined(Membership(BROKER, session_id=epoch, agent_epoch=epoch))
 
-    async def own(self, token: int = 7) -> None:
+    async def take(self, token: int) -> None:
         self.owned.obey(Orders(1, frozenset({A})))
         self.owned.locks_taken({A: token})
         await asyncio.sleep(0.01)
+
+    async def own(self, token: int = 7) -> None:
+        await self.take(token)
         assert self.broker.serving == {A: token}
+
+    async def hear(self) -> None:
+        state = await self.broker.renew_lease(agent_epoch=1, until_s=None, incarnation=None)
+        self.owned.broker_serves(state.serving, self.owned.commands_done)
 
 
 async def _tell(story: Story) -> None:
@@ -157,7 +158,6 @@ async def test_before_it_joined_an_agent_takes_nothing() -> None:
 
 
 BUNDLES = [bundle_id(Namespace("t/n"), 16 * n, 16 * n + 16) for n in range(8)]
-
 LOOKS = 400
 
 
@@ -170,28 +170,16 @@ def parts_of(number: int) -> RangeChange:
     return RangeChange((BUNDLES[number],), parts, SetData("/admin/local-policies/t/n", b"", 0))
 
 
-class RandomAgent:
+class RandomAgent(Bench):
     def __init__(self, tasks: asyncio.TaskGroup, seed: int) -> None:
+        super().__init__(tasks)
         self.random = random.Random(seed)  # noqa: S311 - to be repeatable
-        self.broker = InProcessBroker(asyncio.get_running_loop().time)
         self.elsewhere = set(BUNDLES[:1])
-        self.owned = OwnershipWorker(
-            self.broker,
-            Metrics(CollectorRegistry()),
-            claimed_elsewhere=lambda bundle: bundle in self.elsewhere,
-            tasks=tasks,
-        )
         self.epoch = self.zxid = 0
 
     async def begin(self) -> None:
         self.epoch += 1
-        state = await self.broker.renew_lease(
-            agent_epoch=self.epoch, until_s=None, incarnation=None
-        )
-        await self.broker.renew_lease(
-            agent_epoch=self.epoch, until_s=1e9, incarnation=state.incarnation
-        )
-        self.owned.joined(Membership(parse_broker("b:1"), self.epoch, self.epoch))
+        await self.join(self.epoch)
 
     async def act(self) -> None:
         self.zxid += 1
@@ -288,115 +276,82 @@ async def test_at_rest_no_bundle_is_looked_at_and_what_is_gone_leaves_no_record(
         assert {record.bundle for record in agent.owned.records} == set(BUNDLES[:2])
 
 
-WHOLE = parse_bundle("t/n/0x00000000_0xffffffff")
-
-HALVES = (parse_bundle("t/n/0x00000000_0x80000000"), parse_bundle("t/n/0x80000000_0xffffffff"))
-
-WANTED, UNWANTED = Orders(1, frozenset({WHOLE})), Orders(2)
-
-
-@dataclass(slots=True)
-class Agent:
-    broker: InProcessBroker
-    ownerships: OwnershipWorker
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(60):
-            while not condition():  # noqa: ASYNC110 - what is waited for has no event
-                await asyncio.sleep(0)
-
-    async def own(self, token: int) -> None:
-        """Take the lock of WHOLE, and wait for the load to be done, late or failed."""
-        done = self.ownerships.commands_done
-        self.ownerships.obey(WANTED)
-        self.ownerships.locks_taken({WHOLE: token})
-        await self.until(lambda: self.ownerships.commands_done > done)
-
-    async def told(self) -> None:
-        state = await self.broker.renew_lease(agent_epoch=1, until_s=None, incarnation=None)
-        self.ownerships.broker_serves(state.serving, self.ownerships.commands_done)
+@_at_a_bench
+async def test_a_load_that_comes_after_the_unload_is_not_obeyed(bench: Bench) -> None:
+    bench.broker.inject(Fault.LATE, "load", times=1)
+    await bench.take(token=5)
+    bench.owned.obey(Orders(2))
+    await asyncio.sleep(1.0)
+    assert A in bench.owned.drops
+    bench.broker.heal()
+    assert bench.broker.serving == {}
 
 
-@pytest.fixture
-async def agent() -> AsyncIterator[Agent]:
-    broker = InProcessBroker(lambda: 100.0)
-    await broker.renew_lease(agent_epoch=1, until_s=200.0, incarnation=broker.incarnation)
-    async with asyncio.TaskGroup() as tasks:
-        ownerships = OwnershipWorker(
-            broker,
-            Metrics(CollectorRegistry()),
-            claimed_elsewhere=lambda _bundle: False,
-            tasks=tasks,
-        )
-        ownerships.joined(Membership(parse_broker("broker:8080"), session_id=1, agent_epoch=1))
-        yield Agent(broker, ownerships)
+@_at_a_bench
+async def test_a_lock_is_kept_until_an_unload_was_confirmed(bench: Bench) -> None:
+    bench.broker.inject(Fault.LATE, "load", times=1)
+    await bench.take(token=5)
+    bench.broker.inject(Fault.UNREACHABLE, "unload", times=1)
+    bench.owned.obey(Orders(2))
+    await asyncio.sleep(0.01)
+    assert bench.broker.commands[-1] == "unload"
+    await bench.hear()
+    assert not bench.owned.drops, "that it is not served now is no promise"
+    await asyncio.sleep(1.0)
+    assert A in bench.owned.drops
+    assert bench.broker.commands[-3:] == ["unload", "renew_lease", "unload"]
+    bench.broker.heal()
+    assert bench.broker.serving == {}
 
 
-async def test_a_load_that_comes_after_the_unload_is_not_obeyed(agent: Agent) -> None:
-    agent.broker.inject(Fault.LATE, "load", times=1)
-    await agent.own(token=5)
-    agent.ownerships.obey(UNWANTED)
-    await agent.until(lambda: WHOLE in agent.ownerships.drops)
-    agent.broker.heal()
-    assert agent.broker.serving == {}
+@_at_a_bench
+async def test_what_a_lost_session_owned_is_over_under_its_token(bench: Bench) -> None:
+    bench.broker.inject(Fault.LATE, "load", times=1)
+    await bench.take(token=5)
+    bench.owned.session_lost()
+    await asyncio.sleep(1.0)
+    assert A not in bench.owned.phases
+    bench.broker.heal()
+    assert bench.broker.serving == {}
 
 
-async def test_a_lock_is_kept_until_an_unload_was_confirmed(agent: Agent) -> None:
-    agent.broker.inject(Fault.LATE, "load", times=1)
-    await agent.own(token=5)
-    agent.broker.inject(Fault.UNREACHABLE, "unload", times=1)
-    done = agent.ownerships.commands_done
-    agent.ownerships.obey(UNWANTED)
-    await agent.until(lambda: agent.ownerships.commands_done > done)
-    await agent.told()
-    assert not agent.ownerships.drops, "that it is not served now is no promise"
-    await agent.until(lambda: WHOLE in agent.ownerships.drops)
-    assert agent.broker.commands[-3:] == ["unload", "renew_lease", "unload"]
-    agent.broker.heal()
-    assert agent.broker.serving == {}
+@_at_a_bench
+async def test_what_a_former_agent_left_is_ended_under_its_token(bench: Bench) -> None:
+    await bench.broker.load(A, agent_epoch=1, fencing_token=9)
+    bench.owned.obey(Orders(2))
+    await bench.hear()
+    await asyncio.sleep(1.0)
+    assert bench.broker.serving == {}
 
 
-async def test_what_a_lost_session_owned_is_over_under_its_token(agent: Agent) -> None:
-    agent.broker.inject(Fault.LATE, "load", times=1)
-    await agent.own(token=5)
-    agent.ownerships.session_lost()
-    await agent.until(lambda: WHOLE not in agent.ownerships.phases)
-    agent.broker.heal()
-    assert agent.broker.serving == {}
+@_at_a_bench
+async def test_a_bundle_that_came_back_is_served_under_its_new_token(bench: Bench) -> None:
+    await bench.own(token=5)
+    bench.owned.obey(Orders(2))
+    await asyncio.sleep(1.0)
+    assert A in bench.owned.drops
+    bench.owned.locks_dropped([A])
+    await bench.own(token=6)
 
 
-async def test_what_a_former_agent_left_is_ended_under_its_token(agent: Agent) -> None:
-    await agent.broker.load(WHOLE, agent_epoch=1, fencing_token=9)
-    agent.ownerships.obey(UNWANTED)
-    await agent.told()
-    await agent.until(lambda: agent.broker.serving == {})
+@_at_a_bench
+async def test_what_a_broker_forgot_is_loaded_under_its_lock(bench: Bench) -> None:
+    await bench.own(token=5)
+    bench.broker.restart()
+    await bench.broker.renew_lease(agent_epoch=1, until_s=1e9, incarnation=bench.broker.incarnation)
+    await bench.hear()
+    await asyncio.sleep(1.0)
+    assert bench.broker.serving == {A: 5}
 
 
-async def test_a_bundle_that_came_back_is_served_under_its_new_token(agent: Agent) -> None:
-    await agent.own(token=5)
-    agent.ownerships.obey(UNWANTED)
-    await agent.until(lambda: WHOLE in agent.ownerships.drops)
-    agent.ownerships.locks_dropped([WHOLE])
-    await agent.own(token=6)
-    await agent.until(lambda: agent.broker.serving == {WHOLE: 6})
-
-
-async def test_what_a_broker_forgot_is_loaded_under_its_lock(agent: Agent) -> None:
-    await agent.own(token=5)
-    agent.broker.restart()
-    await agent.broker.renew_lease(
-        agent_epoch=1, until_s=200.0, incarnation=agent.broker.incarnation
-    )
-    await agent.told()
-    await agent.until(lambda: agent.broker.serving == {WHOLE: 5})
-
-
-async def test_a_bundle_that_was_cut_is_over_under_its_token(agent: Agent) -> None:
-    agent.broker.inject(Fault.LATE, "load", times=1)
-    await agent.own(token=5)
-    change = RangeChange((WHOLE,), HALVES, SetData("/admin/local-policies/t/n", b"", 0))
-    agent.ownerships.was_split(change, fencing_token=6)
-    await agent.until(lambda: WHOLE not in agent.ownerships.phases)
-    agent.broker.heal()
-    assert agent.broker.serving == dict.fromkeys(HALVES, 6)
-    assert set(agent.ownerships.phases.values()) == {Phase.OWNED}
+@_at_a_bench
+async def test_a_bundle_that_was_cut_is_over_under_its_token(bench: Bench) -> None:
+    bench.broker.inject(Fault.LATE, "load", times=1)
+    await bench.take(token=5)
+    change = RangeChange((A,), HALVES, SetData("/admin/local-policies/t/n", b"", 0))
+    bench.owned.was_split(change, fencing_token=6)
+    await asyncio.sleep(1.0)
+    assert A not in bench.owned.phases
+    bench.broker.heal()
+    assert bench.broker.serving == dict.fromkeys(HALVES, 6)
+    assert set(bench.owned.phases.values()) == {Phase.OWNED}

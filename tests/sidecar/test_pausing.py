@@ -1,5 +1,3 @@
-"""A leader that is told to rest, or only to say what it would do; and what it would do now."""
-
 import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
@@ -99,9 +97,6 @@ async def test_spoilt_content_pauses_who_never_read_any_other(sidecar: LeaderAtW
         await BalancingModeRequests(sidecar.context).state()
     await BalancingModeRequests(sidecar.context).put(BalancingMode.ACTIVE, by="", reason="")
     await eventually(lambda: sidecar.leader_term.look().balancing.mode is BalancingMode.ACTIVE)
-
-
-# --- previews ----------------------------------------------------------------------
 
 
 async def test_a_preview_shows_the_next_moves_and_makes_none(idle: LeaderAtWork) -> None:

@@ -1,5 +1,3 @@
-"""What does not agree is repaired, or told, within a round or two."""
-
 import asyncio
 import functools
 

@@ -34,15 +34,21 @@ async def own_all(cluster: Cluster, bundles: Sequence[BundleId], host: Host) -> 
     await cluster.settled(bundles)
 
 
-async def back_after_all_moved(cluster: Cluster) -> tuple[Boundaries, Agent]:
-    """Start a sidecar anew after all of its bundles moved, while its former locks remain."""
-    boundaries = await served(cluster, 2)
+async def killed_owner(cluster: Cluster, bundles: int) -> tuple[Boundaries, Host]:
+    """Kill a sidecar that owns all bundles; its locks remain for a while."""
+    boundaries = await served(cluster, bundles)
     former = follower(cluster, serving=False)
     await own_all(cluster, boundaries.bundles, former.host)
     await former.kill()
+    return boundaries, former.host
+
+
+async def back_after_all_moved(cluster: Cluster, bundles: int = 2) -> tuple[Boundaries, Agent]:
+    """Start a sidecar anew after all of its bundles moved, while its former locks remain."""
+    boundaries, host = await killed_owner(cluster, bundles)
     for bundle in boundaries.bundles:
-        await cluster.move(bundle, other_than(cluster, former.host))
-    return boundaries, cluster.start(former.host)
+        await cluster.move(bundle, other_than(cluster, host))
+    return boundaries, cluster.start(host)
 
 
 def decided(cluster: Cluster, agent: Agent) -> bool:
@@ -84,13 +90,7 @@ async def test_what_was_ordered_while_a_sidecar_waited_is_served_on(cluster: Clu
 
 @story(2)
 async def test_a_late_sidecar_clears_many_former_locks_at_once(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 16)
-    former = follower(cluster, serving=False)
-    await own_all(cluster, boundaries.bundles, former.host)
-    await former.kill()
-    for bundle in boundaries.bundles:
-        await cluster.move(bundle, other_than(cluster, former.host))
-    newcomer = cluster.start(former.host)
+    boundaries, newcomer = await back_after_all_moved(cluster, 16)
 
     def be_late_from_now_on(_: Sequence[Operation]) -> None:
         newcomer.coordination.delay_replies(LAG_S)
@@ -131,14 +131,11 @@ async def test_a_former_lock_that_stays_is_counted_and_tried_again(cluster: Clus
 
 @story(2)
 async def test_a_former_lock_is_cleared_as_others_take_locks(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 2)
-    former = follower(cluster, serving=False)
-    await own_all(cluster, boundaries.bundles, former.host)
-    await former.kill()
+    boundaries, host = await killed_owner(cluster, 2)
     gone, kept = boundaries.bundles
-    await cluster.move(gone, other_than(cluster, former.host))
+    await cluster.move(gone, other_than(cluster, host))
     operator = await cluster.operator()
-    newcomer = cluster.start(former.host)
+    newcomer = cluster.start(host)
     taken: list[asyncio.Task[object]] = []
 
     def take_another_before(operations: Sequence[Operation]) -> None:
@@ -179,11 +176,8 @@ async def test_who_could_not_clear_a_former_lock_registers_again(cluster: Cluste
 
 @story(2)
 async def test_all_former_locks_are_taken_over_together(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 32)
-    former = follower(cluster, serving=False)
-    await own_all(cluster, boundaries.bundles, former.host)
-    await former.kill()
-    newcomer = cluster.start(former.host)
+    boundaries, host = await killed_owner(cluster, 32)
+    newcomer = cluster.start(host)
     sent: list[int] = []
 
     def count(operations: Sequence[Operation]) -> None:
@@ -199,13 +193,9 @@ async def test_all_former_locks_are_taken_over_together(cluster: Cluster) -> Non
 
 @story(2)
 async def test_a_lock_another_broker_took_is_not_replaced(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 1)
+    boundaries, host = await killed_owner(cluster, 1)
     (bundle,) = boundaries.bundles
-    former = follower(cluster, serving=False)
-    host, other = former.host, other_than(cluster, former.host)
-    await own_all(cluster, [bundle], host)
-    await former.kill()
-    newcomer = cluster.start(host)
+    other, newcomer = other_than(cluster, host), cluster.start(host)
     sent = asyncio.Event()
 
     def be_late(operations: Sequence[Operation]) -> None:

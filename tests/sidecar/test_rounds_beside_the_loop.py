@@ -1,5 +1,3 @@
-"""What changes while a round is computed counts before its moves are ordered."""
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable

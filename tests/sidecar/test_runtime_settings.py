@@ -1,5 +1,3 @@
-"""Every setting that counts as dynamic changes what the sidecar works with, at once."""
-
 from collections.abc import Mapping
 
 import pytest

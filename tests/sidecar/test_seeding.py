@@ -1,5 +1,3 @@
-"""A leader that inherits nothing and begins with what history says of its bundles."""
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 

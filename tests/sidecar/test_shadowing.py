@@ -1,5 +1,3 @@
-"""Strategies beside the active one, as a leader shows them."""
-
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any

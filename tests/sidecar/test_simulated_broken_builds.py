@@ -14,7 +14,6 @@ from tests.testbed.faults.seed_run import ACTIONS, run_seed
 from tests.testbed.faults.violation import Invariant
 
 SEEDS = range(60)
-
 CUTS = {
     "freeze a sidecar": 1,
     "thaw all sidecars": 3,

@@ -1,5 +1,3 @@
-"""Bundles cut while clients look topics up and publish, whatever dies meanwhile."""
-
 import asyncio
 from collections.abc import Sequence
 
@@ -22,7 +20,6 @@ from tests.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
 from tests.testbed.faults.host import Host
 
 MIDDLE = SplitOrder("range_equally_divide")
-
 BY_TOPICS = SplitOrder("topic_count_equally_divide")
 
 

@@ -1,5 +1,3 @@
-"""Sidecars that start: where they are reached, beside which broker, and in which cluster."""
-
 import asyncio
 import json
 import zlib
@@ -195,9 +193,7 @@ PLACES = {
     "broker1:8080": ["0x55555554_0x7ffffffe"],
     "broker2:8080": ["0x2aaaaaaa_0x55555554", "0x7ffffffe_0xaaaaaaa8"],
 }
-
 SIX = Boundaries.even(NAMESPACE, 6)
-
 MEMORY: dict[str, Any] = {
     "usage": {},
     "highHits": {},
@@ -208,7 +204,6 @@ MEMORY: dict[str, Any] = {
     "turnOrder": [],
     "shedAtS": {},
 }
-
 STATE: dict[str, Any] = {
     "memory": {
         "shedder": {**MEMORY, "usage": dict.fromkeys(PLACES, 0.1)},
@@ -221,7 +216,6 @@ STATE: dict[str, Any] = {
     "departedAtS": {},
     "splitRestsS": {},
 }
-
 LEFT = {
     "/admin/local-policies/acme/orders": b'{"bundles":{"boundaries":["0x00000000","0x2aaaaaaa",'
     b'"0x55555554","0x7ffffffe","0xaaaaaaa8","0xd5555552","0xffffffff"],"numBundles":6}}',

@@ -1,5 +1,3 @@
-"""Several sidecars with one broker id: which goes on, and that it comes to rest."""
-
 import asyncio
 
 import pytest

@@ -1,5 +1,3 @@
-"""The task controller: what it writes, what it follows, and how tasks come to their ends."""
-
 import asyncio
 import math
 from collections.abc import Collection, Sequence
@@ -214,7 +212,6 @@ A, B, C, D = BUNDLES[:4]
 B1, B2, B3 = BROKERS
 CUT = SplitOrder("range_equally_divide")
 SPLIT: dict[str, Any] = {"kind": TaskKind.SPLIT, "asked_by": AskedBy.PEOPLE, "splits": {A: CUT}}
-
 MERGE: dict[str, Any] = {
     "kind": TaskKind.MERGE,
     "bundles": (A, B),
@@ -454,7 +451,7 @@ async def test_orders_for_a_broker_that_left_are_not_repeated(cluster: Controlle
 
 
 @at_work
-async def test_a_split_that_is_not_made_in_time_is_taken_back(cluster: ControllerAtWork) -> None:
+async def test_a_split_or_merge_not_made_in_time_is_taken_back(cluster: ControllerAtWork) -> None:
     await _placed(cluster, A, B)
     await cluster.controller.dispatch(cluster.moves((A, B1), **SPLIT))
     await asyncio.sleep(CUT_WITHIN_S - 0.1)
@@ -466,11 +463,6 @@ async def test_a_split_that_is_not_made_in_time_is_taken_back(cluster: Controlle
     assert cluster.last(A).note == "not done within 60 s"
     assert dict((await cluster.orders(B1)).splits) == {}
     assert cluster.controller.tasks.of(A) is None
-
-
-@at_work
-async def test_a_merge_not_made_in_time_is_taken_back(cluster: ControllerAtWork) -> None:
-    await _placed(cluster, A, B)
     await cluster.controller.dispatch(cluster.moves((A, B1), **MERGE))
     assert set((await cluster.orders(B1)).splits) == {A, B}
     await asyncio.sleep(CUT_WITHIN_S + 0.1)

@@ -1,5 +1,3 @@
-"""Bundles unloaded by hand while clients look topics up."""
-
 import asyncio
 import contextlib
 

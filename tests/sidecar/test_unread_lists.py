@@ -85,18 +85,6 @@ def test_who_needs_no_owner_reads_one_list_a_second_however_many_change() -> Non
     _told(tell)
 
 
-def test_what_was_left_unread_is_read_in_its_turn() -> None:
-    async def tell(cluster: Cluster, _service: CountingService, boundaries: Boundaries) -> None:
-        await _leave_unread(cluster, boundaries.bundles)
-        lists = _bystander(cluster).cluster_state.lists
-        await cluster.until(
-            lambda: lists.all_read, within_s=UNREAD_FOR_S + len(cluster.hosts) + 2.0
-        )
-        await cluster.settled(boundaries.bundles, within_s=0.1)
-
-    _told(tell)
-
-
 def test_a_lookup_reads_what_was_left_unread_and_names_who_serves() -> None:
     async def tell(cluster: Cluster, _service: CountingService, boundaries: Boundaries) -> None:
         for _ in range(3):
@@ -111,7 +99,7 @@ def test_a_lookup_reads_what_was_left_unread_and_names_who_serves() -> None:
     _told(tell)
 
 
-def test_a_list_that_cannot_be_read_any_more_names_nobody() -> None:
+def test_a_list_that_cannot_be_read_any_more_names_nobody_and_is_read_in_its_turn() -> None:
     async def tell(cluster: Cluster, _service: CountingService, boundaries: Boundaries) -> None:
         bundle = await _leave_unread(cluster, boundaries.bundles)
         asked = _bystander(cluster)
@@ -121,6 +109,10 @@ def test_a_list_that_cannot_be_read_any_more_names_nobody() -> None:
         asked.coordination.reconnect()
         owner = await asked.look_up(topic_in(boundaries, bundle))
         assert cluster.servers(bundle) == [cluster.agent_of(owner.broker).host]
+        await _leave_unread(cluster, boundaries.bundles)
+        lists, turns_s = asked.cluster_state.lists, len(cluster.hosts) + 2.0
+        await cluster.until(lambda: lists.all_read, within_s=UNREAD_FOR_S + turns_s)
+        await cluster.settled(boundaries.bundles, within_s=0.1)
 
     _told(tell)
 
@@ -128,6 +120,11 @@ def test_a_list_that_cannot_be_read_any_more_names_nobody() -> None:
 def test_a_broker_takes_its_bundle_as_soon_as_it_is_free_whatever_it_left_unread() -> None:
     async def tell(cluster: Cluster, _service: CountingService, boundaries: Boundaries) -> None:
         took_s = [await _move(cluster, bundle) for bundle in boundaries.bundles * 3]
+        new = cluster.start(cluster.add_host())  # It has read none.
+        await cluster.until(
+            lambda: new.application and new.app.answering.readiness().ready, every_s=0.001
+        )
+        took_s += [await _move(cluster, bundle, to=new.host) for bundle in boundaries.bundles]
         assert max(took_s) < 0.2
 
     _told(tell)
@@ -204,18 +201,6 @@ def test_after_a_reconnect_lists_are_read_where_needed_and_name_nobody_before() 
     _told(tell)
 
 
-def test_a_broker_that_read_no_list_takes_a_bundle_as_soon_as_it_is_free() -> None:
-    async def tell(cluster: Cluster, _service: CountingService, boundaries: Boundaries) -> None:
-        new = cluster.start(cluster.add_host())
-        await cluster.until(
-            lambda: new.application and new.app.answering.readiness().ready, every_s=0.001
-        )
-        took_s = [await _move(cluster, bundle, to=new.host) for bundle in boundaries.bundles]
-        assert max(took_s) < 0.2
-
-    _told(tell)
-
-
 def test_a_lookup_of_a_bundle_that_stays_reads_the_list_of_its_owner_alone() -> None:
     async def tell(cluster: Cluster, service: CountingService, boundaries: Boundaries) -> None:
         asked = _bystander(cluster)
@@ -244,7 +229,7 @@ def test_a_lookup_of_a_bundle_that_stays_reads_the_list_of_its_owner_alone() -> 
     _told(tell)
 
 
-def test_lookups_of_what_nobody_owns_yet_read_the_lists_of_planned_owners_alone() -> None:
+def test_lookups_of_what_nobody_owns_yet_read_bundles_and_lists_of_planned_owners_once() -> None:
     async def tell(cluster: Cluster, service: CountingService, _boundaries: Boundaries) -> None:
         boundaries = await cluster.make_namespace(40, Namespace("acme/cold"))
         service.forget()
@@ -256,6 +241,12 @@ def test_lookups_of_what_nobody_owns_yet_read_the_lists_of_planned_owners_alone(
         assert all(cluster.server(one.bundle).name == one.broker for one in owners)
         # It reads two changes of the list that it waits for; before, it read each change of all.
         assert service.asked_by(others)[LISTS] <= MOST_LISTS_A_LOOKUP * len(owners)
+        cold = await cluster.make_namespace(32, Namespace("acme/colder"))
+        service.forget()
+        alone = _bystander(cluster)
+        await asyncio.gather(*(alone.look_up(topic_in(cold, bundle)) for bundle in cold.bundles))
+        # And once with the watch.
+        assert service.asked_by([alone])["get /admin/local-policies"] == 2
 
     _told(tell, sidecars=10)
 
@@ -282,18 +273,6 @@ def test_a_leader_that_is_notified_late_makes_no_lookup_name_a_broker_that_let_g
                 agent.coordination.delay_commits_s = 0.0
             await asyncio.sleep(2.0)
         assert all(named)
-
-    _told(tell)
-
-
-def test_lookups_that_come_before_the_bundles_are_known_read_them_once() -> None:
-    async def tell(cluster: Cluster, service: CountingService, _boundaries: Boundaries) -> None:
-        cold = await cluster.make_namespace(32, Namespace("acme/cold"))
-        service.forget()
-        asked = _bystander(cluster)
-        await asyncio.gather(*(asked.look_up(topic_in(cold, one)) for one in cold.bundles))
-        # And once with the watch.
-        assert service.asked_by([asked])["get /admin/local-policies"] == 2
 
     _told(tell)
 

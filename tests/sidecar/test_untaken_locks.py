@@ -1,5 +1,3 @@
-"""Locks that are not taken, or come late to a broker that was given up meanwhile."""
-
 import asyncio
 from collections.abc import Sequence
 

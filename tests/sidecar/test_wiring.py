@@ -1,5 +1,3 @@
-"""What joins the parts, and the command that runs them."""
-
 import os
 import socket
 import subprocess

@@ -28,7 +28,6 @@ from loadmanager.reference_broker.changes import (
 from loadmanager.reference_broker.memory_broker import MemoryBroker
 
 CommandName = Literal["health", "stats", "topics", "renew_lease", "load", "unload"]
-
 _T = TypeVar("_T")
 
 

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections import Counter
 from dataclasses import asdict, fields
 
 import click
@@ -48,44 +49,19 @@ def main(*, seeds: int, first_seed: int, steps: int, jobs: int | None, as_json: 
         if as_json:
             click.echo(to_json(asdict(outcome)))
     took_s = time.monotonic() - began_s
+    names = [one.name for one in fields(totals) if one.name != "failures"]
+    summed = {name: getattr(totals, name) for name in names}
+    failed = sorted(failure.seed for failure in totals.failures)
+    summed |= {"jobs": jobs, "took_s": took_s, "failed_seeds": failed}
     if as_json:
-        names = [one.name for one in fields(totals) if one.name != "failures"]
-        summed = {name: getattr(totals, name) for name in names}
-        failed = sorted(failure.seed for failure in totals.failures)
-        click.echo(to_json({**summed, "jobs": jobs, "took_s": took_s, "failed_seeds": failed}))
+        click.echo(to_json(summed))
     else:
-        _print_totals(totals, took_s, jobs)
+        for name, value in summed.items():
+            click.echo(f"{name}: {dict(value) if isinstance(value, Counter) else value}")
         for failure in sorted(totals.failures, key=lambda one: one.seed):
             _print_failure(failure, steps)
     if totals.failures:
         raise click.exceptions.Exit(1)
-
-
-def _print_totals(totals: Totals, took_s: float, jobs: int) -> None:
-    counted, hours = totals.counted, totals.virtual_s / 3600
-    click.echo(
-        f"{totals.seeds} seeds in {took_s:.1f} s with {jobs} "
-        f"process{'es' if jobs > 1 else ''}: {totals.seeds / took_s:.1f} seeds/s"
-    )
-    click.echo(
-        f"{totals.steps} steps in {hours:.1f} simulated hours, "
-        f"{totals.virtual_s / took_s:.0f} times as fast as real time"
-    )
-    click.echo(
-        f"{counted['answers']} of {counted['lookups']} lookups answered; "
-        f"{counted['orders']} orders written in {counted['terms']} terms of leaders; "
-        f"{counted['locks']} locks asked for, {counted['loads']} bundles loaded"
-    )
-    click.echo(
-        f"longest undisturbed times: {totals.longest_unserved_s:.1f} s without a server, "
-        f"{totals.longest_asked_s:.1f} s asked for and not served, "
-        f"{totals.longest_unled_s:.1f} s without a leader"
-    )
-    click.echo("what happened:")
-    for name, count in sorted(totals.happened.items(), key=lambda one: (-one[1], one[0])):
-        click.echo(f"  {count:>8}  {name}")
-    found = len(totals.failures)
-    click.echo(f"{found} violation{'' if found == 1 else 's'}")
 
 
 def _print_failure(failure: SeedOutcome, steps: int) -> None:

@@ -20,7 +20,6 @@ from tests.testbed.faults.leader_watch import is_healthy, led_within_s
 from tests.testbed.faults.violation import Invariant, Report
 
 LOOK_EVERY_S: Final = 0.5
-
 LAGS_TO_A_NEW_OWNER: Final = 4
 """A leader with late replies reads absent brokers and orders, and writes two orders."""
 

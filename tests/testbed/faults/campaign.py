@@ -1,5 +1,3 @@
-"""Runs many seeds, in a given number of processes, and sums up their outcomes."""
-
 import faulthandler
 import signal
 from collections import Counter
@@ -13,7 +11,6 @@ from typing import Final
 from tests.testbed.faults.seed_run import CPU_LIMIT_S, STEPS, SeedOutcome, run_seed
 
 RunOne = Callable[[int], SeedOutcome]
-
 LAST_LIMIT_S: Final = 10 * CPU_LIMIT_S
 """A process whose run could not be interrupted prints its traceback and ends after this time."""
 

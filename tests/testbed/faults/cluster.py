@@ -37,7 +37,6 @@ from tests.testbed.faults.virtual_time import run
 from tests.testbed.memory import MemoryCoordination
 
 __all__ = ["NAMESPACE", "Cluster", "make_config", "order", "play", "topic_in"]
-
 NAMESPACE = Namespace("acme/orders")
 SERVED_WITHIN_S: Final = 30.0
 """All bundles are served under the tokens of their locks in this time after the last fault."""
@@ -48,8 +47,6 @@ class Cluster(World):
     log_entries: list[Mapping[str, Any]] = field(default_factory=list)
     """Every log event of level info or above."""
     _operator: MemoryCoordination | None = None
-
-    # --- brokers and sidecars ------------------------------------------------------
 
     def add_host(self) -> Host:
         host = Host(parse_broker(f"broker{len(self.hosts)}:8080"), self.rng)
@@ -76,8 +73,6 @@ class Cluster(World):
         if leader_term is None:
             raise NotLeader("the elected sidecar has not begun to lead")
         return leader_term
-
-    # --- waiting --------------------------------------------------------------------
 
     async def until(
         self, condition: Callable[[], object], within_s: float = 30.0, every_s: float = 0.01
@@ -110,8 +105,6 @@ class Cluster(World):
             ),
             within_s,
         )
-
-    # --- nodes of the coordination service, changed as by an operator ------------------
 
     async def operator(self) -> MemoryCoordination:
         """Return a session that belongs to no sidecar, for changes of nodes by hand."""
@@ -160,8 +153,6 @@ class Cluster(World):
             for path, node in self.service.dump().items()
             if path.startswith(prefix) and node.stat.ephemeral_owner
         }
-
-    # --- checks -----------------------------------------------------------------------
 
     def servers(self, bundle: BundleId) -> list[Host]:
         return [host for host in self.hosts if bundle in host.serving]

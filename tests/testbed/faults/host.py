@@ -1,5 +1,3 @@
-"""One simulated host: a broker, and the connections of its sidecar to it."""
-
 import asyncio
 import json
 from collections.abc import Callable, Coroutine, Mapping
@@ -19,7 +17,6 @@ from tests.testbed.faults.wires import Gate, sent
 from tests.testbed.in_process import InProcessBroker
 
 T = TypeVar("T")
-
 CONTROL_TIMEOUT_S = 0.5
 LATENCY_S = 0.002
 

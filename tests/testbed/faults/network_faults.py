@@ -1,5 +1,3 @@
-"""Faults of the connections to the coordination service, and of the service itself."""
-
 import asyncio
 from typing import Final
 

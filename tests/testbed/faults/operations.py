@@ -1,5 +1,3 @@
-"""Operations of leaders, operators and tenants, carried out between the faults."""
-
 from typing import Final
 
 from loadmanager.admin.namespaces import NamespaceRequests

@@ -46,8 +46,6 @@ class OrdersWatch:
         """Restart with this epoch: the nodes were replaced by an older state."""
         self._elected = epoch
 
-    # --- writes in the service ------------------------------------------------------
-
     def node_changed(self, path: str, now: Znode | None) -> frozenset[BundleId]:
         """Check a write of orders or of the epoch when it is applied.
 
@@ -75,8 +73,6 @@ class OrdersWatch:
             seen = f"written in epoch {epoch} while {self._elected} is elected"
             self._report(Invariant.ORDERS_OF_THE_TERM, path, seen)
         return orders.bundles
-
-    # --- reads and commits of the sidecars -------------------------------------------
 
     def follow(self, agent: Agent) -> None:
         session, broker = agent.coordination, agent.host.name

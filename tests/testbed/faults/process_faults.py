@@ -1,5 +1,3 @@
-"""Faults of sidecar processes, of clocks, of brokers and of commands to brokers."""
-
 import math
 from typing import Final
 

@@ -1,5 +1,3 @@
-"""The state of one run, on which its actions work."""
-
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine

@@ -46,7 +46,6 @@ _FAILS: Final = 0.5
 """Probability that the follower of a client fails together with the client."""
 VIRTUAL_LIMIT_S: Final = 3_600.0
 CPU_LIMIT_S: Final = 60.0
-
 ACTIONS: Final = (*PROCESS_FAULTS, *BROKER_FAULTS, *NETWORK_FAULTS, *FOREIGN_WRITES, *OPERATIONS)
 """All actions that a step may carry out."""
 

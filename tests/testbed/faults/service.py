@@ -1,5 +1,3 @@
-"""The in-memory coordination service with session timeouts, outages and observers."""
-
 import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +12,6 @@ from tests.testbed.memory.server import Server
 from tests.testbed.memory.tree import Draft, Znode, drafted
 
 _EPOCH_BITS: Final = 32
-
 NodeChanged = Callable[[str, Znode | None, Znode | None], None]
 """Called with the path, the former and the new node of a change; None for no node."""
 

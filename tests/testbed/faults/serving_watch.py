@@ -1,5 +1,3 @@
-"""Checks the brokers: one server for each hash position, under growing fencing tokens."""
-
 from collections import defaultdict
 from collections.abc import Sequence
 

@@ -1,5 +1,3 @@
-"""The session of a sidecar with the coordination service, and the faults of its connection."""
-
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -22,7 +20,6 @@ from tests.testbed.memory.link import Loss, MemoryLink
 from tests.testbed.memory.server import Server
 
 T = TypeVar("T")
-
 LATENCY_S = 0.002
 _GIVE_UP_FRACTION = 2 / 3
 """A client closes a connection without a reply after this fraction of its timeout."""
@@ -140,8 +137,6 @@ class ClientSession(LinkedCoordination):
         self.after_watch: Callable[[str, Node | None], None] | None = None
         super().__init__(self._faulty, chroot="", timeout_s=timeout_s)
 
-    # --- faults of the connection -----------------------------------------------------
-
     @property
     def swallowing(self) -> bool:
         """Whether all messages are dropped without the client noticing."""
@@ -224,8 +219,6 @@ class ClientSession(LinkedCoordination):
         self._gate.open()
         if frozen and not self.swallowing:
             self._faulty.wake()
-
-    # --- requests of the process ------------------------------------------------------
 
     async def get(self, path: str) -> Node | None:
         node = await super().get(path)

@@ -1,5 +1,3 @@
-"""Topics that fall in given bundles."""
-
 import functools
 
 from loadmanager.core.bundles import Boundaries

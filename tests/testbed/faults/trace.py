@@ -11,9 +11,7 @@ from typing import Any, Final
 import structlog
 
 _KEPT_LINES: Final = 400
-
 Entry = Mapping[str, Any]
-
 PROCESS: Final[ContextVar[str]] = ContextVar("process", default="-")
 """The simulated process to which the running task belongs."""
 

@@ -16,7 +16,6 @@ from typing import Any, Final, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
-
 START_S: Final = 1000.0
 """The initial time; not 0, which would hide code that uses 0 for "never"."""
 

@@ -61,7 +61,6 @@ class CpuTimeLimit:
 
 Args = TypeVarTuple("Args")
 T = TypeVar("T")
-
 WALL_START_MS: Final = 1_700_000_000_000
 
 

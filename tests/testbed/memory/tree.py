@@ -38,7 +38,6 @@ class Znode:
 
 
 EMPTY_ROOT = Znode(Node(b"", Stat(version=0, czxid=0, mzxid=0, ephemeral_owner=0)))
-
 Tree = Mapping[str, Znode]
 
 
