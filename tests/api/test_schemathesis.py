@@ -1,5 +1,3 @@
-"""The description of the API held to a running sidecar, with every check schemathesis has."""
-
 import asyncio
 import sys
 from collections.abc import Mapping
@@ -12,7 +10,6 @@ from loadmanager.demo.cluster import Member
 
 pytest.importorskip("schemathesis", reason="needs schemathesis: make test-tools")
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
-
 RULES = Path(__file__).parent / "schemathesis.toml"
 CLUSTER = "demo"
 

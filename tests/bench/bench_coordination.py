@@ -49,7 +49,6 @@ MOST_LISTS_PER_S: Final = 1.1
 """One a second, and what had been saved for the beginning."""
 MOST_BYTES_A_BUNDLE: Final = 400
 KINDS: Final = ("heartbeat", "loads", "owned", "other reads", "writes")
-
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(TIMEOUT_S)]
 
 

@@ -23,7 +23,6 @@ from tests.testbed.faults.cluster import Cluster, topic_in
 from tests.testbed.faults.virtual_time import run
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(1800)]
-
 SIDECARS: Final = tuple(
     map(int, os.environ.get("LOADMANAGER_BENCH_SIDECARS", "10 20 40 80").split())
 )

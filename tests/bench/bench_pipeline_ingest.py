@@ -16,7 +16,6 @@ from small_history import write_history
 from loadmanager.simulator.recording import MONDAY_MS
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(3600)]
-
 HOURS: Final = int(os.environ.get("LOADMANAGER_BENCH_INGEST_HOURS", "36"))
 """Of 100 brokers with 10,000 bundles: 36 are some 22 million samples."""
 

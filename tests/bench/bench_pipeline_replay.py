@@ -17,7 +17,6 @@ from replayed import events, scores, simulated
 from small_history import write_history
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(1800)]
-
 BROKERS: Final = 40
 BUNDLES: Final = 1000
 HOURS: Final = 12
@@ -27,7 +26,6 @@ LEAST_EFFICIENCY: Final = 0.80
 MOST_GROWTH: Final = 1.3
 CLEAR: Final = 1.2
 LEAST_IN_ORDER: Final = 0.9
-
 PAIRS: Final = (
     "threshold+least_long_term_message_rate",
     "avg+avg",

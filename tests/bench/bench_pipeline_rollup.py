@@ -14,7 +14,6 @@ import rollup_samples
 from figures import emit
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(1800)]
-
 SIZES: Final = (1_000_000, 16_000_000, 64_000_000)
 """The last is 18 hours of 10,000 bundles that are reported on every ten seconds."""
 

@@ -8,7 +8,6 @@ from figures import emit
 from planted_advice import cases, table, tried
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(3600)]
-
 HOURS: Final = 9.0
 SEEDS: Final = (1, 2, 3)
 

@@ -1,5 +1,3 @@
-"""One round of the leader."""
-
 import gc
 import json
 import subprocess
@@ -25,7 +23,6 @@ from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.shedding import ThresholdShedder
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(120)]
-
 NOISE: Final = 2.0
 """How many times its target a round may take on a busy machine."""
 

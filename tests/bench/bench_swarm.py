@@ -25,7 +25,6 @@ from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_jav
 from loadmanager.common.cluster_owners import UNREAD_FOR_S
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(1500)]
-
 SIDECARS: Final = tuple(map(int, os.environ.get("LOADMANAGER_BENCH_SIDECARS", "3 50").split()))
 BUNDLES_A_BROKER: Final = int(os.environ.get("LOADMANAGER_BENCH_BUNDLES_A_BROKER", "100"))
 CLIENTS_AT_ONCE: Final = int(os.environ.get("LOADMANAGER_BENCH_CLIENTS", CLIENTS))
@@ -41,7 +40,6 @@ NEW_LEADER_WITHIN_S: Final = 2.0
 MOST_REQUESTS_PER_S: Final = 2.0
 MOST_MORE_MIB: Final = 15.0
 LEADER_WITHIN_S: Final = SESSION_S + TICK_S + NEW_LEADER_WITHIN_S
-
 memory_mib: dict[int, dict[str, float]] = {}
 
 

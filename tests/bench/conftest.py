@@ -1,5 +1,3 @@
-"""Benchmarks print figures and nothing else."""
-
 import logging
 from collections.abc import Iterator
 

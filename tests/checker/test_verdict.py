@@ -1,5 +1,3 @@
-"""A deliberately broken history is caught, whatever is broken in it."""
-
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -15,7 +13,6 @@ from tests.testbed.checker.tokens import Use, token_faults
 from tests.testbed.checker.verdict import History, judge
 
 KILL = Disturbance(what="kill b1", began_s=8, healed_s=8, within_s=4)
-
 GOOD = History(
     intervals=[spell(0, 9, token=3), spell(11, 30, by="b2", token=5)],
     publishes=[publish(5, token=3), publish(15, by="b2", token=5)],
@@ -70,13 +67,9 @@ def test_a_line_that_is_no_attempt_is_told_with_its_place(line: str) -> None:
 
 
 ALONE = [spell(1, 9)]
-
 TWO = [spell(1, 9), spell(4, 12, by="b2", token=2)]
-
 PART = spell(4, 12, by="b2", token=2, bundle=quarters(2, 3))
-
 OWN_PART = spell(4, 12, token=2, bundle=quarters(2, 3))
-
 THIRD = [spell(1, 9, bundle=quarters(2, 3))]
 
 

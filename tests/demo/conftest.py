@@ -1,5 +1,3 @@
-"""A demo for several tests, which takes a minute of real time."""
-
 import shlex
 from pathlib import Path
 

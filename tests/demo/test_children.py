@@ -1,5 +1,3 @@
-"""Child processes: watched while they run, gone in the end, and their last words told."""
-
 import asyncio
 import os
 import signal

@@ -1,5 +1,3 @@
-"""The demo's client: it goes on to the next sidecar, and says when that was no use."""
-
 import asyncio
 import sys
 from asyncio.subprocess import PIPE

@@ -1,5 +1,3 @@
-"""What the demo can be asked to do, and how it refuses the rest."""
-
 import json
 import re
 import socket
@@ -93,7 +91,6 @@ def test_options_that_do_not_go_together_are_refused(fields: dict[str, Any], mes
 
 
 X = BundleId("public/demo/0x00000000_0x80000000")
-
 Y = BundleId("public/demo/0x80000000_0xffffffff")
 
 
@@ -236,11 +233,8 @@ def test_each_topic_keeps_its_own_steady_beat() -> None:
 
 
 B1, B2 = BrokerId("127.0.0.1:8081"), BrokerId("127.0.0.1:8082")
-
 ANY = BundleId("public/demo/0x00000000_0xffffffff")
-
 CONTROL = "known to brokers and sidecars"
-
 METRICS = """\
 # HELP pulsar_lb_cpu_usage percent
 # TYPE pulsar_lb_cpu_usage gauge

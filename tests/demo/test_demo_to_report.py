@@ -29,12 +29,10 @@ pytestmark = [
     *(pytest.mark.thorough, pytest.mark.spark, pytest.mark.processes),
     pytest.mark.timeout(900),
 ]
-
 PARTS = (
     *(balance, move_results, hottest, split_candidates, namespaces),
     *(capacity, speeds, cost_quality, replayed, intake),
 )
-
 DRAWN = (hottest, namespaces)
 """What there is to draw of however short a history: what has no course."""
 

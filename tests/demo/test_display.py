@@ -1,5 +1,3 @@
-"""What people see of a run."""
-
 import io
 import re
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""What a run amounts to."""
-
 from collections.abc import Mapping
 
 import pytest

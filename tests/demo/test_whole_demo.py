@@ -1,5 +1,3 @@
-"""The demo as a stranger runs it: real ZooKeeper, brokers, sidecars and traffic."""
-
 import json
 import re
 import shlex

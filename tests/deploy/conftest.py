@@ -1,5 +1,3 @@
-"""What the tests of the delivered files share."""
-
 from pathlib import Path
 
 import pytest

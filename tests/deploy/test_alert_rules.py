@@ -1,5 +1,3 @@
-"""Every alert speaks of metrics that exist, and says how bad it is."""
-
 from pathlib import Path
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""docker-compose.yml fits together and configures sidecars that start; no Docker is needed."""
-
 import os
 import re
 import subprocess

@@ -1,5 +1,3 @@
-"""The Helm chart keeps up with the program; tests/helm has Helm render it."""
-
 import json
 import re
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""The Kubernetes manifest and the patch for Pulsar's chart are valid, and configure sidecars."""
-
 import re
 import tomllib
 from pathlib import Path
@@ -14,7 +12,6 @@ from loadmanager.config.model import health_port
 from loadmanager.core.ids import parse_broker
 
 Resource = dict[str, Any]
-
 OLDEST, NEWEST = "1.33", kubernetes_validate.latest_version()
 
 

@@ -1,5 +1,3 @@
-"""The image is built from lock files that name a version and a hash of every package."""
-
 import re
 import tomllib
 from pathlib import Path

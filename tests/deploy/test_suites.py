@@ -1,5 +1,3 @@
-"""The suites run from cheap to dear, and where all must run, none is skipped."""
-
 import os
 import shutil
 import subprocess
@@ -9,7 +7,6 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.processes
-
 SAMPLE = """
 import pytest
 

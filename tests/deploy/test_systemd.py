@@ -1,5 +1,3 @@
-"""The systemd units are such that systemd accepts, and give the programs few rights."""
-
 import re
 import shutil
 import subprocess

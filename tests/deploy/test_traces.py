@@ -1,5 +1,3 @@
-"""The project names no place that exists only where it was made."""
-
 import re
 import subprocess
 from collections.abc import Iterator

@@ -1,5 +1,3 @@
-"""A Docker daemon, and the images that are tested and tested with."""
-
 import os
 import shutil
 import subprocess

@@ -1,5 +1,3 @@
-"""The stack of docker-compose.yml: it comes up, answers, survives a node, and is watched."""
-
 import contextlib
 import http.client
 import json
@@ -20,7 +18,6 @@ from dashboards import RARE, dashboards
 from metric_names import metrics_in
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
-
 PROJECT = Path(__file__).parents[2]
 NODES = (1, 2, 3)
 TOPICS = tuple(f"orders-{number}" for number in range(60))
@@ -28,7 +25,6 @@ SIDECAR_PORT, PROMETHEUS_PORT = 7750, 9090
 HISTORY = "/var/lib/loadmanager/history"
 TABLES = "/var/lib/loadmanager/pipeline"
 JOBS = ("ingest", "rollup", "moves", "costs", "replay", "report")
-
 Eventually = Callable[..., Any]
 
 

@@ -1,5 +1,3 @@
-"""The image: small in rights, complete, and quick to stop."""
-
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -8,7 +6,6 @@ from typing import Any
 import pytest
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
-
 Docker = Callable[..., str]
 
 

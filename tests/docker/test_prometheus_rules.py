@@ -1,12 +1,9 @@
-"""The alert rules do what they are meant to, judged by Prometheus' own tool."""
-
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
-
 FOLDER = Path(__file__).parent
 RULES = FOLDER.parents[1] / "deploy" / "prometheus"
 

@@ -1,5 +1,3 @@
-"""The ZooKeeper adapter against a server of another make."""
-
 import os
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""The package as docs/index.md has it installed."""
-
 import os
 import subprocess
 import sys

@@ -208,7 +208,6 @@ def _lay_switch(switch: NetworkHost, others: Sequence[NetworkHost]) -> None:
 
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
-
 PAGE = Path(__file__).parents[2] / "docs" / "index.md"
 ZOOKEEPER, CLIENT = "zk-1.example.org", "client.example.org"
 STEP_S = 90.0

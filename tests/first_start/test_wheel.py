@@ -1,5 +1,3 @@
-"""The package as a user installs it: the sidecar alone, without Spark, Java and tests."""
-
 import ast
 import json
 import subprocess
@@ -24,7 +22,6 @@ for module in pkgutil.walk_packages(loadmanager.__path__, "loadmanager."):
         importlib.import_module(module.name)
 """
 COMMANDS = "from loadmanager.cli import main; print(*main.commands)"
-
 LOAD_SCENARIOS = """
 from loadmanager.simulator.catalogue import shipped
 from loadmanager.simulator.scenario_files import load_scenario
@@ -32,13 +29,11 @@ from loadmanager.simulator.traces import read_trace
 loaded = [load_scenario(path) for path in shipped().values()]
 print(len(loaded), *[len(read_trace(one.trace).topics) for one in loaded if one.trace])
 """
-
 PAGE_FILES = """
 from importlib.resources import files
 names = sorted(file.name for file in files("loadmanager.charts").iterdir())
 print([name for name in names if name.endswith((".css", ".js"))])
 """
-
 REQUIREMENTS = """
 import json
 from importlib.metadata import requires

@@ -1,11 +1,8 @@
-"""The picture and the table of several balancers' runs."""
-
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
 Run = Mapping[str, Any]
-
 _WIDTH, _HEIGHT = 860, 420
 _LEFT, _TOP, _RIGHT, _BOTTOM = 60, 40, 220, 50
 _FONT: Final = 'font-family="sans-serif" font-size="12" fill="#222"'

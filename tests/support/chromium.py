@@ -11,7 +11,6 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-
 PATIENCE_MS = 60_000
 """A busy machine makes a page slow, not wrong."""
 

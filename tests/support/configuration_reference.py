@@ -1,5 +1,3 @@
-"""The configuration reference, made from the declarations of the keys."""
-
 from collections.abc import Iterator
 from typing import Final
 

@@ -9,7 +9,6 @@ from loadmanager.core.scores import FloatArray
 from loadmanager.pipeline.cost_model.rows import Flags, Ints, Rows
 
 MINUTES_PER_DAY = 1440
-
 TRUE_COSTS = np.array(
     [
         # msgs in, msgs out, bytes in, bytes out, topics, connections

@@ -15,7 +15,6 @@ _WIDTH: Final = 24
 _HEIGHT: Final = 8
 _SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 DEPLOY: Final = Path(__file__).parents[2] / "deploy"
-
 RARE: Final = {
     "loadmanager_attach_": "loadmanager attach",
     "loadmanager_moves_total": "a move",

@@ -55,8 +55,6 @@ class FaultCluster:
         self._children_of_folders = {data_dir: children}
         self._publishing = Clients(data_dir, hosts, children)
 
-    # --- starting ------------------------------------------------------------------
-
     async def start(self) -> None:
         """Start everything; return when clients publish to every bundle."""
         self._turns.touch()
@@ -117,8 +115,6 @@ class FaultCluster:
         async with asyncio.timeout(CONVERGED_BOUND_S):
             return await self._publishing.finish()
 
-    # --- what was written down -----------------------------------------------------
-
     def spells(self) -> list[ServingInterval]:
         lives = [life for host in self.hosts for life in host.lives]
         return [one for life in lives for one in read_record(life.record, life.dead_at_s)]
@@ -150,8 +146,6 @@ class FaultCluster:
             disturbances=disturbances,
             hand_over_s=HAND_OVER_S,
         )
-
-    # --- how it is -----------------------------------------------------------------
 
     async def leader(self) -> Host:
         found: Host | None = None

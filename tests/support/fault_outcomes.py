@@ -19,12 +19,10 @@ PAUSE_S = SESSION_S + TICK_S + 0.8
 """Longer than the session lives, and long enough for others to have taken over."""
 
 SETTLED_S = 0.5
-
 PUBLISHED_WITHIN_S = WITHIN_S + 3.5
 """A client waits 1.5 s for a frozen broker, and up to a second before each new try."""
 
 MOST_ATTEMPTS = 3
-
 Fault = Callable[[FaultCluster, Random], Awaitable[Disturbance]]
 """Breaks something in a running cluster, mends it, and tells when it was broken."""
 

@@ -116,9 +116,6 @@ async def victim(cluster: FaultCluster, rng: Random) -> Host:
     return max(others, key=lambda host: cluster.owned_by(host) > 0)
 
 
-# --- processes ---------------------------------------------------------------------
-
-
 def killing(*, sidecar: bool = False, broker: bool = False, leader: bool = False) -> Fault:
     async def kill(cluster: FaultCluster, rng: Random) -> Disturbance:
         host = await (cluster.leader() if leader else victim(cluster, rng))
@@ -197,9 +194,6 @@ async def _one_left(two: tuple[Child, Child]) -> Child:
     (left,) = [child for child in two if child.running]
     left.ending = False
     return left
-
-
-# --- the network between them ------------------------------------------------------
 
 
 def cutting(*, silently: bool, leader: bool = False) -> Fault:

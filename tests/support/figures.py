@@ -1,5 +1,3 @@
-"""Printing what a benchmark measured: one JSON object a line, with the machine it ran on."""
-
 import json
 import os
 import platform

@@ -1,5 +1,3 @@
-"""A process that floods one sidecar with lookups, for so long: port, connections, seconds."""
-
 import asyncio
 import json
 import sys

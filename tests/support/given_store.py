@@ -1,5 +1,3 @@
-"""A store whose ingested tables are at hand, without history and `ingest`."""
-
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 

@@ -1,5 +1,3 @@
-"""A large cluster for simulations."""
-
 from typing import Any
 
 from loadmanager.simulator.scenario import Scenario

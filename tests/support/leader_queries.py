@@ -32,7 +32,6 @@ from loadmanager.ports.lookup import Unavailable
 B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
 BUNDLE = BundleId("t/ns/0x00000000_0x20000000")
 AT_MS = 1_700_000_000_000
-
 MOVED = Decision(
     at_ms=AT_MS,
     epoch=4,
@@ -87,13 +86,11 @@ ENDED = BundleTask(
     attempts=1,
     note="task 12 took its place",
 )
-
 ASSESSMENT = Assessment(
     Optimality(largest=0.6, bound=0.4, bound_within_policies=0.48, excess=0.125),
     round=8,
     at_ms=AT_MS + 60_000,
 )
-
 _SHADOWED = Shadowed(
     largest=0.5, gap=0.25, active_gap=0.5, moves=3, moved=0.125, active_moves=1, active_moved=0.0625
 )
@@ -104,7 +101,6 @@ SHADOWS = ShadowList(
         "ThresholdShedder": Shadow(),
     },
 )
-
 PAYBACK = Payback(resource="cpu", use=0.3, use_with=0.4, saving=2.5, price=0.125)
 BUNDLE_STORY = Explanation(
     subject=BUNDLE,

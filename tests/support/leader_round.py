@@ -37,7 +37,6 @@ JOINT: Final = Planner(
 """With no number of moves to bound it, as where the configuration gives none."""
 
 STRATEGIES: Final = {"threshold": THRESHOLD, "joint": JOINT}
-
 CHANGED_EVERY = 10
 """One broker in so many has a new report in each round."""
 

@@ -1,5 +1,3 @@
-"""The history of a small cluster of real sidecars, played in virtual time, in real files."""
-
 import asyncio
 from functools import partial
 from pathlib import Path

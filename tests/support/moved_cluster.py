@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 STEP_S = 10
-
 BROKER_LOAD = """cluster string, broker string, broker_class string, at timestamp, date date,
     reported_at_ms bigint, interval_s double, window_s double,
     cpu_usage double, cpu_limit double, memory_usage double, memory_limit double,

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 GET, CHILDREN, SYNC, CHECK, MULTI = 4, 8, 9, 13, 14
 PING = -2
 STAT = bytes(68)
-
 Odd = Callable[[int, int], bytes]
 """Returns what is sent in place of the answer to a request, by its id and its kind."""
 

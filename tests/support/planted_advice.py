@@ -19,7 +19,7 @@ from loadmanager.pipeline.replay.combinations import combinations, spread_anew
 from loadmanager.pipeline.replay.events import Event
 from loadmanager.pipeline.replay.replay_run import Rules
 from loadmanager.pipeline.replay.results import Found
-from loadmanager.pipeline.replay.scores import Scores, scores_of, stretches_of
+from loadmanager.pipeline.replay.scores import scores_of, stretches_of
 from loadmanager.pipeline.replay.segment_replay import SegmentReplay
 from loadmanager.pipeline.replay.thresholds import SEGMENT_H, SETTLE_S
 from loadmanager.pipeline.replay.trust import evidence_of
@@ -38,9 +38,6 @@ PAIRS: Final = (
 BEFORE_S: Final = 3600.0
 _MUCH: Final = 0.8
 """Keeping a strategy was right unless another has a penalty smaller than this times its."""
-
-_FORMERLY: Final = 0.02
-"""By so much a penalty had to be smaller to be advised where replays began as recorded."""
 
 
 def changed(played: Scenario, **more: Any) -> Scenario:
@@ -69,7 +66,6 @@ def cases(hours: float) -> Mapping[str, Scenario]:
 class Tried:
     recorded: str
     advice: Advice
-    formerly: str
     real: Mapping[str, float]
 
     @property
@@ -83,12 +79,6 @@ class Tried:
             return "kept, missed" if missed else "kept, right"
         return "none"
 
-    @property
-    def former_outcome(self) -> str:
-        if not self.formerly:
-            return "none"
-        return "better" if self.real[self.formerly] < self.real[self.recorded] else "worse"
-
 
 def tried(
     played: Scenario,
@@ -101,7 +91,7 @@ def tried(
     What a pair really comes to is its mean over the simulations of all ``seeds``: other traffic
     of the same kind, and bundles that begin elsewhere.
     """
-    found: list[tuple[str, Advice, str]] = []
+    found: list[tuple[str, Advice]] = []
     real: dict[str, list[float]] = defaultdict(list)
     for seed in seeds:
         for pair in pairs:
@@ -109,12 +99,9 @@ def tried(
             kept = late(history)
             real[pair].append(scores_of(replayed(kept, [])[-1]).penalty)
             if pair in (recorded or pairs):
-                found.append((pair, advice(kept, pairs), formerly(kept, pairs)))
+                found.append((pair, advice(kept, pairs)))
     means = {pair: mean(each) for pair, each in real.items()}
-    return [
-        Tried(recorded=pair, advice=told, formerly=before, real=means)
-        for pair, told, before in found
-    ]
+    return [Tried(recorded=pair, advice=told, real=means) for pair, told in found]
 
 
 def advice(found: Sequence[Event], pairs: Sequence[str]) -> Advice:
@@ -137,16 +124,6 @@ def advice(found: Sequence[Event], pairs: Sequence[str]) -> Advice:
     return advised(result, replay)
 
 
-def formerly(found: Sequence[Event], pairs: Sequence[str]) -> str:
-    plain = combinations(pairs, [])
-    scores: Mapping[int, Scores] = {
-        number: scores_of(each) for number, each in replayed(found, plain).items()
-    }
-    best = min(plain[1:], key=lambda one: scores[one.number].penalty)
-    better = scores[best.number].penalty < scores[-1].penalty - _FORMERLY
-    return best.name if better else ""
-
-
 def table(rows: Mapping[str, Sequence[Tried]]) -> str:
     heads = ("better", "worse", "kept, right", "kept, missed", "none")
     lines = [
@@ -156,13 +133,12 @@ def table(rows: Mapping[str, Sequence[Tried]]) -> str:
             f"{one.removeprefix('kept, ')}"
             for one in heads
         )
-        + " | begun as recorded: better | worse |",
-        "|---|" + "---|" * (len(heads) + 3),
+        + " |",
+        "|---|" + "---|" * (len(heads) + 1),
     ]
     for name, each in rows.items():
         now = Counter(one.outcome for one in each)
-        before = Counter(one.former_outcome for one in each)
-        counts = [len(each), *(now[head] for head in heads), before["better"], before["worse"]]
+        counts = [len(each), *(now[head] for head in heads)]
         lines.append(f"| {name} | " + " | ".join(map(str, counts)) + " |")
     return "\n".join(lines)
 

@@ -27,7 +27,6 @@ from loadmanager.telemetry.metrics import AttachMetrics, HistoryMetrics, Metrics
 FOLDER: Final = Path(__file__).parents[1] / "compatibility"
 RENEW: Final = "make compatibility"
 _CHOICE: Final = "one of "
-
 Lines = Iterator[tuple[str, str]]
 
 

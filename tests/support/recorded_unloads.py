@@ -1,5 +1,3 @@
-"""Unloads that are only remembered."""
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

@@ -48,7 +48,6 @@ topics (metrics are at `/metrics`), `brokers/shutdown` (a sidecar that is stoppe
 first), the deletion of a single bundle's topics, and everything about messages, schemas, functions
 and tenants. A tenant is created with its first namespace.
 """
-
 _UNDECLARED: Final = {
     "lookup": f"| `ANY {REDIRECT_PREFIX}/{{...}}/{{domain}}/{{tenant}}/{{namespace}}/{{topic}}` "
     "|  | lookup | Send a request, by any method, to the broker that serves a topic. | 307: "
@@ -157,7 +156,6 @@ _JSON: Final = {
     Type.RATE: "number ≥ 0",
     Type.FLAG: "true or false",
 }
-
 _BEGINNING: Final = f"""# History
 
 Sidecars with a `[history]` section (and `loadmanager demo --history DIR`, `loadmanager simulate
@@ -190,7 +188,6 @@ the operator guide describes how to enable it.
 Each line is one JSON object in UTF-8, with the fields of the envelope first, in this order:
 
 """
-
 _RULES: Final = f"""
 - Every field of a kind is always present. Nullable fields are marked; lists may be empty. Fields
   that are not listed here may be added under the same version: readers ignore them. The means and

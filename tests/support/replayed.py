@@ -29,9 +29,7 @@ from tests.testbed.faults.cluster import Cluster, make_config, play
 
 Line = Mapping[str, Any]
 Lines = Mapping[str, Column]
-
 PAIR: Final = "threshold+least_long_term_message_rate"
-
 UNEVEN: Final = scenario(
     brokers=[
         {"name": "b", "count": 6, "cores": 4.0, "background": QUIET,

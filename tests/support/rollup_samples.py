@@ -14,7 +14,6 @@ BUNDLES: Final = 100
 INTERVAL_MS: Final = 10_000
 RATES: Final = ("msgs_in_per_s", "msgs_out_per_s", "bytes_in_per_s", "bytes_out_per_s")
 MONDAY_MS: Final = 1_767_571_200_000
-
 _HOUR: Final = 3_600_000 // INTERVAL_MS
 _SCHEMA: Final = pa.schema(
     [

@@ -1,5 +1,3 @@
-"""docs/scenario-format.md, from the declarations of the keys of scenario files."""
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from textwrap import indent

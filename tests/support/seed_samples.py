@@ -1,5 +1,3 @@
-"""Seeds of few bundles, in files and in memory."""
-
 import asyncio
 import gzip
 from collections.abc import Mapping

@@ -1,5 +1,3 @@
-"""``loadmanager simulate`` in this process, on a small scenario."""
-
 from pathlib import Path
 
 from click.testing import CliRunner, Result

@@ -1,5 +1,3 @@
-"""Small simulations to be done many at a time, and looks at them that processes can import."""
-
 import os
 import time
 import tomllib

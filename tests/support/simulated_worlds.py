@@ -18,7 +18,6 @@ from loadmanager.simulator.world import Moment, World
 
 NAMESPACE = "tenant/space"
 PAIR = "threshold+least_long_term_message_rate"
-
 FREE = {
     "cpu_us_per_msg": 0.0,
     "cpu_ns_per_byte": 0.0,
@@ -38,7 +37,6 @@ EXACT = {"usage_fraction": 0.0, "rate_fraction": 0.0, "delay_s": 0.0}
 """Agents that measure without error, and are seen at once."""
 
 AT_ONCE = {"order_s": 0.0, "base_s": 0.0, "per_topic_s": 0.0, "reconnect_s": 0.0}
-
 BUSY = [
     {
         "name": "b", "count": 4, "cores": 1.0, "background": QUIET,

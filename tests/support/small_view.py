@@ -1,5 +1,3 @@
-"""A small cluster in a line or two."""
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -14,7 +14,6 @@ from loadmanager.core.snapshot.decoding import Reading
 from loadmanager.core.snapshot.document import RunningLoad, Snapshot
 
 Line = Mapping[str, Any]
-
 _AVERAGES: Final = tuple(one.name for one in SHORT_AND_LONG)
 
 

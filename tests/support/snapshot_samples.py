@@ -1,5 +1,3 @@
-"""A small cluster as a snapshot."""
-
 from collections.abc import Mapping
 
 from loadmanager.core.averages import Average, BundleAverages

@@ -1,5 +1,3 @@
-"""The strategy guide, made from the declarations of the strategies themselves."""
-
 import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,7 +18,6 @@ from loadmanager.core.settings import Setting, groups_of, settings_of
 from loadmanager.core.shedding import SHEDDERS
 
 _KINDS: Final[Mapping[type, str]] = {float: "number", int: "whole number", bool: "true or false"}
-
 _INTRODUCTION: Final = f"""\
 # Strategy guide
 
@@ -52,15 +49,12 @@ Fractions are of a broker's own capacity, 1.0 is full. In `safe` mode, the defau
 carries out what a strategy offers only if it makes things better, and within budgets; in `parity`
 mode it does what Pulsar would do.
 """
-
 _PLANNER_KEYS: Final = """\
 `[planner]`, `[shedding]` and `[leader]` of the configuration set most of them under keys of their
 own (`deploy/loadmanager.toml`); `loadmanager decide --set` takes these."""
-
 _FILTER_KEYS: Final = """\
 `[placement]` and `[leader]` of the configuration set them under keys of their own;
 `loadmanager decide --set` takes these."""
-
 _WHERE_REASONS_ARE: Final = """\
 Why a broker, a bundle or a whole round was left alone: shown by `loadmanager explain` and
 `loadmanager decide`, and counted by the metric of refusals."""

@@ -12,7 +12,6 @@ from loadmanager.core.bundle_task import TRANSITIONS, TaskEvent, TaskState
 
 PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
 BEGIN, END = "<!-- made from TRANSITIONS -->\n", "<!-- end -->\n"
-
 _ROW = re.compile(r"((?:^ +# .+\n)+)^ +\(_S\.(\w+), _E\.(\w+)\): _S\.\w+,\n", re.MULTILINE)
 
 

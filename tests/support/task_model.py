@@ -27,7 +27,6 @@ BUNDLES = Boundaries.even(Namespace("t/n"), 2).bundles
 BROKERS = tuple(BrokerId(f"b{number}:8080") for number in (1, 2, 3))
 BUDGET = 1
 BOUNDED = {AskedBy.DRAIN, AskedBy.BALANCING}
-
 _PAIRS = tuple(permutations(BUNDLES))
 _CUT = SplitOrder("range_equally_divide")
 _MERGE = Merge(*BUNDLES).orders()
@@ -93,8 +92,6 @@ class Leader:
             tuple(map(abstract, sorted(self.tasks, key=lambda one: one.bundle))),
             self.lost,
         )
-
-    # --- what the controller does ----------------------------------------------------------
 
     def advance(self, task: BundleTask, event: TaskEvent) -> BundleTask:
         (after,) = self.tasks.advance(task, event, 1.0)

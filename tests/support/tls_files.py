@@ -1,5 +1,3 @@
-"""Certificates for tests: an authority, a server's files, and clients' files."""
-
 from pathlib import Path
 
 import trustme

@@ -1,5 +1,3 @@
-"""A sound trace, its faults, and files of traces."""
-
 from pathlib import Path
 
 import pytest

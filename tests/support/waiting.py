@@ -1,5 +1,3 @@
-"""Waiting for a condition, with a bound."""
-
 import asyncio
 import threading
 import time

@@ -1,5 +1,3 @@
-"""The demo as a stranger runs it, in a process of its own, to its end."""
-
 import json
 import subprocess
 import sys

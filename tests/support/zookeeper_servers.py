@@ -1,5 +1,3 @@
-"""ZooKeeper servers that are killed and started again: one, or an ensemble of several."""
-
 import asyncio
 import ctypes
 import os

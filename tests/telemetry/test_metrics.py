@@ -14,7 +14,6 @@ from loadmanager.telemetry import metrics as declarations
 from loadmanager.telemetry.metrics import LABEL_VALUES, Metrics
 
 B1 = BrokerId("b1:8080")
-
 LABELS = {
     *("broker", "change", "cluster", "kind", "leadership", "metric", "mode", "outcome", "phase"),
     "place",

@@ -1,5 +1,3 @@
-"""What came from outside moves no cursor, wherever it is shown."""
-
 import io
 import json
 import re
