@@ -213,7 +213,7 @@ class Balancer:
             holds[HeldReason.BROKER] = f"left out: {named}"
         if refused := cluster.isolation.refused:
             holds[HeldReason.UNREADABLE] = "; ".join(refused.values())
-        seen = replace(seen, holds=holds)
+        seen = replace(seen, holds={**holds, **seen.holds})
         if not held:
             self.strategy.record_choice()
         self.log.round(seen, held)

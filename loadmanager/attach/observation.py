@@ -26,7 +26,7 @@ from loadmanager.core.ids import (
 from loadmanager.core.joint.standing import EVEN
 from loadmanager.core.max_over_mean import RatePlan, over_mean, rate_plan
 from loadmanager.core.move_limits import HeldReason
-from loadmanager.core.plan import Cause, Refusal
+from loadmanager.core.plan import Cause, Refusal, cut_short
 from loadmanager.core.rate_splits import NEAR_ENOUGH, evenest_cut, worth_cutting
 from loadmanager.core.rates import Rates, total
 from loadmanager.core.reason_texts import REASONS
@@ -356,12 +356,14 @@ def observe(
             plan=rate_plan(given.rates, given.owner, len(samples), moves.items()),
             causes={**chosen.causes, **{rows[one.bundle][0]: one.cause for one in added}},
         )
+    cut = cut_short(chosen.refusals)
     return replace(
         seen,
         plan=chosen.plan if busy else None,
         proposals=_proposals(given, chosen, strategy.name),
         splits=splits,
         refusals=chosen.refusals,
+        holds={HeldReason.WORK: f"the round was cut short: {cut}"} if cut else {},
     )
 
 

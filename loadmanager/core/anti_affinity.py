@@ -1,4 +1,5 @@
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,21 +35,36 @@ def _served_by(view: ClusterView, policy: IsolationPolicy, weights: ResourceWeig
     return primary | hosts_matching(policy.secondary, names)
 
 
-def namespaces_on(view: ClusterView, group: Iterable[Namespace], without: BundleId) -> Counts:
-    counts = np.zeros(len(view.brokers.names), dtype=np.int64)
-    for namespace in group:
-        counts += bundles_on(view, namespace, without) > 0
-    return counts
+def namespaces_on(view: ClusterView, group: Collection[Namespace], without: BundleId) -> Counts:
+    served = {(namespace, row) for namespace, row in _served(view, group, without)}
+    return _counts(view, (row for _, row in served))
 
 
 def bundles_on(view: ClusterView, namespace: Namespace, without: BundleId) -> Counts:
-    counts = np.zeros(len(view.brokers.names), dtype=np.int64)
-    index = view.brokers.index
-    for bundle in view.bundles_in(namespace):
-        owner = view.owner_of(bundle)
-        if owner is not None and bundle != without:
-            counts[index[owner]] += 1
-    return counts
+    return _counts(view, (row for _, row in _served(view, {namespace}, without)))
+
+
+def _served(
+    view: ClusterView, group: Collection[Namespace], without: BundleId
+) -> Iterator[tuple[Namespace, int]]:
+    """Return the namespace and the broker's row of each bundle of a group but one."""
+    bundles, moved, listed_by = view.bundles, view.moved, view.owned.listed_by
+    gone = {*moved, without}
+    arriving = ((namespace_of(one), one) for one in moved if one != without)
+    listed = (
+        (name, row)
+        for name in group
+        for row in bundles.namespaces.get(name, ())
+        if row < len(listed_by) and listed_by[row] >= 0 and bundles.names[row] not in gone
+    )
+    return chain(
+        ((name, view.brokers.index[moved[one]]) for name, one in arriving if name in group),
+        ((name, int(listed_by[row])) for name, row in listed),
+    )
+
+
+def _counts(view: ClusterView, rows: Iterable[int]) -> Counts:
+    return np.bincount(np.fromiter(rows, np.intp), minlength=len(view.brokers.names))
 
 
 def fewest_by_domain(view: ClusterView, counts: Counts, among: Mask) -> Mask:

@@ -10,7 +10,7 @@ import numpy as np
 from loadmanager.core.averages import DEFAULT_RATES
 from loadmanager.core.columns import BrokerColumns, BundleColumns, Indices, Mask, OwnedRows
 from loadmanager.core.errors import LoadManagerError
-from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
+from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.policies import NO_POLICIES, Policies
 from loadmanager.core.rates import Rates
 from loadmanager.core.scores import FloatArray, ResourceWeights, weighted_max_usage
@@ -150,13 +150,6 @@ class ClusterView:
         row = self.bundles.row(bundle)
         listed = -1 if row is None else int(self.owned.listed_by[row])
         return None if listed < 0 else self.brokers.names[listed]
-
-    def bundles_in(self, namespace: Namespace) -> tuple[BundleId, ...]:
-        bundles = self.bundles
-        rows = (row for row in bundles.namespaces.get(namespace, ()) if row < len(bundles.known))
-        listed = [bundles.names[row] for row in rows if self.owned.listed_by[row] >= 0]
-        arriving = (bundle for bundle in self.moved if namespace_of(bundle) == namespace)
-        return tuple(dict.fromkeys([*listed, *arriving]))
 
     def bundles_of(self, broker: BrokerId) -> tuple[BundleId, ...]:
         names = self.bundles.names

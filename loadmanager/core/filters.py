@@ -15,13 +15,16 @@ from loadmanager.core.anti_affinity import (
 from loadmanager.core.cluster import ClusterView, Moved
 from loadmanager.core.columns import Indices, Mask
 from loadmanager.core.ids import BundleId, Domain, namespace_of
-from loadmanager.core.plan import Reason, Refusal
+from loadmanager.core.plan import Reason, Refusal, Steps
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.settings import Settings, setting
 
 _REASONS: Final = tuple(Reason)
 _CODES: Final = {reason: code for code, reason in enumerate(_REASONS)}
 _ELIGIBLE: Final = -1
+FINDING: Final = "to find brokers for its bundles"
+"""What steps of work are for that depend on policies."""
+
 _NUMBERS: Final = re.compile(r"\d+")
 
 
@@ -114,6 +117,13 @@ class Filters(Settings):
             found.prefer(_newest(brokers.versions, found.mask), Reason.OLDER_VERSION)
         return found
 
+    def steps(self, view: ClusterView, bundle: BundleId) -> int:
+        """Return how much work `eligible` is, in steps of weighing one bundle for one broker."""
+        namespace, every = namespace_of(bundle), view.bundles.namespaces
+        apart = view.policies.group_of(namespace) or ({namespace} if self.even_bundles else ())
+        counted = sum(len(every.get(one, ())) + 1 for one in apart)
+        return 500 + len(view.brokers.names) + 40 * (counted + len(view.moved) * bool(apart))
+
     def tells_apart(self, view: ClusterView) -> bool:
         policies = view.policies
         return bool(policies.isolation or policies.anti_affinity or self.even_bundles)
@@ -145,8 +155,10 @@ class RestrictedTargets:
     view: ClusterView
     filters: Filters
 
-    def targets(self, bundle: int) -> Mask:
-        return self.filters.eligible(self.view, self.view.bundles.names[bundle]).mask
+    def targets(self, bundle: int) -> tuple[Mask, int]:
+        """Return the brokers that may take a bundle, and how many steps of work that is."""
+        name = self.view.bundles.names[bundle]
+        return self.filters.eligible(self.view, name).mask, self.filters.steps(self.view, name)
 
     def moved(self, bundle: int, target: int) -> None:
         name = self.view.bundles.names[bundle]
@@ -159,12 +171,13 @@ class Limits:
     """Limits of a round, for a strategy that chooses targets itself.
 
     ``gives`` and ``takes`` are the broker rows that may shed or take bundles, ``movable`` the
-    bundle rows that may move, and ``moves`` the maximum number of moves. ``restricted`` is None
-    if no policy distinguishes between bundles.
+    bundle rows that may move, ``moves`` the maximum number of moves, ``steps`` those of the
+    round. ``restricted`` is None if no policy distinguishes between bundles.
     """
 
     gives: Mask
     takes: Mask
     movable: Mask
     moves: int = 1_000_000
+    steps: Steps = field(default_factory=Steps)
     restricted: RestrictedTargets | None = None

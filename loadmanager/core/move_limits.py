@@ -87,6 +87,7 @@ class HeldReason(StrEnum):
     LEADERSHIP = "leadership"  # It is uncertain whether this controller leads.
     SAMPLE = "sample"  # The sample shows bundles at their former brokers.
     UNREADABLE = "unreadable"  # No broker answers, or a reading fails.
+    WORK = "work"  # The round had used all steps that it may take to decide.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

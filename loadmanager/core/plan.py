@@ -1,4 +1,6 @@
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from loadmanager.core.ids import BrokerId, BundleId
@@ -63,6 +65,7 @@ class Reason(StrEnum):
     IN_FLIGHT = "in_flight"
     NAMESPACE_EXCLUDED = "namespace_excluded"
     ROUND_BUDGET = "round_budget"
+    WORK_BUDGET = "work_budget"
     TRAFFIC_BUDGET = "traffic_budget"
     BROKER_BUDGET = "broker_budget"
     HOUR_BUDGET = "hour_budget"
@@ -102,3 +105,21 @@ class Refusal:
     subject: BrokerId | BundleId | str
     reason: Reason
     detail: str = ""
+
+
+@dataclass(slots=True)
+class Steps:
+    """The work of a round, ``spent`` by broker row and purpose; a bundle weighed is a step."""
+
+    left: int = 20_000_000
+    spent: Counter[tuple[int, str]] = field(default_factory=Counter)
+
+    def spend(self, broker: int, steps: int, why: str = "to weigh its bundles") -> None:
+        self.left -= steps
+        self.spent[broker, why] += steps
+
+
+def cut_short(refusals: Iterable[Refusal]) -> str:
+    """Return what used up the steps of a round, "" if they sufficed."""
+    whole = (one for one in refusals if not one.subject)
+    return next((one.detail for one in whole if one.reason is Reason.WORK_BUDGET), "")

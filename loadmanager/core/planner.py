@@ -12,7 +12,7 @@ from loadmanager.core.joint.weighing import Weigher
 from loadmanager.core.memory import Memory
 from loadmanager.core.optimality import Divided, Optimality, divided, optimality_of
 from loadmanager.core.placement import LeastLongTermMessageRate, Placement, Watching
-from loadmanager.core.plan import Cause, Move, Reason, Refusal
+from loadmanager.core.plan import Cause, Move, Reason, Refusal, Steps
 from loadmanager.core.planner_settings import Mode, PlannerSettings
 from loadmanager.core.projection import settled
 from loadmanager.core.round_memory import RoundMemory
@@ -215,6 +215,7 @@ class Planner:
             memory=replace(memory.placement, joint=memory.shedder.joint),
             rng=rng,
             moves_left_in_hour=self.settings.moves_per_hour - moved,
+            steps=Steps(self.settings.steps_per_round),
         )
 
     def costs(self, memory: Memory) -> CostModel:
@@ -242,7 +243,7 @@ class Planner:
         return shed.memory
 
     def _plan(self, work: RoundWork, memory: RoundMemory) -> Plan:
-        moves, refusals = tuple(work.moves), tuple(work.refusals)
+        moves, refusals = tuple(work.moves), (*work.cut_short(), *work.refusals)
         if self.settings.observe:
             return Plan(moves=(), refusals=refusals, memory=memory, observed=moves)
         now_s = work.view.now_s

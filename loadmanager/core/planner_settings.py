@@ -65,6 +65,12 @@ class PlannerSettings(Settings):
     drain_moves_per_round: int = setting(
         "Most bundles taken off draining brokers in one round.", "moves", default=50, within=_MOVES
     )
+    steps_per_round: int = setting(
+        "Most work of one round; to weigh a bundle for a broker is one step.",
+        "steps",
+        default=20_000_000,
+        within=(1, 10**12),
+    )
     cool_down_s: float = setting(
         "A bundle that moved is not shed again for this long.",
         "seconds",

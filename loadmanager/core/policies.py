@@ -53,12 +53,18 @@ class Policies:
     domains: Mapping[BrokerId, str] = field(default_factory=lambda: MappingProxyType({}))
     staying: frozenset[BundleId] = frozenset()
     refused: Mapping[str, str] = field(init=False, repr=False, compare=False)
+    groups: Mapping[str, frozenset[Namespace]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         said = "isolation policy {} is refused: {}".format
         every = sorted(self.isolation.items())
         refused = {name: said(name, one.refused) for name, one in every if one.refused}
         object.__setattr__(self, "refused", refused)
+        groups: dict[str, set[Namespace]] = {}
+        for name, group in self.anti_affinity.items():
+            groups.setdefault(group.casefold(), set()).add(name)
+        frozen = {group: frozenset(names) for group, names in groups.items()}
+        object.__setattr__(self, "groups", frozen)
 
     def governing(self, namespace: Namespace) -> IsolationPolicy | None:
         """Return the policy for ``namespace``; if several match, the first by name."""
@@ -77,12 +83,7 @@ class Policies:
     def group_of(self, namespace: Namespace) -> frozenset[Namespace]:
         """Return the namespaces in the anti-affinity group of ``namespace``, if it has one."""
         group = self.anti_affinity.get(namespace)
-        if group is None:
-            return frozenset()
-        folded = group.casefold()
-        return frozenset(
-            name for name, other in self.anti_affinity.items() if other.casefold() == folded
-        )
+        return frozenset() if group is None else self.groups[group.casefold()]
 
 
 NO_POLICIES: Final = Policies()

@@ -169,6 +169,10 @@ REASONS: Final[Mapping[Reason, ReasonText]] = MappingProxyType(
             "The round had moved as many bundles as one round may.",
             "The next round, or a higher max_moves_per_round.",
         ),
+        Reason.WORK_BUDGET: ReasonText(
+            "The round had used all steps that it may take to decide.",
+            "The next round, or less of what the detail names.",
+        ),
         Reason.TRAFFIC_BUDGET: ReasonText(
             "The round had moved as much traffic as one round may.",
             "The next round, or a higher max_bytes_per_s_per_round.",

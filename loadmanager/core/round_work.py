@@ -1,16 +1,16 @@
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices
-from loadmanager.core.filters import Eligibility, Filters, Limits, RestrictedTargets
+from loadmanager.core.filters import FINDING, Eligibility, Filters, Limits, RestrictedTargets
 from loadmanager.core.ids import BrokerId, BundleId, Domain, namespace_of
 from loadmanager.core.memory import Memory
 from loadmanager.core.placement import Placement, choose
-from loadmanager.core.plan import Cause, Move, Offer, Reason, Refusal
+from loadmanager.core.plan import Cause, Move, Offer, Reason, Refusal, Steps
 from loadmanager.core.planner_settings import Mode, PlannerSettings
 from loadmanager.core.projection import after_move, loads, loads_with
 from loadmanager.core.scores import ResourceWeights
@@ -41,6 +41,7 @@ class RoundWork:
     shed_moves: int = 0
     shed_bytes_per_s: float = 0.0
     in_flight: Counter[BrokerId] = field(default_factory=Counter)
+    steps: Steps = field(default_factory=Steps)
 
     def place(
         self,
@@ -54,9 +55,9 @@ class RoundWork:
 
         The bundle has no owner, or is ``leaving`` a broker, which cannot be chosen.
         """
-        eligible = self.filters.eligible(self.view, bundle, domain)
-        mask = eligible.mask
         row = None if leaving is None else self.view.brokers.index.get(leaving)
+        eligible = self._eligible(bundle, row, domain)
+        mask = eligible.mask
         if row is not None:
             mask[row] = False
         target = self._choose(np.flatnonzero(mask), bundle)
@@ -74,7 +75,7 @@ class RoundWork:
             for bundle in self.view.bundles_of(source):
                 if bundle in self.view.moved or self._is_system(bundle):
                     continue
-                if left == 0:
+                if left == 0 or self.steps.left <= 0:
                     self._refuse(bundle, Reason.ROUND_BUDGET, f"draining {source}")
                     return
                 left -= self.place(bundle, leaving=source, cause=Cause.DRAINING) is not None
@@ -108,6 +109,7 @@ class RoundWork:
             takes=filters.eligible(view, None).mask,
             movable=movable,
             moves=moves,
+            steps=self.steps,
             restricted=RestrictedTargets(view, filters) if filters.tells_apart(view) else None,
         )
 
@@ -137,6 +139,8 @@ class RoundWork:
     def _forbidden(self, offer: Offer, stale: frozenset[BrokerId]) -> Reason | None:
         if offer.bundle in self.view.moved:
             return Reason.IN_FLIGHT
+        if self.steps.left <= 0:
+            return Reason.WORK_BUDGET
         excluded = self.settings.excluded_namespaces
         if excluded and namespace_of(offer.bundle) in excluded:
             return Reason.NAMESPACE_EXCLUDED
@@ -159,7 +163,7 @@ class RoundWork:
 
     def _obey(self, offer: Offer) -> None:
         """Carry out an offer as Pulsar does: with the planned target, else the placement's."""
-        eligible = self.filters.eligible(self.view, offer.bundle)
+        eligible = self._eligible(offer.bundle, self.view.row(offer.source))
         planned = None if offer.target is None else self.view.brokers.index.get(offer.target)
         if planned is not None and eligible.mask[planned]:
             target = offer.target
@@ -177,7 +181,7 @@ class RoundWork:
         if not self.view.short_rates(offer.bundle).any():
             self._refuse(offer.bundle, Reason.NO_IMPROVEMENT, f"on {offer.source}, without traffic")
             return
-        eligible = self.filters.eligible(self.view, offer.bundle)
+        eligible = self._eligible(offer.bundle, self.view.row(offer.source))
         mask = eligible.mask
         mask[self.view.row(offer.source)] = False
         rows = self._with_room(np.flatnonzero(mask))
@@ -197,6 +201,21 @@ class RoundWork:
             self._refuse(offer.bundle, Reason.NO_CANDIDATE, "the placement takes none of them")
         else:
             self._shed(offer, target)
+
+    def _eligible(
+        self, bundle: BundleId, row: int | None, domain: Domain = "persistent"
+    ) -> Eligibility:
+        if row is not None:
+            self.steps.spend(row, self.filters.steps(self.view, bundle), FINDING)
+        return self.filters.eligible(self.view, bundle, domain)
+
+    def cut_short(self) -> Iterator[Refusal]:
+        """Yield what used up the steps of the round, if they are."""
+        if self.steps.left <= 0:
+            (((row, why), steps),) = self.steps.spent.most_common(1)
+            broker = f"{self.view.brokers.names[row]} with {len(self.view.owned.of(row)):,} bundles"
+            took = f"took {steps:,} of {self.settings.steps_per_round:,} steps {why}"
+            yield Refusal("", Reason.WORK_BUDGET, f"{broker} {took}")
 
     def _with_room(self, rows: Indices) -> Indices:
         full = [

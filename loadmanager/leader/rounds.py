@@ -9,6 +9,7 @@ from loadmanager.common.runtime_settings import RuntimeSettings, wait_out
 from loadmanager.core.balancing import BalancingMode
 from loadmanager.core.bundle_task import Dispatched
 from loadmanager.core.load_tracker import LoadTracker
+from loadmanager.core.plan import cut_short
 from loadmanager.core.planner import Plan
 from loadmanager.leader.cluster_view import ViewBuilder
 from loadmanager.leader.decisions import Decider
@@ -40,6 +41,7 @@ def report_plan(metrics: Metrics, strategy: str, plan: Plan, epoch: int) -> None
             cause=move.cause.value,
             epoch=epoch,
         )
+    metrics.rounds_cut_short.inc(bool(cut_short(plan.refusals)))
     for refusal in plan.refusals:
         metrics.refusals.labels(strategy, refusal.reason.value).inc()
         log.debug(

@@ -300,6 +300,9 @@ class Metrics:
             "Rounds of the leader, by outcome; refused: bundle tasks under way.",
             "outcome",
         )
+        self.rounds_cut_short = self._counter(
+            "rounds_cut_short", "Rounds that had used all steps of work before they were complete."
+        )
         self.round_duration_seconds = self._histogram(
             "round_duration_seconds", "Time from the view to the written orders.", _ROUND_BOUNDS_S
         )

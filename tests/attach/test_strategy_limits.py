@@ -20,6 +20,7 @@ from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, Namespace, namespace_of
 from loadmanager.core.load import ResourceUsage
+from loadmanager.core.move_limits import HeldReason
 from loadmanager.core.plan import Cause, Reason
 from loadmanager.core.policies import IsolationPolicy, Policies
 from loadmanager.core.rates import Rates
@@ -337,3 +338,16 @@ def test_the_verdict_names_what_is_counted_what_may_move_and_what_holds_the_rest
         for broker, one in at_rates(100, 0, 0, 0).items()
     }
     assert look(Strategy(), by_count).shares["counted"] == 1.0
+
+
+@pytest.mark.parametrize(("steps", "cut"), [(20, True), (20_000_000, False)])
+def test_a_round_that_used_up_its_steps_makes_what_it_found_and_says_so(
+    steps: int, cut: bool
+) -> None:
+    decides = strategy("joint")
+    settings = replace(decides.planner.settings, steps_per_round=steps)
+    decides.planner = replace(decides.planner, settings=settings)
+    seen = look(decides, samples())
+    assert bool(seen.proposals) is not cut or len(seen.proposals) == 1
+    assert (HeldReason.WORK in seen.holds) is cut
+    assert ("the round was cut short: 127.0.0.1:8080 with 16 bundles" in seen.verdict) is cut

@@ -10,14 +10,16 @@ from statistics import median
 from typing import Final
 
 import leader_round
+import numpy as np
 import pytest
 from figures import emit
 from leader_round import CHANGED_EVERY, JOINT, STRATEGIES, LeaderRounds
 from synthetic_cluster import BUNDLES_PER_BROKER, SHAPES, Shape, SyntheticBroker, synthetic_brokers
+from worst_rounds import WORST
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.memory import Memory
-from loadmanager.core.plan import Reason
+from loadmanager.core.plan import Reason, cut_short
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.shedding import ThresholdShedder
@@ -30,6 +32,7 @@ RUNS: Final = 7
 TARGETS_MS: Final = {100: 50.0, 1000: 300.0}
 PEAK_BYTES: Final = 200e6
 JOINT_TARGETS_MS: Final = {"a thousand": 500.0, "few": 200.0}
+WORST_S: Final = 2.0
 ROUNDS_TO_EVEN: Final = 5
 NETWORK_KBIT: Final = 1e6
 SHEDDER: Final = ThresholdShedder(min_bytes_per_s=0.0)
@@ -117,6 +120,28 @@ def carried_out(brokers: Sequence[SyntheticBroker], plan: Plan) -> list[Syntheti
     )
     moved = [replace(one, bundles=held[one.name]) for one in brokers]
     return [replace(one, cpu_percent=per_msg * one.totals.msgs_per_s) for one in moved]
+
+
+@pytest.mark.parametrize("worst", WORST)
+def test_a_round_that_is_made_to_cost_much_is_bounded(worst: str) -> None:
+    bundles = 300_000 if worst == "idle bundles" else 100_000
+    view, planner = WORST[worst](bundles)
+    gc.collect()
+    began_s = time.process_time()
+    plan = planner.round(view, RoundMemory(), np.random.default_rng(1), draining=False)
+    cpu_s = time.process_time() - began_s
+    emit(
+        "worst_round",
+        figure="view, strategy, planner without a most number of moves",
+        worst=worst,
+        brokers=len(view.brokers.names),
+        bundles_of_one_broker=bundles,
+        moves=len(plan.moves),
+        used_up=cut_short(plan.refusals),
+        cpu_s=cpu_s,
+        target_s=WORST_S,
+    )
+    assert cpu_s <= NOISE * WORST_S
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

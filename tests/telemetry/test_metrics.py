@@ -10,6 +10,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import BrokerUrls, LoadReport, ResourceUsage
 from loadmanager.core.ownership import Phase
+from loadmanager.core.plan import Reason, Refusal
+from loadmanager.core.planner import Plan
+from loadmanager.core.round_memory import RoundMemory
+from loadmanager.leader.rounds import report_plan
 from loadmanager.telemetry import metrics as declarations
 from loadmanager.telemetry.metrics import LABEL_VALUES, Metrics
 
@@ -188,3 +192,12 @@ def test_unloads_and_splits_add_up(registry: CollectorRegistry, metrics: Metrics
     assert registry.get_sample_value("pulsar_lb_unload_bundle_total", unloading) == 5
     assert registry.get_sample_value("pulsar_lb_unload_broker_total", unloading) == 3
     assert registry.get_sample_value("pulsar_lb_bundles_split_total", splitting) == 1
+
+
+def test_rounds_that_used_up_their_steps_are_counted(
+    registry: CollectorRegistry, metrics: Metrics
+) -> None:
+    for subject, reason in (("", Reason.WORK_BUDGET), ("a:1", Reason.WORK_BUDGET)):
+        refusals = (Refusal(subject, reason, "why"),)
+        report_plan(metrics, "joint", Plan(moves=(), refusals=refusals, memory=RoundMemory()), 1)
+    assert registry.get_sample_value("loadmanager_rounds_cut_short_total") == 1

@@ -94,8 +94,9 @@ def _refusals(view: ClusterView, limits: Limits, search: Search) -> Iterator[Ref
         if row in search.stuck:
             yield from _why_stuck(view, search, row, search.stuck[row], load)
         elif row in search.unreached:
-            why = f"{len(search.found)} moves are as much as this round may move"
-            yield Refusal(names[row], Reason.ROUND_BUDGET, f"{load}; {why}")
+            code = Reason.ROUND_BUDGET if limits.steps.left > 0 else Reason.WORK_BUDGET
+            why = f"{len(search.found)} moves are as much as this round may make"
+            yield Refusal(names[row], code, f"{load}; {why}")
         elif row not in given:
             yield Refusal(names[row], Reason.WITHIN_THRESHOLD, load)
 

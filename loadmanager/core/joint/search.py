@@ -5,6 +5,7 @@ the level. Moving a weight ``w`` (1 is the load of a mean broker) from use ``v``
 lowers it by about ``w * (v^7 - u^7)``, for any number of brokers.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Final
@@ -12,12 +13,16 @@ from typing import Final
 import numpy as np
 
 from loadmanager.core.columns import Indices, Mask
-from loadmanager.core.filters import Limits
+from loadmanager.core.filters import FINDING, Limits
 from loadmanager.core.joint.standing import EVEN, Standing
 from loadmanager.core.scores import FloatArray
 
 POWER: Final = 8
 
+_WEIGHED: Final = 4_096
+"""The bundles of a broker weighed at once; more are weighed in parts, the most promising first."""
+
+_STEPS_OF_A_MOVE: Final = 1_000
 _TARGETS: Final = 24
 _SWAP_TARGETS: Final = 6
 _SWAP_BUNDLES: Final = 48
@@ -55,7 +60,7 @@ class Search:
     """Finds the moves of one round, one by one. ``prices`` (K,) are per bundle row.
 
     ``weight_left`` is the fraction of the cluster's traffic that may still move. ``unreached``
-    are brokers for which the budget was exhausted.
+    are brokers for which the budget was exhausted, or the steps of the round.
     """
 
     at: Standing
@@ -72,17 +77,16 @@ class Search:
     def __post_init__(self) -> None:
         self._low, self._high = self.at.low.copy(), self.at.high.copy()
         self._movable = [[] for _ in self._low]
-        rows = np.flatnonzero(self.limits.movable & (self.at.owner >= 0))
-        for row, broker in zip(rows.tolist(), self.at.owner[rows].tolist(), strict=True):
-            self._movable[broker].append(row)
 
     def run(self) -> None:
         """Move bundles off the fullest broker, until no move is worth its price."""
+        limits = self.limits
+        rows = np.flatnonzero(limits.movable & (self.at.owner >= 0))
+        for row, broker in zip(rows.tolist(), self.at.owner[rows].tolist(), strict=True):
+            self._movable[broker].append(row)
         uses = self._low.max(axis=1, initial=0.0).tolist()
         heap = [
-            (-use, broker)
-            for broker, use in enumerate(uses)
-            if use > EVEN and self.limits.gives[broker]
+            (-use, broker) for broker, use in enumerate(uses) if use > EVEN and limits.gives[broker]
         ]
         heapify(heap)
         while heap:
@@ -91,7 +95,7 @@ class Search:
             if -use > now:  # It has shed a bundle since.
                 if now > EVEN:
                     heappush(heap, (-now, broker))
-            elif self.weight_left <= 0 or len(self.found) >= self.limits.moves:
+            elif self.weight_left <= 0 or len(self.found) >= limits.moves or limits.steps.left <= 0:
                 self.unreached.append(broker)
             elif self._give(broker):
                 heappush(heap, (use, broker))
@@ -99,21 +103,34 @@ class Search:
     def _give(self, broker: int) -> bool:
         """Make the best move or swap off a broker; if none is worth it, record why."""
         rows, targets = np.array(self._movable[broker], dtype=np.intp), self._targets(broker)
-        if not len(rows) or not len(targets):
-            self.stuck[broker] = Stuck()
-            return False
-        best = self._best_move(broker, rows, targets)
-        if isinstance(best, Found):
-            self._take(best)
-            return True
+        self.limits.steps.spend(broker, 2 * len(rows) + len(self.limits.takes))
+        best = Stuck()
+        for part in self._parts(broker, rows) if len(targets) else ():
+            tried = self._best_move(broker, part, targets)
+            if isinstance(tried, Found):
+                self._take(tried)
+                return True
+            best = tried if best.bundle is None else best
         room = len(self.found) + 2 <= self.limits.moves and len(self.stuck) < _SWAPS_TRIED
-        swap = self._best_swap(broker, rows, targets[:_SWAP_TARGETS]) if room else None
-        if swap is None:
-            self.stuck[broker] = best
-            return False
-        for one in swap:
+        few = targets[:_SWAP_TARGETS] if room and len(rows) else targets[:0]
+        swap = self._best_swap(broker, rows, few)
+        for one in swap or ():
             self._take(one)
-        return True
+        if swap is None and self.limits.steps.left > 0:
+            self.stuck[broker] = best
+        elif swap is None:
+            self.unreached.append(broker)
+        return swap is not None
+
+    def _parts(self, broker: int, rows: Indices) -> Iterator[Indices]:
+        """Yield the bundles in parts while steps are left, without those that no move pays for."""
+        if len(rows) > _WEIGHED:
+            most = self._drops(broker, rows) / POWER - self.prices[rows]
+            promising = max(int(np.count_nonzero(most > 0)), 1)
+            rows = rows[np.argsort(-most, kind="stable")[:promising]]
+        for begin in range(0, len(rows), _WEIGHED):
+            if self.limits.steps.left > 0:
+                yield rows[begin : begin + _WEIGHED]
 
     def _targets(self, broker: int) -> Indices:
         rows = np.flatnonzero(self.limits.takes)
@@ -126,26 +143,33 @@ class Search:
 
     def savings(self, broker: int, rows: Indices, targets: Indices) -> FloatArray:
         """Return (rows, targets): the reduction of the potential by each move off ``broker``."""
-        at, low, high = self.at, self._low[broker], self._high[targets]
-        cost = at.cost[rows]
-        after = np.maximum(low - cost * at.unit[broker], 0.0)
-        drop = ((low**POWER - after**POWER) * at.share[broker]).sum(axis=1)
-        raised = high + cost[:, np.newaxis] * at.unit[targets]
-        rise = ((raised**POWER - high**POWER) * at.share[targets]).sum(axis=2)
-        return np.asarray((drop[:, np.newaxis] - rise) / POWER)
+        at, high = self.at, self._high[targets]
+        raised = _eighth(high + at.cost[rows][:, np.newaxis] * at.unit[targets])
+        rise = ((raised - _eighth(high)) * at.share[targets]).sum(axis=2)
+        return np.asarray((self._drops(broker, rows)[:, np.newaxis] - rise) / POWER)
+
+    def _drops(self, broker: int, rows: Indices) -> FloatArray:
+        """Return (rows,): how far each bundle that leaves lowers the part of its broker."""
+        at, low = self.at, self._low[broker]
+        after = np.maximum(low - at.cost[rows] * at.unit[broker], 0.0)
+        return np.asarray(((_eighth(low) - _eighth(after)) * at.share[broker]).sum(axis=1))
 
     def _best_move(self, broker: int, rows: Indices, targets: Indices) -> Found | Stuck:
         saving = self.savings(broker, rows, targets)
         gain = saving - self.prices[rows][:, np.newaxis]
+        self.limits.steps.spend(broker, gain.size)
         for _ in range(len(rows) + 1):  # Each bundle is checked at most once before one is chosen.
             row, column = divmod(int(gain.argmax()), len(targets))
             bundle, target, best = int(rows[row]), int(targets[column]), float(gain[row, column])
-            if not self._allowed(bundle, target):
-                gain[row, ~self._open_to(bundle)[targets]] = -np.inf
+            may = self._open_to(broker, bundle, gain.size)
+            if not may[target]:
+                gain[row, ~may[targets]] = -np.inf
             elif best <= 0:
                 return Stuck(bundle, target, float(saving[row, column]))
             else:
                 return Found(bundle, broker, target, best)
+            if self.limits.steps.left <= 0:
+                break
         return Stuck()
 
     def _best_swap(
@@ -157,13 +181,18 @@ class Search:
             others = np.array(self._movable[target], dtype=np.intp)
             if not len(others) or not (self.limits.gives[target] and self.limits.takes[broker]):
                 continue
+            self.limits.steps.spend(broker, len(others))
             others = self._costliest(broker, others)
             gain = self._exchanged(broker, rows, target, others)
+            self.limits.steps.spend(broker, gain.size)
             row, column = divmod(int(gain.argmax()), len(others))
             bundle, other = int(rows[row]), int(others[column])
             most = float(gain[row, column])
             better = most > (best[0].gain if best else 0.0)
-            if better and self._allowed(bundle, target) and self._allowed(other, broker):
+            if better and all(
+                self._open_to(broker, one, gain.size)[to]
+                for one, to in ((bundle, target), (other, broker))
+            ):
                 best = (
                     Found(bundle, broker, target, most, swap=True),
                     Found(other, target, broker, most, swap=True),
@@ -183,8 +212,8 @@ class Search:
         there = np.where(gives, self._high[target], self._low[target])
         lowered = np.maximum(here - net * at.unit[broker], 0.0)
         raised = np.maximum(there + net * at.unit[target], 0.0)
-        saving = ((here**POWER - lowered**POWER) * at.share[broker]).sum(axis=2)
-        saving += ((there**POWER - raised**POWER) * at.share[target]).sum(axis=2)
+        saving = ((_eighth(here) - _eighth(lowered)) * at.share[broker]).sum(axis=2)
+        saving += ((_eighth(there) - _eighth(raised)) * at.share[target]).sum(axis=2)
         prices = self.prices[rows][:, np.newaxis] + self.prices[others]
         return np.asarray(saving / POWER - prices)
 
@@ -194,12 +223,13 @@ class Search:
         cost = self.at.cost[rows, int(self._low[broker].argmax())]
         return np.asarray(rows[np.argsort(-cost, kind="stable")[:_SWAP_BUNDLES]])
 
-    def _allowed(self, bundle: int, target: int) -> bool:
-        return bool(self._open_to(bundle)[target])
-
-    def _open_to(self, bundle: int) -> Mask:
+    def _open_to(self, broker: int, bundle: int, searched: int) -> Mask:
         restricted = self.limits.restricted
-        return self.limits.takes if restricted is None else restricted.targets(bundle)
+        if restricted is None:
+            return self.limits.takes
+        mask, steps = restricted.targets(bundle)
+        self.limits.steps.spend(broker, searched // 64 + steps, FINDING)
+        return mask
 
     def _take(self, one: Found) -> None:
         cost, unit = self.at.cost[one.bundle], self.at.unit
@@ -207,7 +237,15 @@ class Search:
             use[one.source] = np.maximum(use[one.source] - cost * unit[one.source], 0.0)
             use[one.target] += cost * unit[one.target]
         self._movable[one.source].remove(one.bundle)
+        self.limits.steps.spend(one.source, _STEPS_OF_A_MOVE, "to move its bundles")
         self.weight_left -= float(self.at.weight[one.bundle])
         if self.limits.restricted is not None:
             self.limits.restricted.moved(one.bundle, one.target)
         self.found.append(one)
+
+
+def _eighth(use: FloatArray) -> FloatArray:
+    power = use * use
+    power *= power
+    power *= power
+    return power

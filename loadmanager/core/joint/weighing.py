@@ -1,6 +1,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 
 import numpy as np
 
@@ -115,7 +116,7 @@ class Weighing:
         return f"uses {most.predicted:.3f} of {most.resource}, the level is {self.level:.3f}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Weigher:
     """Weighs subjects with one learned state and one view.
 
@@ -130,10 +131,9 @@ class Weigher:
 
     def weighing(self, broker: BrokerId | None, bundle: BundleId | None = None) -> Weighing | None:
         """Return how a broker or its bundle is weighed; None if no broker may shed or take any."""
-        counted = self.limits.gives | self.limits.takes
-        if not counted.any():
+        at = self._standing
+        if at is None:
             return None
-        at = standing(self.view, self.state, self.weights, counted)
         source = None if broker is None else self.view.row(broker)
         measured = None if bundle is None else self.view.bundles.measured_row(bundle)
         paybacks: Mapping[BrokerId, Payback] = {}
@@ -146,6 +146,11 @@ class Weigher:
             costs=() if measured is None else self._costs(at, measured),
             paybacks=paybacks,
         )
+
+    @cached_property
+    def _standing(self) -> Standing | None:
+        counted = self.limits.gives | self.limits.takes
+        return standing(self.view, self.state, self.weights, counted) if counted.any() else None
 
     def _uses(self, at: Standing, row: int) -> tuple[PredictedUse, ...]:
         if at.resources == RATES_ALONE:
