@@ -49,7 +49,7 @@ def _slow_to_load(cluster: Cluster, host: Host, by_s: float) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_nobody_is_sent_to_a_new_owner_before_it_serves(seed: int) -> None:
+def test_nobody_is_sent_to_an_owner_before_it_serves_or_by_itself_afterwards(seed: int) -> None:
     @story(4, seed=seed)
     async def tell(cluster: Cluster) -> None:
         boundaries = await cluster.make_namespace(4)
@@ -57,7 +57,7 @@ def test_nobody_is_sent_to_a_new_owner_before_it_serves(seed: int) -> None:
         source = cluster.server(bundle)
         target, *bystanders = _others(cluster, source)
         _slow_to_load(cluster, target, by_s=0.3)
-        asked = [cluster.agent_of(host.name) for host in (target, *bystanders)]
+        asked = [cluster.agent_of(host.name) for host in (source, target, *bystanders)]
         clients = [Client(cluster, agent, topic, bundle) for agent in asked]
         await asyncio.sleep(0.1)
         for client in clients:
@@ -67,27 +67,12 @@ def test_nobody_is_sent_to_a_new_owner_before_it_serves(seed: int) -> None:
         await asyncio.sleep(0.1)
         for client in clients:
             client.task.cancel()
-        assert [client.named for client in clients] == [[source.name, target.name]] * 3
-        assert [client.errors for client in clients] == [[]] * 3
+        assert [client.named for client in clients] == [[source.name, target.name]] * 4
+        assert [client.errors for client in clients] == [[]] * 4
+        assert clients[0].refused == [], "the former owner knows when it lets go"
         assert {who for client in clients for who in client.refused} <= {source.name}
 
     tell()
-
-
-@story(3)
-async def test_the_former_owner_names_itself_no_more_once_it_lets_go(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(3)
-    (topic, *_), (bundle, *_) = await place_all(cluster, boundaries), boundaries.bundles
-    source = cluster.server(bundle)
-    target, _ = _others(cluster, source)
-    _slow_to_load(cluster, target, by_s=0.3)
-    client = Client(cluster, cluster.agent_of(source.name), topic, bundle)
-    await asyncio.sleep(0.1)
-    await cluster.move(bundle, target)
-    await cluster.until(lambda: client.named == [source.name, target.name])
-    client.task.cancel()
-    assert client.errors == []
-    assert client.refused == []
 
 
 @story(3)

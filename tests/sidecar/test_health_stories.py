@@ -52,7 +52,7 @@ async def test_an_unwell_broker_gives_its_bundles_away(cluster: Cluster, fault: 
 
 
 @story(broker=PROBED)
-async def test_a_broker_well_every_second_time_stays_as_it_is(cluster: Cluster) -> None:
+async def test_a_broker_sick_now_and_then_stays_as_it_was(cluster: Cluster) -> None:
     await served(cluster, 9)
     agent = follower(cluster)
     before = dict(agent.host.serving)
@@ -62,12 +62,6 @@ async def test_a_broker_well_every_second_time_stays_as_it_is(cluster: Cluster) 
     assert cluster.warnings("broker.health.failed")
     assert cluster.warnings("broker.health.changed") == []
     assert agent.host.serving == before
-
-
-@story(broker=PROBED)
-async def test_a_broker_sick_now_and_then_stays_off(cluster: Cluster) -> None:
-    await served(cluster, 9)
-    agent = follower(cluster)
     agent.host.broker.inject(Fault.REFUSED, "health")
     await cluster.until(lambda: not agent.host.serving, within_s=10.0)
     for _ in range(20):
@@ -97,7 +91,9 @@ async def test_a_frozen_broker_is_out_until_it_has_been_well(cluster: Cluster) -
 
 
 @story(broker=PROBED)
-async def test_if_all_are_found_sick_at_once_half_of_them_go_on(cluster: Cluster) -> None:
+async def test_of_brokers_all_found_sick_half_go_on_and_all_once_restarted(
+    cluster: Cluster,
+) -> None:
     boundaries = await served(cluster, 9)
     for host in cluster.hosts:
         host.broker.inject(Fault.REFUSED, "health")
@@ -109,6 +105,11 @@ async def test_if_all_are_found_sick_at_once_half_of_them_go_on(cluster: Cluster
     other = await cluster.make_namespace(2, Namespace("acme/more"))
     asking = cluster.living[0]
     await asyncio.gather(*(asking.look_up(topic_in(other, bundle)) for bundle in other.bundles))
+    await cluster.settled([*boundaries.bundles, *other.bundles])
+    for host in cluster.hosts:
+        await cluster.agent_of(host.name).kill()
+        cluster.start(host)
+    await cluster.ready()
     await cluster.settled([*boundaries.bundles, *other.bundles])
 
 
@@ -127,18 +128,6 @@ async def test_nobody_is_asked_where_the_interval_is_zero(cluster: Cluster) -> N
     await asyncio.sleep(30.0)
     assert all("health" not in host.broker.commands for host in cluster.hosts)
     assert cluster.warnings("broker.health.changed") == []
-
-
-@story(broker=PROBED)
-async def test_sidecars_restarted_beside_unwell_brokers_go_on(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 9)
-    for host in cluster.hosts:
-        host.broker.inject(Fault.REFUSED, "health")
-    for host in cluster.hosts:
-        await cluster.agent_of(host.name).kill()
-        cluster.start(host)
-    await cluster.ready()
-    await cluster.settled(boundaries.bundles)
 
 
 @story()

@@ -39,8 +39,18 @@ async def test_a_hand_over_unloads_drops_takes_and_loads_in_this_order(cluster: 
     source, target = cluster.server(bundle), _others(cluster, bundle)[0]
     token = source.serving[bundle]
     begun_s = asyncio.get_running_loop().time()
-
     await cluster.move(bundle, target)
+    nodes = cluster.service.dump()
+    orders = [nodes[f"/loadbalance/orders/{host.name}"].stat.mzxid for host in (source, target)]
+    assert orders[0] == orders[1], "they are one commit"
+    assert bundle not in cluster.orders(source).bundles
+    assert cluster.orders(source).handovers[bundle] == target.name
+    assert bundle in cluster.orders(target).bundles
+    assert cluster.orders(target).epoch == cluster.service.epochs[-1]
+    member = cluster.agent_of(source.name).app.member
+    assert isinstance(member, OwningAgent)
+    handing = member._ownerships
+    await cluster.until(lambda: handing.handovers.get(bundle) == target.name)
     await cluster.until(lambda: len(_steps(cluster, bundle, begun_s)) == 4)
 
     assert _steps(cluster, bundle, begun_s) == ["ended", "released", "acquired", "begun"]
@@ -50,25 +60,6 @@ async def test_a_hand_over_unloads_drops_takes_and_loads_in_this_order(cluster: 
     spans = {i.broker: i for h in (source, target) for i in h.intervals() if i.bundle == bundle}
     assert spans[source.name].end_s <= spans[target.name].start_s
     assert spans[target.name].start_s - spans[source.name].end_s < 0.05
-
-
-@story()
-async def test_the_orders_of_a_move_are_one_commit(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 3)
-    bundle = boundaries.bundles[0]
-    source, target = cluster.server(bundle), _others(cluster, bundle)[0]
-    await cluster.move(bundle, target)
-    nodes = cluster.service.dump()
-    orders = [nodes[f"/loadbalance/orders/{host.name}"].stat.mzxid for host in (source, target)]
-    assert orders[0] == orders[1]
-    assert bundle not in cluster.orders(source).bundles
-    assert cluster.orders(source).handovers[bundle] == target.name
-    assert bundle in cluster.orders(target).bundles
-    assert cluster.orders(target).epoch == cluster.service.epochs[-1]
-    member = cluster.agent_of(source.name).app.member
-    assert isinstance(member, OwningAgent)
-    handing = member._ownerships
-    await cluster.until(lambda: handing.handovers.get(bundle) == target.name)
 
 
 @story()
@@ -86,34 +77,9 @@ async def test_a_hand_over_waits_for_a_request_in_service(cluster: Cluster) -> N
 
 
 @story()
-async def test_a_bundle_moved_back_ends_where_the_last_order_says(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 1)
-    (bundle,) = boundaries.bundles
-    source, target = cluster.server(bundle), _others(cluster, bundle)[0]
-    for _ in range(5):
-        await cluster.move(bundle, target)
-        await cluster.move(bundle, source)
-    await asyncio.sleep(1.0)
-    await cluster.settled(boundaries.bundles)
-    assert cluster.servers(bundle) == [source]
-
-
-@story()
-async def test_an_unload_that_fails_is_repeated_under_the_lock(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 1)
-    (bundle,) = boundaries.bundles
-    source, target = cluster.server(bundle), _others(cluster, bundle)[0]
-    source.broker.inject(Fault.REFUSED, "unload", times=2)
-    await cluster.move(bundle, target)
-    await asyncio.sleep(0.5)
-    session = cluster.agent_of(source.name).coordination.session.session_id
-    assert cluster.lock_sessions() == {bundle: session}
-    await cluster.until(lambda: cluster.servers(bundle) == [target], within_s=5.0)
-    assert len(cluster.warnings("broker.command.failed")) == 2
-
-
-@story()
-async def test_a_load_that_fails_is_repeated_under_the_same_token(cluster: Cluster) -> None:
+async def test_a_load_or_unload_that_fails_is_repeated_under_its_lock(
+    cluster: Cluster,
+) -> None:
     boundaries = await cluster.make_namespace(1)
     for host in cluster.hosts:
         host.broker.inject(Fault.REFUSED, "load", times=2)
@@ -121,6 +87,17 @@ async def test_a_load_that_fails_is_repeated_under_the_same_token(cluster: Clust
     (bundle,) = boundaries.bundles
     lock = cluster.service.dump()[f"/namespace/{bundle}"]
     assert cluster.server(bundle).serving[bundle] == lock.stat.czxid
+    for host in cluster.hosts:
+        host.broker.heal()
+    failed = len(cluster.warnings("broker.command.failed"))
+    source, target = cluster.server(bundle), _others(cluster, bundle)[0]
+    source.broker.inject(Fault.REFUSED, "unload", times=2)
+    await cluster.move(bundle, target)
+    await asyncio.sleep(0.5)
+    session = cluster.agent_of(source.name).coordination.session.session_id
+    assert cluster.lock_sessions() == {bundle: session}
+    await cluster.until(lambda: cluster.servers(bundle) == [target], within_s=5.0)
+    assert len(cluster.warnings("broker.command.failed")) == failed + 2
 
 
 @story()
@@ -151,7 +128,7 @@ async def test_bundles_of_an_expired_session_are_placed_elsewhere(cluster: Clust
 
 
 @story()
-async def test_the_commands_of_a_bundle_follow_one_another(cluster: Cluster) -> None:
+async def test_commands_of_a_bundle_moved_to_and_fro_follow_one_another(cluster: Cluster) -> None:
     boundaries = await served(cluster, 1)
     (bundle,) = boundaries.bundles
     source, target = cluster.server(bundle), _others(cluster, bundle)[0]
@@ -178,6 +155,7 @@ async def test_the_commands_of_a_bundle_follow_one_another(cluster: Cluster) -> 
         await asyncio.sleep(0.3)
     await cluster.settled(boundaries.bundles)
     assert most == 1
+    assert cluster.servers(bundle) == [source], "the last order says so"
 
 
 @story()

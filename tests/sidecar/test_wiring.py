@@ -3,9 +3,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-import pytest
 from click.testing import CliRunner
 from prometheus_client import CollectorRegistry
 
@@ -26,19 +24,12 @@ from tests.testbed.faults.cluster import make_config
 from tests.testbed.faults.virtual_time import VirtualClock, run
 
 
-def _shedding(strategy: str, **settings: Any) -> SheddingSettings:
-    return SheddingSettings(strategy=strategy, settings=settings)
-
-
-@pytest.mark.parametrize("name", SHEDDERS)
-def test_every_shedder_is_made_by_each_of_its_names(name: str) -> None:
-    assert isinstance(make_shedder(_shedding(name)), SHEDDERS[name])
-
-
-@pytest.mark.parametrize("name", PLACEMENTS)
-def test_every_placement_is_made_by_each_of_its_names(name: str) -> None:
-    made = make_placement(PlacementSettings(strategy=name), ThresholdShedder)
-    assert isinstance(made, PLACEMENTS[name])
+def test_every_strategy_is_made_by_each_of_its_names() -> None:
+    for name, shedder in SHEDDERS.items():
+        assert isinstance(make_shedder(SheddingSettings(strategy=name)), shedder)
+    for name, placement in PLACEMENTS.items():
+        made = make_placement(PlacementSettings(strategy=name), ThresholdShedder)
+        assert isinstance(made, placement)
 
 
 def test_the_identity_tells_an_address_that_others_can_reach() -> None:
