@@ -1,14 +1,23 @@
 import asyncio
+import contextlib
 from typing import Any
 
-from stories import place_all, served, story
+import pytest
+from stories import boundaries_now, follower, looked_up, now_s, place_all, served, story
 
+from loadmanager.admin.unloads import UnloadedBundle
 from loadmanager.agent.owning_agent import OwningAgent
 from loadmanager.core import znodes
-from loadmanager.core.ids import BundleId
+from loadmanager.core.ids import BrokerId, BundleId, Namespace
+from loadmanager.core.orders import SplitOrder
+from loadmanager.core.wire.shared_forms import range_text
+from loadmanager.ports.administration import BundleUnknown, UnloadRefused
+from loadmanager.ports.leading import LeaderElsewhere
+from loadmanager.ports.lookup import NamespaceUnknown, Unavailable
 from tests.testbed.faults.agent import SESSION_S
-from tests.testbed.faults.cluster import Cluster
+from tests.testbed.faults.cluster import NAMESPACE, Cluster
 from tests.testbed.faults.host import Host
+from tests.testbed.faults.topics import topic_in
 from tests.testbed.in_process import Fault
 
 
@@ -170,3 +179,197 @@ async def test_a_lost_or_spoilt_order_is_repeated(cluster: Cluster) -> None:
     cluster.start(owner)  # The new process knows of no orders, and gives everything back.
     await cluster.settled(boundaries.bundles, within_s=40.0)
     assert cluster.warnings("bundle.order.repeated") or cluster.servers(bundle) != [owner]
+
+
+async def unload(cluster: Cluster, bundle: BundleId, to: Host | None = None) -> UnloadedBundle:
+    unloads = cluster.leader.app.unload_requests
+    (unloaded,) = await unloads.unload(NAMESPACE, range_text(bundle), to.name if to else None)
+    assert unloaded.bundle == bundle
+    return unloaded
+
+
+def others(cluster: Cluster, *but: Host) -> list[Host]:
+    return [host for host in cluster.hosts if host not in but]
+
+
+@story()
+async def test_an_unloaded_bundle_is_served_elsewhere_at_the_answer(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(6)
+    topics = await place_all(cluster, boundaries)
+    bundle = boundaries.bundles[0]
+    source = cluster.server(bundle)
+    token = source.serving[bundle]
+    async with looked_up(cluster, topics):
+        unloaded = await unload(cluster, bundle)
+        holding = cluster.leader.cluster_state.live_owner(bundle)
+        assert holding is not None
+        assert (unloaded.source, unloaded.target) == (source.name, holding.broker)
+        assert unloaded.target != unloaded.source
+        assert 0 < unloaded.took_s < 1
+        await cluster.settled(boundaries.bundles, within_s=1.0)
+        await asyncio.sleep(1.0)
+    target = cluster.server(bundle)
+    assert target is not source
+    assert target.serving[bundle] > token
+    (told,) = cluster.leader.app.explainer.explain(bundle).explanation.decisions[:1]
+    assert (told.code.value, told.source, told.target) == ("requested", source.name, target.name)
+    # It rests like any other that moved.
+    assert bundle in cluster.leader_term.look().memory.resting(now_s(), 60.0)
+
+
+@story()
+async def test_a_bundle_goes_to_the_named_destination_or_stays(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(6)
+    topics = await place_all(cluster, boundaries)
+    bundle = boundaries.bundles[0]
+    target = others(cluster, cluster.server(bundle))[-1]
+    async with looked_up(cluster, topics):
+        await unload(cluster, bundle, target)
+        await cluster.settled(boundaries.bundles, within_s=1.0)
+        assert cluster.server(bundle) is target
+        token = target.serving[bundle]
+        again = await unload(cluster, bundle, target)
+        assert again.source == again.target == target.name
+        await asyncio.sleep(1.0)
+    assert target.serving[bundle] == token
+
+
+@story()
+async def test_bundles_of_a_namespace_move_a_few_at_a_time(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(24)
+    topics = await place_all(cluster, boundaries)
+    before = {bundle: cluster.server(bundle) for bundle in boundaries.bundles}
+    most = 0
+
+    async def watch() -> None:
+        nonlocal most
+        while True:
+            served = sum(len(host.serving) for host in cluster.hosts)
+            most = max(most, len(boundaries.bundles) - served)
+            await asyncio.sleep(0.0005)
+
+    watching = asyncio.ensure_future(watch())
+    async with looked_up(cluster, topics):
+        unloaded = await cluster.leader.app.unload_requests.unload(NAMESPACE, None, None)
+        await cluster.settled(boundaries.bundles, within_s=1.0)
+    watching.cancel()
+    assert {one.bundle: one.target for one in unloaded} == {
+        bundle: cluster.server(bundle).name for bundle in boundaries.bundles
+    }
+    assert all(cluster.server(bundle) is not before[bundle] for bundle in boundaries.bundles)
+    assert 0 < most <= 10
+
+
+@story()
+async def test_what_nobody_owns_is_unloaded_already(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(2)
+    nothing = UnloadedBundle(bundle=boundaries.bundles[0], source=None, target=None, took_s=0.0)
+    assert await unload(cluster, boundaries.bundles[0]) == nothing
+    assert await unload(cluster, boundaries.bundles[0], cluster.hosts[1]) == nothing
+    await cluster.leader.app.unload_requests.unload(NAMESPACE, None, None)
+    assert cluster.lock_sessions() == {}
+
+
+# Two brokers that are slow one after the other take longer than lookups usually wait.
+@pytest.mark.parametrize("slow_target", [False, True])
+@story(lookup={"wait_s": 20.0})
+async def test_a_bundle_without_owner_yet_is_unloaded(cluster: Cluster, slow_target: bool) -> None:
+    boundaries = await cluster.make_namespace(6)
+    slow = [agent for agent in cluster.living if not agent.leads]
+    for agent in slow:
+        agent.coordination.delay_commits_s = 1.0
+    late = [agent.host for agent in slow]
+    first = cluster.living[0]
+    asked = [first.look_up(topic_in(boundaries, bundle)) for bundle in boundaries.bundles]
+    placing = asyncio.gather(*asked)
+
+    def on_their_way() -> list[tuple[BundleId, Host]]:
+        ordered = [a.host for a in slow if znodes.orders(a.host.name) in cluster.service.dump()]
+        locked = cluster.lock_sessions()
+        return [
+            (bundle, host)
+            for host in ordered
+            for bundle in sorted(cluster.orders(host).bundles)
+            if bundle not in locked
+        ]
+
+    await cluster.until(on_their_way)
+    bundle, ordered = on_their_way()[0]
+    # The order stands in the service; the leader has not heard yet that it was written.
+    target = next(one for one in others(cluster, ordered) if (one in late) is slow_target)
+    await unload(cluster, bundle, target)
+    assert cluster.server(bundle) is target
+    await placing
+    await cluster.settled(boundaries.bundles)
+
+
+@story(1)
+async def test_a_bundle_that_nobody_else_can_take_is_not_interrupted(cluster: Cluster) -> None:
+    boundaries = await served(cluster, 2)
+    bundle = boundaries.bundles[0]
+    token = cluster.hosts[0].serving[bundle]
+    with pytest.raises(Unavailable, match=f"no other broker can take {bundle}"):
+        await unload(cluster, bundle)
+    await asyncio.sleep(3.0)
+    (interval,) = [i for i in cluster.hosts[0].intervals() if i.bundle == bundle]
+    assert interval.fencing_token == token == cluster.hosts[0].serving[bundle]
+
+
+@story(leader={"report_stale_s": 6.5}, report={"max_interval_s": 5.0})
+async def test_a_destination_that_has_not_reported_for_long_is_refused(cluster: Cluster) -> None:
+    boundaries = await served(cluster, 6)
+    silent = next(agent for agent in cluster.living if not agent.leads)
+    bundle = next(b for b in boundaries.bundles if cluster.server(b) is not silent.host)
+    silent.coordination.freeze()
+    await asyncio.sleep(7.0)
+    with pytest.raises(UnloadRefused, match=r"last reported \d+ s ago; expected at most 6.5 s"):
+        await unload(cluster, bundle, silent.host)
+
+
+@story()
+async def test_unknown_names_and_other_sidecars_are_told_apart(cluster: Cluster) -> None:
+    boundaries = await served(cluster, 2)
+    asked = cluster.leader.app.unload_requests
+    with pytest.raises(NamespaceUnknown):
+        await asked.unload(Namespace("acme/none"), None, None)
+    with pytest.raises(BundleUnknown, match="0x00000000_0x40000000 not found"):
+        await asked.unload(NAMESPACE, "0x00000000_0x40000000", None)
+    why = "inactive destination broker: nowhere:8080 is not registered"  # As Pulsar says it.
+    with pytest.raises(UnloadRefused, match=why):
+        await asked.unload(NAMESPACE, range_text(boundaries.bundles[0]), BrokerId("nowhere:8080"))
+    with pytest.raises(LeaderElsewhere) as told:
+        await follower(cluster, serving=False).app.unload_requests.unload(NAMESPACE, None, None)
+    assert told.value.sidecar_url == cluster.leader.url
+
+
+@story()
+async def test_another_serves_for_a_destination_that_dies(cluster: Cluster) -> None:
+    boundaries = await served(cluster, 6)
+    target = next(a for a in cluster.living if not a.leads)
+    bundle = next(b for b in boundaries.bundles if cluster.server(b) is not target.host)
+    asking = asyncio.ensure_future(unload(cluster, bundle, target.host))
+    await asyncio.sleep(0)
+    await target.kill()
+    target.host.kill_broker()
+    with pytest.raises(Unavailable, match=r"did not arrive at .* within 15 s"):
+        await asking
+    await cluster.settled(boundaries.bundles)
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.004, 0.008, 0.012, 0.016, 0.02, 0.024, 0.028])
+@story(seed=3)
+async def test_a_bundle_split_meanwhile_stays_away(cluster: Cluster, after_s: float) -> None:
+    boundaries = await served(cluster)
+    whole, app = boundaries.bundles[0], cluster.leader.app
+    order = SplitOrder("range_equally_divide")
+    splitting = asyncio.ensure_future(app.split_requests.split(NAMESPACE, range_text(whole), order))
+    await asyncio.sleep(after_s)
+    with contextlib.suppress(BundleUnknown):
+        await app.unload_requests.unload(NAMESPACE, range_text(whole), None)
+    await splitting
+    bundles = boundaries_now(cluster).bundles
+    assert len(bundles) == 5
+    await cluster.settled(bundles)
+    await asyncio.sleep(10.0)
+    await cluster.settled(bundles, within_s=1.0)
+    assert cluster.servers(whole) == []

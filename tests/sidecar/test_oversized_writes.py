@@ -3,14 +3,16 @@ import asyncio
 import pytest
 from stories import place_all, served, story
 
+from loadmanager.agent import owned_list
 from loadmanager.common.oversized import LOG_EVERY_S, REST_S
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.wire.shared_forms import range_text
 from loadmanager.ports.lookup import Unavailable
+from tests.testbed.faults import host
 from tests.testbed.faults.agent import SESSION_S, Agent
-from tests.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
+from tests.testbed.faults.cluster import NAMESPACE, Cluster, order, topic_in
 
 TOLD = "zookeeper.write.too_large"
 NO_LIMIT = 0xFFFFF
@@ -109,3 +111,22 @@ async def test_too_large_a_state_ends_no_term(
     monkeypatch.undo()
     await cluster.settled(boundaries.bundles)
     assert cluster.leader is leader
+
+
+LISTED = 400
+
+
+@story(2, checked=False)
+async def test_many_bundles_are_listed_and_many_locks_dropped_at_once(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owned_list, "_REWRITTEN_BYTES_PER_S", 10_000)
+    boundaries = await cluster.make_namespace(LISTED)
+    for at, latency_s, most in zip(cluster.hosts, (0.3, host.LATENCY_S), (40, 17), strict=True):
+        before = cluster.service.zxid
+        with monkeypatch.context() as patch:
+            patch.setattr(host, "LATENCY_S", latency_s)
+            await order(cluster.leader_term, dict.fromkeys(boundaries.bundles, at.name))
+            await cluster.until(lambda at=at: len(at.serving) == LISTED)  # type: ignore[misc] # bound now
+            await cluster.settled(boundaries.bundles)
+        assert cluster.service.zxid - before < most, "each few bundles had a list of their own"

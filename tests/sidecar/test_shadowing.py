@@ -1,10 +1,12 @@
+import math
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from history_sinks import Archive
-from leader_at_work import B1, HOT, LeaderAtWork, leader_at_work
+from leader_at_work import AT_ONCE, B1, HOT, LeaderAtWork, leader_at_work
 from waiting import eventually
 
 from loadmanager.core.planner import Planner
@@ -16,7 +18,7 @@ from loadmanager.leader import shadows
 
 SETTINGS = PlannerSettings(settle_s=0.0, cool_down_s=0.0)
 IDLE = Planner(shedder=AvgShedder(), settings=replace(SETTINGS, shedding=False))
-THRESHOLD = Planner(shedder=ThresholdShedder(min_bytes_per_s=0.0), settings=SETTINGS)
+SHEDS = Planner(shedder=ThresholdShedder(min_bytes_per_s=0.0), settings=SETTINGS)
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +55,7 @@ async def shadowed(sidecar: LeaderAtWork, rounds: int) -> Shadow:
 
 
 async def test_a_shadow_strategy_would_have_evened_it_out(sidecar: LeaderAtWork) -> None:
-    beside(sidecar, ThresholdShedder=THRESHOLD)
+    beside(sidecar, ThresholdShedder=SHEDS)
     sidecar.lead()
     shadow = await shadowed(sidecar, 10)
     first, last = shadow.rounds[0], shadow.rounds[-1]
@@ -77,11 +79,11 @@ async def test_strategies_come_and_go_with_the_configuration(sidecar: LeaderAtWo
     sidecar.lead()
     await sidecar.rounds(2)
     assert sidecar.explainer.shadows().shadows == {}
-    beside(sidecar, ThresholdShedder=THRESHOLD)
+    beside(sidecar, ThresholdShedder=SHEDS)
     before = await shadowed(sidecar, 5)
     assert before.away
     # Other settings are another strategy, which begins with what is there now.
-    beside(sidecar, ThresholdShedder=replace(THRESHOLD, shedder=ThresholdShedder(threshold=0.9)))
+    beside(sidecar, ThresholdShedder=replace(SHEDS, shedder=ThresholdShedder(threshold=0.9)))
     await eventually(lambda: not sidecar.explainer.shadows().shadows["ThresholdShedder"].away)
     assert shown(sidecar, "gap") is not None
     beside(sidecar)
@@ -98,7 +100,7 @@ async def test_an_error_of_one_strategy_is_counted_and_stops_nothing_else(
         return {"ThresholdShedder": told}[strategy]
 
     monkeypatch.setattr(shadows, "after_round", fails)
-    beside(sidecar, AvgShedder=IDLE, ThresholdShedder=THRESHOLD)
+    beside(sidecar, AvgShedder=IDLE, ThresholdShedder=SHEDS)
     sidecar.lead()
     await shadowed(sidecar, 2)
     value = sidecar.registry.get_sample_value
@@ -109,7 +111,7 @@ async def test_an_error_of_one_strategy_is_counted_and_stops_nothing_else(
 async def test_history_has_a_line_of_each_strategy_and_round() -> None:
     archive = Archive()
     async with leader_at_work(IDLE, build=archive.kept, reports=HOT) as sidecar:
-        beside(sidecar, ThresholdShedder=THRESHOLD)
+        beside(sidecar, ThresholdShedder=SHEDS)
         sidecar.lead()
         await shadowed(sidecar, 4)
     lines = list(archive.lines("shadow"))
@@ -117,3 +119,73 @@ async def test_history_has_a_line_of_each_strategy_and_round() -> None:
     assert [line["round"] for line in lines] == [
         line["round"] for line in archive.lines("optimality")
     ]
+
+
+OBSERVING = replace(SHEDS, settings=replace(AT_ONCE, observe=True))
+FIGURES = ("largest", "bound", "bound_within_policies", "gap", "gap_within_policies", "excess")
+
+
+@pytest.fixture
+async def resting() -> AsyncIterator[LeaderAtWork]:
+    async with leader_at_work(OBSERVING, reports=HOT) as at_work:
+        yield at_work
+
+
+def distance(resting: LeaderAtWork, figure: str) -> float:
+    value = resting.registry.get_sample_value(f"loadmanager_optimality_{figure}")
+    assert value is not None
+    return value
+
+
+async def assessed(resting: LeaderAtWork) -> None:
+    resting.lead()
+    await eventually(
+        lambda: resting.leading.leader_term and resting.leader_term.optimality_watch.last
+    )
+
+
+async def test_each_round_shows_the_distance_from_the_best(resting: LeaderAtWork) -> None:
+    assert all(math.isnan(distance(resting, figure)) for figure in FIGURES)
+    await assessed(resting)
+    # Eight equal bundles of a tenth each: three lie together on one of three brokers.
+    await eventually(lambda: distance(resting, "bound") == pytest.approx(0.3))
+    assert (distance(resting, "largest"), distance(resting, "gap")) == pytest.approx((0.8, 5 / 3))
+    told = resting.explainer.assessment()
+    assert told is not None
+    assert told.optimality.gap == pytest.approx(5 / 3)
+    assert 1 <= told.round <= resting.leader_term.decision_log.rounds
+    assert resting.explainer.explain(B1).assessment is not None
+    await resting.stop_leading()
+    assert all(math.isnan(distance(resting, figure)) for figure in FIGURES)
+
+
+async def test_optimality_is_left_out_where_it_would_take_too_much_of_the_leaders_time(
+    resting: LeaderAtWork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def slow(*given: Any) -> None:
+        asked.append(given)
+        time.sleep(0.01)
+
+    # It may take place again after 10,000 s: no machine is so slow that a round comes then.
+    monkeypatch.setattr(optimality_watch, "_SHARE_OF_TIME", 1e-6)
+    monkeypatch.setattr(Planner, "optimality", slow)
+    resting.lead()
+    await resting.rounds(5)
+    assert len(asked) == 1
+
+
+async def test_an_error_in_optimality_is_counted_and_takes_nothing_from_the_round(
+    resting: LeaderAtWork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_given: Any) -> None:
+        raise ArithmeticError("no bound")
+
+    monkeypatch.setattr(Planner, "optimality", broken)
+    resting.lead()
+    await resting.rounds(4)
+    value = resting.registry.get_sample_value
+    assert (value("loadmanager_unexpected_errors_total", {"place": "round"}) or 0) >= 1
+    assert value("loadmanager_rounds_total", {"outcome": "failed"}) is None
+    assert resting.explainer.assessment() is None

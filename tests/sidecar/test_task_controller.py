@@ -336,33 +336,32 @@ async def test_who_proposes_what_stands_hears_so_without_a_write(cluster: Contro
 
 
 @pytest.mark.parametrize("loss", [Loss.REQUEST, Loss.REPLY])
-def test_after_a_lost_reply_the_orders_are_read_first(loss: Loss) -> None:
-    @at_work
-    async def tell(cluster: ControllerAtWork) -> None:
-        await _placed(cluster, A, B)
-        found: list[Dispatched] = []
-        cluster.line.losses = [loss]
-        with pytest.raises(Disconnected):
-            await cluster.controller.dispatch(cluster.moves((A, B2)), known=found.append)
-        assert cluster.states(A) == ["unconfirmed"]
-        assert found == []
-        # Whatever brokers do meanwhile, nothing is known of the order.
-        await cluster.own(B1, [B])
-        cluster.controller.observe()
-        assert cluster.states(A) == ["unconfirmed"]
-        await cluster.controller.dispatch(cluster.moves((B, B3)))
-        stands = loss is Loss.REPLY
-        assert [dict(one.ordered) for one in found] == [{A: B2} if stands else {}]
-        assert set(found[0].refused) == (set() if stands else {A})
-        if stands:
-            assert cluster.states(A) == ["unconfirmed", "ordered", "released"]
-        else:
-            # Its former order stands, which b1 is to carry out again.
-            assert cluster.states(A) == ["unconfirmed", "failed", "ordered"]
-            assert cluster.last(A).asked_by is AskedBy.RECONCILIATION
-        assert (A in (await cluster.orders(B2)).bundles) is stands
-
-    tell()
+@at_work
+async def test_after_a_lost_reply_orders_are_read_first(
+    cluster: ControllerAtWork, loss: Loss
+) -> None:
+    await _placed(cluster, A, B)
+    found: list[Dispatched] = []
+    cluster.line.losses = [loss]
+    with pytest.raises(Disconnected):
+        await cluster.controller.dispatch(cluster.moves((A, B2)), known=found.append)
+    assert cluster.states(A) == ["unconfirmed"]
+    assert found == []
+    # Whatever brokers do meanwhile, nothing is known of the order.
+    await cluster.own(B1, [B])
+    cluster.controller.observe()
+    assert cluster.states(A) == ["unconfirmed"]
+    await cluster.controller.dispatch(cluster.moves((B, B3)))
+    stands = loss is Loss.REPLY
+    assert [dict(one.ordered) for one in found] == [{A: B2} if stands else {}]
+    assert set(found[0].refused) == (set() if stands else {A})
+    if stands:
+        assert cluster.states(A) == ["unconfirmed", "ordered", "released"]
+    else:
+        # Its former order stands, which b1 is to carry out again.
+        assert cluster.states(A) == ["unconfirmed", "failed", "ordered"]
+        assert cluster.last(A).asked_by is AskedBy.RECONCILIATION
+    assert (A in (await cluster.orders(B2)).bundles) is stands
 
 
 @at_work

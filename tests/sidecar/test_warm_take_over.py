@@ -216,25 +216,24 @@ UNREADABLE = encode_standby(Standby(RoundMemory(), {}, joint=b"garbage"))
 @pytest.mark.parametrize(
     "content", [b"", b"garbage", b"x\x9c\x03\x00\x00\x00\x00\x01", UNREADABLE, None]
 )
-def test_without_a_state_that_can_be_read_a_new_leader_begins_cold(content: bytes | None) -> None:
-    @story(3, **THRESHOLD)
-    async def tell(cluster: Cluster) -> None:
-        boundaries = await served(cluster, 6)
-        await cluster.until(lambda: znodes.STATE in cluster.service.dump())
-        operator = await cluster.operator()
-        leader = cluster.leader
-        await leader.kill()
-        if content is None:
-            await operator.delete(znodes.STATE)
-        else:
-            await cluster.write(znodes.STATE, content)
-        await cluster.until(lambda: len(cluster.service.epochs) == 2, within_s=SESSION_S + 1.0)
-        await cluster.settled(boundaries.bundles)
-        # Its first round stores a state that the next one can read.
-        await cluster.until(lambda: _is_stored(cluster))
-        assert not cluster.warnings("bundle.move.decided")
-
-    tell()
+@story(3, **THRESHOLD)
+async def test_without_readable_state_a_leader_begins_cold(
+    cluster: Cluster, content: bytes | None
+) -> None:
+    boundaries = await served(cluster, 6)
+    await cluster.until(lambda: znodes.STATE in cluster.service.dump())
+    operator = await cluster.operator()
+    leader = cluster.leader
+    await leader.kill()
+    if content is None:
+        await operator.delete(znodes.STATE)
+    else:
+        await cluster.write(znodes.STATE, content)
+    await cluster.until(lambda: len(cluster.service.epochs) == 2, within_s=SESSION_S + 1.0)
+    await cluster.settled(boundaries.bundles)
+    # Its first round stores a state that the next one can read.
+    await cluster.until(lambda: _is_stored(cluster))
+    assert not cluster.warnings("bundle.move.decided")
 
 
 def _is_stored(cluster: Cluster) -> bool:
@@ -246,40 +245,37 @@ def _is_stored(cluster: Cluster) -> bool:
 
 
 @pytest.mark.parametrize("applied", [False, True], ids=["request lost", "reply lost"])
-def test_only_what_was_ordered_is_remembered_as_moved(applied: bool) -> None:
-    @story(3, **THRESHOLD)
-    async def tell(cluster: Cluster) -> None:
-        boundaries = await cluster.make_namespace(12)
-        topics = await place_all(cluster, boundaries)
-        leader = cluster.leader
-        commit, failed = leader.coordination.commit, asyncio.Event()
+@story(3, **THRESHOLD)
+async def test_only_what_was_ordered_counts_as_moved(cluster: Cluster, applied: bool) -> None:
+    boundaries = await cluster.make_namespace(12)
+    topics = await place_all(cluster, boundaries)
+    leader = cluster.leader
+    commit, failed = leader.coordination.commit, asyncio.Event()
 
-        async def lose_one(operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
-            paths = [one.path for one in operations]
-            orders = any(path.startswith(znodes.ORDERS) for path in paths)
-            if not (orders and znodes.STATE in paths) or failed.is_set():
-                return await commit(operations)
-            failed.set()
-            if applied:
-                await commit(operations)
-            raise Disconnected("lost on its way")
+    async def lose_one(operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
+        paths = [one.path for one in operations]
+        orders = any(path.startswith(znodes.ORDERS) for path in paths)
+        if not (orders and znodes.STATE in paths) or failed.is_set():
+            return await commit(operations)
+        failed.set()
+        if applied:
+            await commit(operations)
+        raise Disconnected("lost on its way")
 
-        leader.coordination.commit = lose_one  # type: ignore[method-assign]
-        publishing = asyncio.ensure_future(publish_for_ever(cluster, topics))
-        cluster.hosts[0].cpu_fraction = 0.95
-        await cluster.until(failed.is_set)
-        await asyncio.sleep(0.01)
-        first = {entry["bundle"] for entry in cluster.warnings("bundle.move.decided")}
-        assert not first & cluster.leader_term.look().memory.moved_at_s.keys()
-        decisions = cluster.leader_term.decision_log.decisions(DecisionFilter(limit=50))
-        assert not [one for one in decisions if one.outcome == "moved"]
-        await asyncio.sleep(5.0)
-        publishing.cancel()
-        told = [entry["bundle"] for entry in cluster.warnings("bundle.move.decided")]
-        again = {bundle for bundle in first if told.count(bundle) > 1}
-        # What was ordered after all rests, what was not is decided on again.
-        assert again == (set() if applied else first)
-        assert first <= cluster.leader_term.look().memory.moved_at_s.keys()
-        await cluster.settled(boundaries.bundles)
-
-    tell()
+    leader.coordination.commit = lose_one  # type: ignore[method-assign]
+    publishing = asyncio.ensure_future(publish_for_ever(cluster, topics))
+    cluster.hosts[0].cpu_fraction = 0.95
+    await cluster.until(failed.is_set)
+    await asyncio.sleep(0.01)
+    first = {entry["bundle"] for entry in cluster.warnings("bundle.move.decided")}
+    assert not first & cluster.leader_term.look().memory.moved_at_s.keys()
+    decisions = cluster.leader_term.decision_log.decisions(DecisionFilter(limit=50))
+    assert not [one for one in decisions if one.outcome == "moved"]
+    await asyncio.sleep(5.0)
+    publishing.cancel()
+    told = [entry["bundle"] for entry in cluster.warnings("bundle.move.decided")]
+    again = {bundle for bundle in first if told.count(bundle) > 1}
+    # What was ordered after all rests, what was not is decided on again.
+    assert again == (set() if applied else first)
+    assert first <= cluster.leader_term.look().memory.moved_at_s.keys()
+    await cluster.settled(boundaries.bundles)

@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry
 from waiting import eventually
 
 from loadmanager.adapters.clock import SystemClock
+from loadmanager.adapters.zookeeper import ZooKeeperCoordination
 from loadmanager.agent.registration import register
 from loadmanager.agent.takeover import Takeover
 from loadmanager.common.cluster_state import ClusterState
@@ -20,6 +21,7 @@ from loadmanager.core.orders import OrderChanges, decode_orders, encode_owned
 from loadmanager.core.wire.reports import encode_loads
 from loadmanager.leader.election import Term
 from loadmanager.leader.order_book import OrderBook
+from loadmanager.ports.coordination import Create, SetData, TooLarge
 from loadmanager.telemetry.metrics import Metrics
 from tests.testbed.in_process import InProcessBroker
 
@@ -109,3 +111,31 @@ async def test_a_broker_with_20_000_bundles_is_drained(world: ZooKeeperWorld) ->
         assert len(orders.handovers) == (len(BUNDLES) if broker == BROKER else 0)
     assert agents.session.session_id == membership.session_id
     cluster_state.close()
+
+
+OVERHEAD_BYTES = 128
+
+
+def _commit(path: str, size_bytes: int) -> list[Create | SetData]:
+    return [
+        SetData("/list", bytes(size_bytes - 2 * OVERHEAD_BYTES - len(path) - len("/list"))),
+        Create(path, b"", ephemeral=True),
+    ]
+
+
+async def test_the_largest_commit_is_taken_and_a_larger_one_ends_no_session(
+    session: ZooKeeperCoordination, world: ZooKeeperWorld
+) -> None:
+    before = session.session
+    await session.create("/list", b"")
+    root = len(world.root)
+    most = session.max_request_bytes - 2 * root
+    await session.commit(_commit("/a", most))
+    with pytest.raises(TooLarge) as refused:
+        await session.commit(_commit("/b", most + 1))
+    assert refused.value.size_bytes == refused.value.limit_bytes + 1
+    with pytest.raises(TooLarge):
+        await session.set("/list", bytes(session.max_request_bytes))
+    assert await session.get("/a") is not None
+    assert await session.get("/b") is None
+    assert session.session == before
