@@ -105,9 +105,7 @@ def test_another_candidate_goes_on_after_the_leaders_kill(pulsar: FakePulsar, co
     assert pulsar.dynamic == {}
 
 
-def test_a_candidate_leads_while_the_one_broker_that_it_was_given_is_down(
-    pulsar: FakePulsar, config: Path
-) -> None:
+def test_a_candidate_leads_while_its_broker_is_down(pulsar: FakePulsar, config: Path) -> None:
     with candidate(pulsar, config) as leader:
         leader.until("are off")
         kill(leader)
@@ -170,9 +168,7 @@ def test_a_leader_that_is_ended_after_the_other_candidate_crashed_restores_the_s
     assert events(leader)[-1] == f"{SWITCHES[1]}: not overridden again"
 
 
-def test_a_candidate_that_is_ended_after_the_leader_crashed_restores_the_settings(
-    pulsar: FakePulsar, config: Path
-) -> None:
+def test_a_candidate_ended_after_a_crash_restores_it(pulsar: FakePulsar, config: Path) -> None:
     with candidate(pulsar, config) as leader:
         leader.until("are off")
         with candidate(pulsar, config) as other:

@@ -158,9 +158,7 @@ def test_a_namespace_whose_group_is_not_known_stays_and_others_move(pulsar: Fake
     assert {move["bundle"] for move in once(pulsar)["proposals"]} <= set(free.bundles)
 
 
-def test_bundles_without_traffic_are_spread_by_count_after_three_windows(
-    pulsar: FakePulsar, tmp_path: Path
-) -> None:
+def test_bundles_without_traffic_are_spread_by_count(pulsar: FakePulsar, tmp_path: Path) -> None:
     pulsar.brokers[0].grows.clear()
     balance(pulsar, tmp_path, "no traffic was counted", times=4)
     counts = [sum("bench" in name for name in one.owned) for one in pulsar.brokers]

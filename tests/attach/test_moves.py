@@ -43,9 +43,7 @@ def move(pulsar: FakePulsar, number: int = 0) -> Move:
     )
 
 
-async def test_a_bundle_is_served_at_the_target_after_one_order_and_a_claim(
-    pulsar: FakePulsar, admin: PulsarAdmin
-) -> None:
+async def test_one_order_and_a_claim_are_a_move(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     wanted = move(pulsar)
     outcome = await mover(admin, pulsar).move(wanted)
     assert (outcome.state, outcome.attempts, outcome.reason) == ("serving", 1, "")
@@ -68,9 +66,7 @@ async def test_extensible_managers_need_no_claim(pulsar: FakePulsar, admin: Puls
     assert not any(path.startswith("/lookup") for one in pulsar.brokers for path in one.asked)
 
 
-async def test_a_bundle_that_another_broker_took_is_moved_on_from_there(
-    pulsar: FakePulsar, admin: PulsarAdmin
-) -> None:
+async def test_what_another_took_moves_from_there(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     pulsar.snatched = [pulsar.brokers[2], pulsar.brokers[0]]
     outcome = await mover(admin, pulsar).move(move(pulsar))
     assert (outcome.state, outcome.attempts) == ("serving", 3)
@@ -85,9 +81,7 @@ async def test_after_three_attempts_it_stays_there(pulsar: FakePulsar, admin: Pu
     assert len(pulsar.unloads) == 3
 
 
-async def test_nothing_is_ordered_where_the_source_serves_it_no_more(
-    pulsar: FakePulsar, admin: PulsarAdmin
-) -> None:
+async def test_nothing_is_ordered_of_another_owner(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     gone = move(pulsar)
     pulsar.hand_over(gone.bundle, pulsar.brokers[2])
     outcome = await mover(admin, pulsar).move(gone)
@@ -107,9 +101,7 @@ async def test_nothing_is_ordered_to_a_target_that_is_not_ready(
     assert pulsar.unloads == []
 
 
-async def test_nothing_is_ordered_to_or_from_a_broker_that_does_not_answer(
-    pulsar: FakePulsar, admin: PulsarAdmin
-) -> None:
+async def test_nothing_is_ordered_of_silent_brokers(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     nobody = BrokerId("127.0.0.1:9")
     wanted = move(pulsar)
     for dead in (replace(wanted, source=nobody), replace(wanted, target=nobody)):
@@ -153,9 +145,7 @@ def unload_path(bundle: BundleId) -> str:
     return f"/admin/v2/namespaces/{bundle}/unload"
 
 
-async def test_an_error_after_which_the_target_serves_it_is_no_failure(
-    pulsar: FakePulsar, admin: PulsarAdmin
-) -> None:
+async def test_an_error_of_what_moved_is_no_failure(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     wanted = move(pulsar)
 
     async def hand_over_and_fail(_: web.Request) -> web.Response:
@@ -189,9 +179,7 @@ async def test_a_missing_right_ends_it(pulsar: FakePulsar, admin: PulsarAdmin, s
         await mover(admin, pulsar).move(wanted)
 
 
-async def test_an_order_follows_a_redirect_to_a_broker_of_the_cluster_only(
-    pulsar: FakePulsar, admin: PulsarAdmin
-) -> None:
+async def test_an_order_follows_only_own_redirects(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     wanted, other = move(pulsar), move(pulsar, number=1)
     leader = pulsar.brokers[2].name
 
@@ -262,9 +250,7 @@ async def test_bundles_of_one_broker_or_of_equal_ranges_move_one_after_the_other
     assert most == 1
 
 
-async def test_without_claims_bundles_of_different_brokers_move_at_once(
-    pulsar: FakePulsar, admin: PulsarAdmin
-) -> None:
+async def test_without_claims_brokers_move_at_once(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     wanted, asked, both = between(pulsar, (0, 1), (1, 2)), set(), asyncio.Event()
 
     async def wait_for_the_other(request: web.Request) -> web.Response:
@@ -333,9 +319,7 @@ async def test_a_slow_unload_is_ordered_once_and_the_bundle_claimed_at_its_end(
 
 
 @pytest.mark.usefixtures("brief_watches")
-async def test_an_order_without_an_answer_failed_where_the_source_serves_it(
-    pulsar: FakePulsar, admin: PulsarAdmin
-) -> None:
+async def test_an_unanswered_order_may_have_failed(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     admin.access = Access(timeout_s=30.0, change_timeout_s=0.3)
     wanted, asked = move(pulsar), []
 
@@ -399,9 +383,7 @@ async def test_a_stuck_bundle_is_left_out_for_as_long_as_its_source_lists_it(
 
 
 @pytest.mark.usefixtures("brief_watches")
-async def test_the_end_of_the_term_ends_the_watch_of_a_slow_unload(
-    pulsar: FakePulsar, admin: PulsarAdmin
-) -> None:
+async def test_the_terms_end_ends_the_watch_of_it(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     pulsar.unload_s = 3600.0
     moves = mover(admin, pulsar)
     asyncio.get_running_loop().call_later(0.2, moves.close)
@@ -429,9 +411,7 @@ async def test_a_target_that_owns_a_bundle_but_loads_no_topic_gives_it_back_and_
 
 
 @pytest.mark.usefixtures("brief_watches")
-async def test_a_target_that_ends_after_the_move_is_not_left_out_for_that(
-    pulsar: FakePulsar, admin: PulsarAdmin
-) -> None:
+async def test_a_target_that_ends_later_is_kept(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     wanted, (_, second, third) = watched(move(pulsar)), pulsar.brokers
 
     async def end(_: web.Request) -> web.Response:
@@ -459,9 +439,7 @@ async def test_the_pause_of_a_move_lies_between_the_order_and_the_first_traffic(
 
 
 @pytest.mark.usefixtures("brief_watches")
-async def test_topics_that_were_deleted_meanwhile_say_nothing_of_the_target(
-    pulsar: FakePulsar, admin: PulsarAdmin
-) -> None:
+async def test_deleted_topics_say_nothing_of_it(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     target, wanted = pulsar.brokers[1], watched(move(pulsar))
     deleted = wanted.active[0].local
     target.refuses(f"/admin/v2/persistent/bench/skew/{deleted}/stats", 404, "Topic not found")
@@ -474,9 +452,7 @@ async def test_topics_that_were_deleted_meanwhile_say_nothing_of_the_target(
 
 
 @pytest.mark.usefixtures("brief_watches")
-async def test_topics_that_load_when_they_are_looked_up_are_served(
-    pulsar: FakePulsar, admin: PulsarAdmin
-) -> None:
+async def test_topics_that_load_late_are_served(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     target = pulsar.brokers[1]
     wanted = watched(move(pulsar))
     topic = str(next(iter(pulsar.brokers[0].topics)))

@@ -104,9 +104,7 @@ def owners(pulsar: FakePulsar, namespace: Namespace = NEW) -> Counter[int]:
     )
 
 
-async def test_a_new_namespace_is_spread_and_nothing_else_is_touched(
-    pulsar: FakePulsar, balancer: Balancer
-) -> None:
+async def test_a_new_namespace_alone_is_spread(pulsar: FakePulsar, balancer: Balancer) -> None:
     log = await balanced(balancer, created(pulsar))
     # The seventh goes to one of the two without traffic.
     assert sorted(owners(pulsar).values()) == [2, 2, 3]
@@ -184,9 +182,7 @@ async def test_without_a_sample_nothing_is_placed(pulsar: FakePulsar, balancer: 
     assert (await balanced(balancer, make)).tasks == []
 
 
-async def test_a_bundle_that_another_broker_took_first_is_where_it_is(
-    pulsar: FakePulsar, balancer: Balancer
-) -> None:
+async def test_a_bundle_taken_first_is_where_it_is(pulsar: FakePulsar, balancer: Balancer) -> None:
     """A client's lookup at another broker comes between the look and the claim."""
     bundle = str(Boundaries.even(NEW, 1).bundles[0])
 

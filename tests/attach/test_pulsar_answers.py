@@ -58,9 +58,7 @@ async def test_a_lookup_names_where_clients_go(pulsar: FakePulsar, admin: Pulsar
         await read_lookup(admin, pulsar.url, TOPIC)
 
 
-async def test_partitions_are_counted_and_a_missing_topic_has_none(
-    pulsar: FakePulsar, admin: PulsarAdmin
-) -> None:
+async def test_partitions_of_a_topic_are_counted(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     assert await read_partitions(admin, pulsar.url, TOPIC) == 0
     told(pulsar, PARTITIONS, {"partitions": 4})
     assert await read_partitions(admin, pulsar.url, TOPIC) == 4

@@ -299,9 +299,7 @@ async def test_a_split_leaves_its_parts_at_their_broker(term: Term, order: Split
     assert len(served) == 9
 
 
-async def test_nothing_is_split_after_a_split_that_did_not_finish(
-    term: Term, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_unfinished_split_is_the_last(term: Term, monkeypatch: pytest.MonkeyPatch) -> None:
     async def lost(*_: Any) -> Outcome:
         return Outcome(state="timed_out", reason="no parts", attempts=1)
 

@@ -154,9 +154,7 @@ def test_tokens_go_to_tls_alone(encrypted: FakePulsar, scheme: str, redirects: b
     ],
 )
 @pytest.mark.parametrize("scheme", ["https", "http"])
-def test_a_broker_whose_lookup_names_no_tls_gets_no_token(
-    encrypted: FakePulsar, told: dict[str, str], scheme: str
-) -> None:
+def test_no_tls_gets_no_token(encrypted: FakePulsar, told: dict[str, str], scheme: str) -> None:
     first, second, _ = encrypted.brokers
     port = second.name.rpartition(":")[2]
     second.told_urls = {key: value.format(port=port) for key, value in told.items()}
@@ -370,9 +368,7 @@ async def test_the_manager_that_runs_counts_and_not_the_one_that_is_configured(
 
 
 @pytest.mark.parametrize("name", ["\ud800", "\x1b[31m", ""])
-async def test_a_cluster_whose_name_is_no_text_is_refused(
-    pulsar: FakePulsar, balancer: Balancer, name: str
-) -> None:
+async def test_a_nameless_cluster_fails(pulsar: FakePulsar, balancer: Balancer, name: str) -> None:
     pulsar.brokers[0].tells(RUNTIME, json.dumps({"clusterName": name}))
     with pytest.raises(Exception, match="clusterName"):
         await balancer.reader.read()

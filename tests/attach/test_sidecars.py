@@ -367,9 +367,7 @@ async def test_the_last_one_restores_also_what_older_brokers_keep_until_they_are
     assert {pulsar.runtime(broker)[SHEDDING] for broker in pulsar.brokers} == {"true"}
 
 
-async def test_nothing_moves_while_somebody_has_switched_shedding_on(
-    pulsar: FakePulsar, sidecars: PulsarSidecars
-) -> None:
+async def test_nothing_moves_while_it_sheds(pulsar: FakePulsar, sidecars: PulsarSidecars) -> None:
     await start_all(sidecars)
     await eventually(lambda: most_bundles(pulsar) <= 4)
     leader, leader_term = term(sidecars)
@@ -524,9 +522,7 @@ async def test_a_bundle_that_is_too_large_is_cut_between_its_topics(
     assert ("split", "serving") in {(one.kind.value, one.state.value) for one in ended}
 
 
-async def test_a_split_that_pulsar_refuses_is_not_ordered_again(
-    pulsar: FakePulsar, sidecars: PulsarSidecars
-) -> None:
+async def test_a_refused_split_is_final(pulsar: FakePulsar, sidecars: PulsarSidecars) -> None:
     pulsar.cuts = False
     first = pulsar.brokers[0]
     whole = first.owned[0]
@@ -546,9 +542,7 @@ async def test_a_split_that_pulsar_refuses_is_not_ordered_again(
     assert splits() == ["failed"]
 
 
-async def test_boundaries_follow_a_split_that_somebody_makes(
-    pulsar: FakePulsar, sidecars: PulsarSidecars
-) -> None:
+async def test_boundaries_follow_any_split(pulsar: FakePulsar, sidecars: PulsarSidecars) -> None:
     await start_all(sidecars, **OBSERVE)
     assert sidecars.leader is not None
     cluster_state = sidecars.leader.context.cluster_state

@@ -163,9 +163,7 @@ def test_cpu_time_stands_in_where_the_number_of_cores_is_given(busy: FakePulsar)
     assert {one["source"] for one in told["proposals"]} == {busy.brokers[0].name}
 
 
-def test_a_strategy_that_this_cluster_tells_too_little_for_says_what_and_why(
-    busy: FakePulsar, tmp_path: Path
-) -> None:
+def test_a_strategy_that_is_told_too_little_says_so(busy: FakePulsar, tmp_path: Path) -> None:
     for broker in busy.brokers:
         broker.load_report = {}
         broker.more_metrics = 'process_cpu_seconds_total{cluster="research"} 100.0'
@@ -301,9 +299,7 @@ def test_conflicting_options_are_one_sentence(busy: FakePulsar, more: list[str],
     assert busy.dynamic == {}
 
 
-def test_faults_of_the_configuration_are_told_before_anything_is_changed(
-    busy: FakePulsar, tmp_path: Path
-) -> None:
+def test_faults_of_the_configuration_are_told_first(busy: FakePulsar, tmp_path: Path) -> None:
     path = config(tmp_path, "threshold", planner={"max_moves_per_round": -1})
     found = attach(busy, "--balance", "--config", path)
     assert found.exit_code == 1

@@ -162,9 +162,7 @@ async def test_so_is_one_ordered_once_at_most(admin: PulsarAdmin, transfer: Tran
     assert sent == 2
 
 
-async def test_one_that_pulsar_gives_to_another_broker_stays_there(
-    admin: PulsarAdmin, transfer: Transfer
-) -> None:
+async def test_one_that_pulsar_gives_away_stays(admin: PulsarAdmin, transfer: Transfer) -> None:
     transfer.lands = transfer.third
     transfer.away_s = 1.0
     outcome = await mover(admin, transfer.pulsar, look_s=0.8).move(transfer.move)
@@ -172,9 +170,7 @@ async def test_one_that_pulsar_gives_to_another_broker_stays_there(
     assert "" not in transfer.destinations
 
 
-async def test_where_no_broker_has_it_for_long_the_reason_says_what_to_do(
-    admin: PulsarAdmin, transfer: Transfer
-) -> None:
+async def test_what_nobody_has_is_explained(admin: PulsarAdmin, transfer: Transfer) -> None:
     transfer.away_s = 60.0
     moves = mover(admin, transfer.pulsar, look_s=0.8)
     moves.return_s = 0.5
@@ -192,9 +188,7 @@ async def test_the_end_of_the_term_ends_the_wait(admin: PulsarAdmin, transfer: T
         assert (await moves.move(transfer.move)).state == "timed_out"
 
 
-async def test_a_target_that_took_nothing_is_avoided_until_it_ends(
-    admin: PulsarAdmin, transfer: Transfer
-) -> None:
+async def test_targets_that_took_none_are_avoided(admin: PulsarAdmin, transfer: Transfer) -> None:
     transfer.ready = True
     moves = mover(admin, transfer.pulsar)
     freed(transfer, await moves.move(transfer.move))
@@ -227,9 +221,7 @@ async def test_an_order_without_an_answer_ends_when_the_target_serves_the_bundle
 
 
 @pytest.mark.parametrize("status", [409, 500])
-async def test_nothing_is_released_that_never_left_its_source(
-    admin: PulsarAdmin, transfer: Transfer, status: int
-) -> None:
+async def test_what_never_left_is_kept(admin: PulsarAdmin, transfer: Transfer, status: int) -> None:
     asked: list[str] = []
 
     async def refuse(request: web.Request) -> web.Response:

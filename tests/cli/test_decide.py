@@ -135,9 +135,7 @@ def test_what_cannot_be_read_is_refused_or_left_out(tmp_path: Path) -> None:
         (["--mode", "fast"], "Invalid value for '--mode'"),
     ],
 )
-def test_bad_input_ends_with_2_and_says_what_was_expected(
-    snapshot: Path, options: list[str], message: str
-) -> None:
+def test_bad_input_ends_with_2_and_why(snapshot: Path, options: list[str], message: str) -> None:
     got = decide(snapshot, *options)
     assert got.exit_code == 2
     assert message in got.stderr

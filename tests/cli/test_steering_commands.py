@@ -247,9 +247,7 @@ PAUSED = "Balancing is paused: rounds move nothing to it until `loadmanager resu
 @pytest.mark.parametrize(
     ("mode", "next_step"), [(BalancingMode.ACTIVE, NEXT), (BalancingMode.PAUSED, PAUSED)]
 )
-def test_after_a_drain_is_undone_it_says_what_happens_next(
-    serve: Serve, mode: BalancingMode, next_step: str
-) -> None:
+def test_undone_drains_say_what_is_next(serve: Serve, mode: BalancingMode, next_step: str) -> None:
     application = Application(marks={"b1:8080": DrainMark()}, left=0, mode=mode)
     url = serve(application)
     got = run("drain", "b1:8080", "--undo", "--url", url)
@@ -261,9 +259,7 @@ def test_after_a_drain_is_undone_it_says_what_happens_next(
     assert told["marked"] is None
 
 
-def test_a_broker_that_drains_for_another_reason_is_told_as_such(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_drain_for_another_reason_is_told(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadmanager.cli.balancing._SEEN_WITHIN_S", 0.3)
     got = run("drain", "b1:8080", "--undo", "--url", serve(Application(stops=True)))
     assert got.exit_code == 0

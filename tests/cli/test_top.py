@@ -187,18 +187,14 @@ def test_q_ends_it_and_gives_the_terminal_back(terminal: Terminal) -> None:
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 128 + 15), (signal.SIGHUP, 128 + 1)]
 )
-def test_a_signal_ends_it_and_gives_the_terminal_back(
-    terminal: Terminal, number: signal.Signals, code: int
-) -> None:
+def test_a_signal_gives_it_all_back(terminal: Terminal, number: signal.Signals, code: int) -> None:
     terminal.until(b"busiest bundles")
     terminal.process.send_signal(number)
     assert terminal.ended() == code
     assert terminal.is_given_back()
 
 
-def test_without_an_answer_for_a_while_the_last_picture_stays(
-    terminal: Terminal, leader_term: FakeLeaderQueries
-) -> None:
+def test_without_an_answer_it_stays(terminal: Terminal, leader_term: FakeLeaderQueries) -> None:
     terminal.until(b"busiest bundles")
     leader_term.away = True
     terminal.shown = b""

@@ -248,9 +248,7 @@ def test_the_misspelt_weight_counts_only_where_the_right_one_has_its_default(
         ("loadBalancerLoadSheddingStrategy=Guessing", "expected one of AvgShedder"),
     ],
 )
-def test_a_value_that_means_nothing_is_named_with_its_file_and_key(
-    line: str, expected: str, tmp_path: Path
-) -> None:
+def test_a_value_that_means_nothing_is_named(line: str, expected: str, tmp_path: Path) -> None:
     result = imported_by_command(tmp_path, f"{line}\n", "--host", "localhost")
     assert result.exit_code == 1, result.stdout
     key = line.partition("=")[0]

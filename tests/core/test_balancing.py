@@ -38,9 +38,7 @@ TWO = Boundaries.even(NS, 2)
         (BalancingMode.PAUSED, False, False),
     ],
 )
-def test_a_mode_takes_from_the_planner_and_never_gives(
-    mode: BalancingMode, *, observe: bool, shedding: bool
-) -> None:
+def test_a_mode_never_gives_a_duty(mode: BalancingMode, *, observe: bool, shedding: bool) -> None:
     got = steered(Planner(), mode).settings
     assert (got.observe, got.shedding) == (observe, shedding)
     held = Planner(settings=PlannerSettings(observe=True, shedding=False))

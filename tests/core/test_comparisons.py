@@ -159,9 +159,7 @@ LEAST, WIDE = {"hits": 5}, {"hits": 5, "target_std": 1.0}
         pytest.param(pair((0.8, 0.2)), WIDE, 1, id="load below the least share of the mean"),
     ],
 )
-def test_what_is_exactly_at_a_bound_is_even_enough(
-    view: ClusterView, settings: dict[str, Any], rounds: int
-) -> None:
+def test_at_bounds_it_is_even(view: ClusterView, settings: dict[str, Any], rounds: int) -> None:
     assert transferred(view, **settings).memory.rounds_over == rounds
 
 
@@ -212,9 +210,7 @@ def test_load_exactly_at_the_overload_threshold_is_not_overloaded() -> None:
         (64.0, 28.0, True),
     ],
 )
-def test_a_swap_must_leave_the_target_no_fuller_and_the_source_well_below(
-    largest: float, back: float, swaps: bool
-) -> None:
+def test_a_swap_leaves_no_target_fuller(largest: float, back: float, swaps: bool) -> None:
     other = 56.0 if swaps else 64.0
     view = pair((0.75, 0.5), ([largest, 128.0 - largest], [back, other - back]))
     offers = transferred(replace(view, moved={}), target_std=0.0625).offers

@@ -138,9 +138,7 @@ def many() -> LoadTracker:
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize("shedder", sorted(set(SHEDDERS.values()), key=str))
-def test_100000_bundles_through_a_round_and_the_state_for_the_next_leader(
-    many: LoadTracker, shedder: Any
-) -> None:
+def test_100000_bundles_through_a_round_and_a_hand_over(many: LoadTracker, shedder: Any) -> None:
     view = many.view(1000.0)
     plan = Planner(shedder=shedder()).round(view, RoundMemory(), np.random.default_rng(1))
     assert len(view.bundles.known) == 100_000

@@ -48,9 +48,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_averages_are_those_of_each_bundle_sampled_by_itself(
-    done: list[tuple[str, BrokerId, dict[int, float]]],
-) -> None:
+def test_averages_are_those_by_itself(done: list[tuple[str, BrokerId, dict[int, float]]]) -> None:
     tracker = LoadTracker()
     newest: dict[BundleId, BundleStats] = {}
     listed: dict[BrokerId, LoadReport] = {}

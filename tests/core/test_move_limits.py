@@ -55,9 +55,7 @@ def test_bundles_without_traffic_leave_half_of_the_moves(count: int, *, half: bo
         (8, 8, "8 moves an hour", "8 moves an hour"),
     ],
 )
-def test_a_quarter_of_an_hours_moves_is_kept_for_what_is_urgent(
-    per_hour: int, count: int, usual: str, urgent: str
-) -> None:
+def test_a_quarter_is_kept_for_urgency(per_hour: int, count: int, usual: str, urgent: str) -> None:
     budget = spent(MoveLimits(per_hour=per_hour), [0.0] * count)
     assert budget.exhausted(bundle(9), 100.0) == usual
     assert budget.exhausted(bundle(9), 100.0, urgent=True) == urgent
@@ -152,9 +150,7 @@ def at(hours: int, minutes: int = 0) -> int:
         ("06:00-06:00", SUNDAY, at(5, 59), True),
     ],
 )
-def test_a_window_is_open_from_its_begin_to_before_its_end(
-    text: str, day: int, minute: int, open_then: bool
-) -> None:
+def test_a_window_is_open_until_its_end(text: str, day: int, minute: int, open_then: bool) -> None:
     assert parse_window(text).holds(day, minute) is open_then
 
 

@@ -60,9 +60,7 @@ def test_orders_come_back_as_they_were_written(
 
 
 @given(tokens=st.dictionaries(bundle_ids(), st.integers(0, 2**62) | st.none(), max_size=40))
-def test_an_owned_list_comes_back_with_the_commit_as_token_of_its_newest(
-    tokens: dict[BundleId, int | None],
-) -> None:
+def test_an_owned_list_has_the_commit_as_its_token(tokens: dict[BundleId, int | None]) -> None:
     want = {bundle: 77 if token is None else token for bundle, token in tokens.items()}
     assert decode_owned(WHERE, encode_owned(tokens), mzxid=77).tokens == want
 
@@ -176,9 +174,7 @@ def test_orders_leave_room_for_what_a_commit_has_beside_them() -> None:
         (100, 100, 500),
     ],
 )
-def test_orders_cause_requests_of_others_only_where_these_are_few(
-    changed: int, brokers: int, expected: int
-) -> None:
+def test_orders_cause_requests_of_a_few_others(changed: int, brokers: int, expected: int) -> None:
     assert expected_requests(changed, brokers, read_at_once=16) == expected
 
 

@@ -10,9 +10,7 @@ from loadmanager.core.rate_splits import evenest_cut, worth_cutting
     ("share", "planned", "expected"),
     [(0.25, 1.11, True), (3.0, 2.0, True), (0.24, 2.0, False), (3.0, 1.10, False)],
 )
-def test_only_large_bundles_are_cut_and_only_where_moves_do_not_help(
-    share: float, planned: float, expected: bool
-) -> None:
+def test_large_bundles_are_cut_if_needed(share: float, planned: float, expected: bool) -> None:
     assert worth_cutting(share, planned) is expected
 
 
@@ -32,9 +30,7 @@ def test_only_large_bundles_are_cut_and_only_where_moves_do_not_help(
         ([], None),
     ],
 )
-def test_a_bundle_is_cut_where_its_parts_are_most_alike(
-    loads: list[tuple[int, float]], expected: int | None
-) -> None:
+def test_the_cut_makes_alike_parts(loads: list[tuple[int, float]], expected: int | None) -> None:
     assert evenest_cut(1000, loads) == expected
 
 

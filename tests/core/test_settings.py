@@ -73,9 +73,7 @@ RIGHT, WRONG = "loadBalancerBandwidthInResourceWeight", "loadBalancerBandwithInR
         ({RIGHT: 1.0}, 1.0),
     ],
 )
-def test_the_misspelt_weight_counts_while_the_right_one_has_its_default(
-    keys: dict[str, float], weight: float
-) -> None:
+def test_the_misspelt_weight_counts_beside_a_default(keys: dict[str, float], weight: float) -> None:
     shedder = from_pulsar(ThresholdShedder, {**keys, "loadBalancerCPUResourceWeight": 0.25})
     assert shedder.weights == ResourceWeights(cpu=0.25, bandwidth_in=weight)
 

@@ -142,9 +142,7 @@ def test_options_of_values_are_the_commands(resources: list[Resource], values: P
             assert mine == [f"--{name}={one}" for one in each]
 
 
-def test_two_candidates_wait_on_different_nodes_and_one_at_a_time_goes(
-    resources: list[Resource], values: Path
-) -> None:
+def test_candidates_are_on_different_nodes(resources: list[Resource], values: Path) -> None:
     replicas = given(values).get("replicas", 2)
     (candidates,) = (
         one
@@ -162,9 +160,7 @@ def test_two_candidates_wait_on_different_nodes_and_one_at_a_time_goes(
         assert "app.kubernetes.io/component" in selector["matchLabels"]
 
 
-def test_nothing_but_sigterm_is_needed_for_the_last_candidate_to_restore(
-    resources: list[Resource], values: Path
-) -> None:
+def test_the_last_candidate_restores_at_sigterm(resources: list[Resource], values: Path) -> None:
     for pod in (one["spec"]["template"] for one in kinds(resources, "Deployment")):
         assert "lifecycle" not in container(pod)
         # Of a shell in between the program would get no signal.

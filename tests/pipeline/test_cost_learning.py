@@ -85,9 +85,7 @@ def test_held_out_minutes_are_predicted_better_than_by_shares(usual: tuple[Made,
     assert (np.abs(trial.within[0] - 0.9) < 0.05).all()
 
 
-def test_what_brokers_use_after_moves_is_predicted_better_than_by_traffic_shares(
-    usual: tuple[Made, Learned],
-) -> None:
+def test_use_after_moves_is_predicted_better_than_by_shares(usual: tuple[Made, Learned]) -> None:
     _, found = usual
     assert (found.trial.changes[0] > 20).all()
     assert (found.trial.change_error[0] < found.trial.rule_change_error[0]).all()

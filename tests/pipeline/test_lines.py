@@ -90,9 +90,7 @@ values = st.one_of(
     inner=st.sampled_from([None, *sorted(report(1)["bundles"])]),
     value=values,
 )
-def test_reading_in_workers_and_reading_strictly_never_disagree(
-    name: str, inner: str | None, value: object
-) -> None:
+def test_workers_and_strict_readers_agree(name: str, inner: str | None, value: object) -> None:
     fields = report(1)
     place = fields if inner is None else fields["bundles"]
     place[name if inner is None else inner] = value

@@ -191,9 +191,7 @@ def test_without_its_bundles_a_base_is_none_and_the_next_one_begins(kept: KeptHi
         ({"memory": "[1]"}, "memory"),
     ],
 )
-def test_what_a_base_says_and_nobody_understands_is_told(
-    kept: KeptHistory, fields: Mapping[str, Any], told: str
-) -> None:
+def test_odd_bases_are_told(kept: KeptHistory, fields: Mapping[str, Any], told: str) -> None:
     found = frames(changed(kept, 6, **fields))
     assert refusals(found) == {6: UNREADABLE, **dict.fromkeys(range(7, 11), NO_BASE_YET)}
     (first, *_) = [one for one in found if isinstance(one, Refused)]

@@ -48,9 +48,7 @@ def test_without_a_move_a_replay_is_what_was_recorded(still: list[Event]) -> Non
         assert not found[number]["away"].any()
 
 
-def test_a_replay_tells_what_the_simulation_of_the_other_strategy_comes_to(
-    still: list[Event], moving: list[Event]
-) -> None:
+def test_a_replay_tells_what_a_simulation_comes_to(still: list[Event], moving: list[Event]) -> None:
     pairs = (STILL, PAIR, OTHER, "uniform+least_average_usage")
     real = {
         pair: scores(events(simulated(pair)), pair)[""].penalty for pair in (OTHER, pairs[-1])
@@ -232,9 +230,7 @@ def start(frame: Frame, seed: int = 1) -> list[int]:
     return found
 
 
-def test_what_was_balanced_by_another_does_not_count_for_a_strategy_that_moves_nothing(
-    balanced: list[Event],
-) -> None:
+def test_what_another_balanced_does_not_count_for_one_that_is_still(balanced: list[Event]) -> None:
     plain = combinations([STILL], [])
     as_recorded = {number: scores_of(one) for number, one in replayed(balanced, plain).items()}
     # The fault: from the recorded owners it moves nothing, and is about as even as what was

@@ -160,9 +160,7 @@ def test_evidence_adds_up() -> None:
         ({"decisions": 3}, 0.02, Level.NONE, "has 4.0 h and 3"),
     ],
 )
-def test_trust_is_as_high_as_its_weakest_reason(
-    changes: dict[str, Any], away: float, level: Level, word: str
-) -> None:
+def test_trust_is_the_least(changes: dict[str, Any], away: float, level: Level, word: str) -> None:
     got, because = judged(replace(SOUND, **changes), away)
     assert got is level
     assert word in because

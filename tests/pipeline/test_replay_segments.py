@@ -18,7 +18,5 @@ def test_every_line_of_leaders_counts_or_each_would_be_a_gap() -> None:
     ("segments", "combined", "cores", "parts"),
     [(1, 22, 2, 8), (4, 22, 2, 2), (100, 22, 2, 1), (1, 3, 2, 3), (0, 22, 2, 8)],
 )
-def test_there_are_enough_tasks_for_all_cores_and_no_more(
-    segments: int, combined: int, cores: int, parts: int
-) -> None:
+def test_tasks_are_for_all_cores(segments: int, combined: int, cores: int, parts: int) -> None:
     assert task_split(segments, combined, cores) == TaskSplit(segments=segments, parts=parts)

@@ -296,9 +296,7 @@ def test_stages_that_run_at_once_are_told_together(stages: dict[int, Any], told:
     assert str(status_of(Stages(stages))) == told
 
 
-def test_where_there_is_no_terminal_lines_come_while_the_job_runs_and_none_after(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_a_terminal_lines_come_while_the_job_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "LINE_EVERY_S", 0.01)
     stages, stream = Stages({7: stage(4, 1, 3)}), io.StringIO()
     with progress_on(stream)(session(stages), "rollup"):

@@ -117,9 +117,7 @@ def test_balanced_is_what_stays_so() -> None:
     ("pair", "msgs_in_per_s", "asked"),
     [("overload+round_robin", 1_000.0, False), ("uniform+round_robin", 120_000.0, True)],
 )
-def test_the_first_placement_stands_for_all_only_if_none_was_asked(
-    pair: str, msgs_in_per_s: float, asked: bool
-) -> None:
+def test_the_first_placement_stands_for_all(pair: str, msgs_in_per_s: float, asked: bool) -> None:
     load = {
         "namespace": "shop/orders",
         "bundles": 8,

@@ -63,9 +63,7 @@ def namespaces(cluster: RealPulsar) -> None:
         cluster.create_namespace(name, 8)
 
 
-def test_a_governed_namespace_is_evened_out_among_its_primary_brokers_alone(
-    cluster: RealPulsar, tmp_path: Path
-) -> None:
+def test_a_governed_namespace_is_even_among_primaries(cluster: RealPulsar, tmp_path: Path) -> None:
     rates = {**zipf_rates(TOPICS[GOVERNED], 800.0, 0.0), **zipf_rates(TOPICS[FREE], 80.0, 0.0)}
     with governed(cluster), sending(pulsar, cluster.service_url, rates) as sends:
         cluster.gather(GOVERNED, TOPICS[GOVERNED], broker=1)
@@ -89,9 +87,7 @@ def test_a_governed_namespace_is_evened_out_among_its_primary_brokers_alone(
     assert sends.failed == []
 
 
-def test_a_policy_that_is_set_later_is_enforced_before_traffic_is_evened_out(
-    cluster: RealPulsar, tmp_path: Path
-) -> None:
+def test_a_policy_that_is_set_later_is_enforced_first(cluster: RealPulsar, tmp_path: Path) -> None:
     rates = zipf_rates(TOPICS[GOVERNED], 240.0, 0.0)
     with sending(pulsar, cluster.service_url, rates) as sends:
         cluster.gather(GOVERNED, TOPICS[GOVERNED], broker=0)

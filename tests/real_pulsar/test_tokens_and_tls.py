@@ -79,9 +79,7 @@ def test_a_cluster_is_observed_over_tls_with_a_token(broker: RealPulsar, secured
     assert broker.brokers[0] in found.stdout
 
 
-def test_brokers_of_the_official_chart_are_asked_over_tls(
-    chart: tuple[RealPulsar, Secured], tmp_path: Path
-) -> None:
+def test_brokers_of_the_chart_speak_tls(chart: tuple[RealPulsar, Secured], tmp_path: Path) -> None:
     brokers, secured = chart
     token = secured.token_file("whole", secured.token())
     access = (*trusting(secured), "--token-file", str(token))
@@ -129,9 +127,7 @@ def test_what_is_refused_is_named(
     assert "the right of a superuser" in found.stderr
 
 
-def test_a_certificate_of_another_authority_is_refused(
-    broker: RealPulsar, secured: Secured, tmp_path: Path
-) -> None:
+def test_other_certificates_fail(broker: RealPulsar, secured: Secured, tmp_path: Path) -> None:
     token = secured.token_file("whole", secured.token())
     other = Secured(tmp_path)
     found = once(broker, *trusting(other), "--token-file", str(token))

@@ -170,9 +170,7 @@ def test_what_does_not_change_is_told_as_a_sign_of_life_from_the_beginning_on() 
         ({"present": np.array([True, False])}, []),
     ],
 )
-def test_a_change_worth_telling_is_told_by_whom_it_is_about(
-    changed: dict[str, np.ndarray], told: list[str]
-) -> None:
+def test_a_change_is_told_by_its_broker(changed: dict[str, np.ndarray], told: list[str]) -> None:
     every = agents()
     every.sample(10.0, measured())
     assert brokers_told(every.sample(20.0, measured(**changed))) == told  # type: ignore[arg-type]  # fields by name

@@ -189,9 +189,7 @@ def emptying(step_s: float = 5.0, base_s: float = 4.0) -> tuple[Stepped, Emptyin
 @pytest.mark.parametrize(
     ("step_s", "base_s", "leave"), [(5.0, 4.0, 2), (10.0, 4.0, 4), (60.0, 4.0, 6), (1.0, 0.0, 6)]
 )
-def test_as_many_as_get_done_one_after_the_other_leave_in_a_step(
-    step_s: float, base_s: float, leave: int
-) -> None:
+def test_as_many_as_get_done_leave_in_a_step(step_s: float, base_s: float, leave: int) -> None:
     _, empties = emptying(step_s, base_s)
     assert len(empties.due(LEAVING, 0.0)) == leave
 
@@ -218,9 +216,7 @@ def test_the_bundles_of_brokers_that_vanished_together_wait_for_their_return() -
 
 
 @pytest.mark.parametrize(("session_timeout_s", "placed_s"), [(5.0, 125.0), (30.0, 160.0)])
-def test_a_simulated_leader_goes_by_the_sessions_of_its_scenario(
-    session_timeout_s: float, placed_s: float
-) -> None:
+def test_it_goes_by_the_scenarios_sessions(session_timeout_s: float, placed_s: float) -> None:
     # The second broker is missed 20 s after the first: with the longer session its bundles wait
     # another 10 s for it to come back.
     crashes = [

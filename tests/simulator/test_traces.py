@@ -128,9 +128,7 @@ def test_a_trace_is_read_again_when_its_file_has_changed(tmp_path: Path) -> None
         first.rates[:] = 0
 
 
-def test_many_rows_in_many_parts_are_as_they_were_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_in_parts_are_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traces, "_PART_ROWS", 7)
     times, topics = 20, 15
     rates = np.random.default_rng(1).integers(0, 1000, (times, topics))

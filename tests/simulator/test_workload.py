@@ -190,9 +190,7 @@ some_patterns = st.lists(
 
 @settings(max_examples=30)
 @given(patterns=some_patterns, seed=st.integers(0, 9))
-def test_demand_is_never_negative_and_the_same_for_the_same_seed(
-    patterns: list[dict[str, object]], seed: int
-) -> None:
+def test_demand_is_positive_and_of_its_seed(patterns: list[dict[str, object]], seed: int) -> None:
     def demanded() -> list[FloatArray]:
         fields = {"namespace": SPACE, "bundles": 5, "topics": 9, "msgs_in_per_s": 100.0}
         load = Load.model_validate({**fields, "patterns": patterns})

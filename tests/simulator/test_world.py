@@ -40,9 +40,7 @@ def used(cost: dict[str, float], **load: object) -> list[float]:
         ({"wire_bytes_per_msg": 25.0}, BANDWIDTH_OUT, 1000.0),
     ],
 )
-def test_each_kind_of_work_costs_what_its_class_says(
-    cost: dict[str, float], resource: int, amount: float
-) -> None:
+def test_work_costs_what_classes_say(cost: dict[str, float], resource: int, amount: float) -> None:
     assert used(cost)[resource] == pytest.approx(amount)
 
 

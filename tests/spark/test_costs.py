@@ -147,9 +147,7 @@ def test_spark_finds_what_an_array_tells(done: tuple[Store, list[str]], month: M
     assert found == {}
 
 
-def test_what_moves_changed_is_compared_with_brokers_that_none_touched(
-    tables: dict[str, "DataFrame"], month: Made
-) -> None:
+def test_what_moves_changed_is_compared(tables: dict[str, "DataFrame"], month: Made) -> None:
     found = spark_changes(minutes(tables["broker_load"]), tables["hand_overs"]).collect()
     rows = rows_of(month)
     expected = rows.take(~rows.level)

@@ -47,9 +47,7 @@ def test_the_report_has_every_part_and_lacks_no_job(worked: Worked) -> None:
     assert text.count('class="plot"') >= 14
 
 
-def test_every_move_that_was_recorded_is_in_the_summary_with_its_pause(
-    worked: Worked, small_history: Path
-) -> None:
+def test_every_move_is_in_the_summary_with_its_pause(worked: Worked, small_history: Path) -> None:
     store, _ = worked
     lines: list[Mapping[str, Any]] = list(lines_in(*finished(small_history)))
     moves = [one for one in lines if one["kind"] == "move"]
@@ -66,8 +64,6 @@ def test_costs_of_both_classes_are_rated(worked: Worked) -> None:
 
 
 @pytest.mark.parametrize("job", [job for job in JOBS if job != "ingest"])
-def test_without_ingested_history_each_job_says_what_to_run(
-    job: str, spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_without_history_each_says_so(job: str, spark: "SparkSession", tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="loadmanager pipeline ingest"):
         run_job(job, Work(spark=spark, store=Store(spark, str(tmp_path))))

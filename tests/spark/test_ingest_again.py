@@ -166,9 +166,7 @@ def test_lines_whose_clock_jumped_keep_their_date(at_once: dict[str, list[str]])
     assert "date=datetime.date(2026, 1, 4)" in late
 
 
-def test_where_files_are_all_being_written_the_tables_are_there_without_rows(
-    spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_while_all_files_are_open_tables_are_empty(spark: "SparkSession", tmp_path: Path) -> None:
     history, store = tmp_path / "history", Store(spark, str(tmp_path / "out"))
     put(history, [line(report(1))], being_written=True)
     assert "being written, left for later: 1" in take(store, spark, history)

@@ -170,9 +170,7 @@ def test_errors_are_summed_up(found: "tuple[DataFrame, DataFrame]") -> None:
     assert told == [("traffic_share", 1, pytest.approx(-5.0), pytest.approx(0.2))]
 
 
-def test_the_summary_counts_verdicts_and_returns_by_cause_and_strategy(
-    found: "tuple[DataFrame, DataFrame]",
-) -> None:
+def test_the_summary_counts_verdicts_and_returns(found: "tuple[DataFrame, DataFrame]") -> None:
     back = F.when(F.col("cluster").isin("overshot", "nothing but growth"), F.lit(60.0))
     one_cluster = found[0].withColumns({"back_after_s": back, "cluster": F.lit("all")})
     rows = MOVE_SUMMARY.conform(summary(one_cluster)).where("cause = 'overloaded'").collect()

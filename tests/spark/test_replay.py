@@ -146,9 +146,7 @@ def test_what_became_of_it_is_said(done: Done) -> None:
     assert done.facts["replayed"] == ROUNDS
 
 
-def test_a_time_without_rounds_gives_empty_tables(
-    ingested: Store, spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_no_rounds_are_empty_tables(ingested: Store, spark: "SparkSession", tmp_path: Path) -> None:
     store = beside(ingested, spark, tmp_path)
     since = datetime(2030, 1, 1, tzinfo=UTC)
     said = replay.run(Work(spark=spark, store=store, since=since))

@@ -267,9 +267,7 @@ def test_only_the_asked_for_time_is_told_of(full: Store) -> None:
     assert balance.read(Tables(full, CLUSTER, until=MONDAY)) is None
 
 
-def test_a_clock_that_was_years_ahead_once_spoils_no_part(
-    spark: "SparkSession", full: Store, found: Found
-) -> None:
+def test_a_clock_far_ahead_spoils_no_part(spark: "SparkSession", full: Store, found: Found) -> None:
     def with_ahead(name: str, **changed: object) -> "DataFrame":
         """Return a table of which one row is there once more, in the year 2099."""
         frame = full.table(name)
@@ -296,9 +294,7 @@ def test_a_clock_that_was_years_ahead_once_spoils_no_part(
     assert lately.count == as_ever.count > 1
 
 
-def test_the_distance_from_the_best_is_read_with_the_strategies_beside(
-    spark: "SparkSession", full: Store
-) -> None:
+def test_the_distance_from_the_best_is_read_of_all(spark: "SparkSession", full: Store) -> None:
     tables = Tables(full, CLUSTER)
     assert optimality.read(tables) is None
     began_ms, _ = bounds_ms(sound(tables.table("broker_load")), "at") or (0, 0)

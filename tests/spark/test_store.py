@@ -52,9 +52,7 @@ def names_of(store: Store) -> list[str]:
     return sorted(row["name"] for row in store.table("few").collect())
 
 
-def test_tables_of_a_job_are_there_with_their_promised_columns_and_its_facts(
-    spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_tables_of_a_job_have_its_columns_and_facts(spark: "SparkSession", tmp_path: Path) -> None:
     store = Store(spark, f"{tmp_path}/out/")
     assert store.facts("sums") is None
     store.replace("sums", frames(spark, "a"), {"until": 7})
@@ -119,9 +117,7 @@ def test_a_job_that_dies_leaves_the_former_version(spark: "SparkSession", tmp_pa
     assert len(list(tmp_path.glob("few/version=*"))) == 2
 
 
-def test_what_was_never_made_is_refused_with_the_job_that_makes_it(
-    spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_what_was_never_made_names_the_job_that_does(spark: "SparkSession", tmp_path: Path) -> None:
     store = Store(spark, str(tmp_path))
     with pytest.raises(PipelineError, match="`loadmanager pipeline rollup` to be run first"):
         store.table("broker_minutes")

@@ -160,9 +160,7 @@ async def test_a_lease_ends_by_the_clock_even_if_nobody_asks(serve_broker: Any) 
     assert ended.end_s == lost.until_s <= ended.at_s
 
 
-async def test_messages_beyond_the_queue_are_sent_away_and_commands_are_not(
-    serve_broker: Any, clock: Any
-) -> None:
+async def test_only_messages_beyond_the_queue_are_sent_away(serve_broker: Any, clock: Any) -> None:
     async with serve_broker(clock, max_waiting=2, cpu_s_per_message=0.05) as served:
         give_bundle(served)
         posts = posted(served, 6)

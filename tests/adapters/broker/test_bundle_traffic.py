@@ -55,9 +55,7 @@ def test_topics_count_since_the_load_and_producers_over_the_window() -> None:
     ),
     pause_s=st.floats(0, 3.0),
 )
-def test_the_rates_of_the_topics_are_those_of_the_bundle(
-    messages: list[tuple[float, str, int]], pause_s: float
-) -> None:
+def test_rates_of_topics_add_up(messages: list[tuple[float, str, int]], pause_s: float) -> None:
     traffic, now_s = BundleTraffic(2.0, since_s=0.0), 0.0
     for gap_s, topic, payload_bytes in messages:
         now_s += gap_s

@@ -38,9 +38,7 @@ async def test_missing_parents_are_created_persistent_and_empty(session: Coordin
     assert kept.data == b"content"
 
 
-async def test_a_lock_belongs_to_the_session_that_created_it_and_is_granted_to_it_again(
-    session: Coordination,
-) -> None:
+async def test_a_lock_belongs_to_its_session_and_is_granted_again(session: Coordination) -> None:
     stat = await session.create("/lock", b"me", ephemeral=True)
     assert stat.ephemeral_owner == session.session.session_id
     assert await session.create("/lock", b"me", ephemeral=True) == stat
@@ -110,9 +108,7 @@ async def test_children_are_sorted(session: Coordination) -> None:
     assert await session.children("/folder") == ("a", "b", "c")
 
 
-async def test_what_one_session_wrote_another_reads_after_a_sync(
-    session: Coordination, other: Coordination
-) -> None:
+async def test_a_sync_shows_what_others_wrote(session: Coordination, other: Coordination) -> None:
     stat = await session.create("/a", b"x")
     await other.sync("/a")
     assert await other.get("/a") == Node(b"x", stat)

@@ -176,9 +176,7 @@ async def test_a_failing_session_listener_is_reported_and_the_others_are_told_un
     assert [str(context["exception"]) for context in reported] == ["of this test"]
 
 
-async def test_a_lost_reply_to_a_lock_is_resolved(
-    world: World, session: Coordination, other: Coordination
-) -> None:
+async def test_a_locks_lost_reply(world: World, session: Coordination, other: Coordination) -> None:
     await session.ensure("/locks")
     world.lose_next_reply(session)
     stat = await session.create("/locks/a", b"me", ephemeral=True)
@@ -204,9 +202,7 @@ async def test_a_lock_that_was_lost_is_not_taken_later(world: World, session: Co
     assert await session.get("/lock") is None
 
 
-async def test_a_persistent_node_whose_reply_was_lost_is_nobodys_for_sure(
-    world: World, session: Coordination
-) -> None:
+async def test_a_node_with_a_lost_reply_is_nobodys(world: World, session: Coordination) -> None:
     world.lose_next_reply(session)
     with pytest.raises(Disconnected, match="who created it"):
         await session.create("/a", b"x")

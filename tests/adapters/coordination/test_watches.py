@@ -57,9 +57,7 @@ def count_reads(session: Coordination) -> list[str]:
     return read
 
 
-async def test_a_watch_tells_what_is_there_and_then_each_change(
-    session: Coordination, other: Coordination
-) -> None:
+async def test_it_tells_what_is_and_each_change(session: Coordination, other: Coordination) -> None:
     told: list[Node | None] = []
     session.watch("/a/b", told.append)
     await eventually(lambda: contents(told) == [None])
@@ -95,9 +93,7 @@ class Patience:
         return self.patient
 
 
-async def test_what_a_watch_postpones_is_read_when_it_is_asked_for(
-    session: Coordination, other: Coordination
-) -> None:
+async def test_what_is_postponed_is_read_later(session: Coordination, other: Coordination) -> None:
     await other.create("/a", b"first")
     told: list[Node | None] = []
     patience = Patience(patient=False)
@@ -123,9 +119,7 @@ async def test_what_a_watch_postpones_is_read_when_it_is_asked_for(
     watch.read()
 
 
-async def test_a_watch_that_postpones_delays_no_other_of_the_same_node(
-    session: Coordination, other: Coordination
-) -> None:
+async def test_what_postpones_delays_no_other(session: Coordination, other: Coordination) -> None:
     patient: list[Node | None] = []
     prompt: list[Node | None] = []
     session.watch("/a", patient.append, postpone=lambda: True)
@@ -276,9 +270,7 @@ async def test_watches_that_the_service_does_not_set_again_are_all_read(
     await eventually(lambda: contents(told) == [b"one", b"two"])
 
 
-async def test_thousands_of_watches_are_set_again(
-    world: World, session: Coordination, other: Coordination
-) -> None:
+async def test_thousands_are_set(world: World, session: Coordination, other: Coordination) -> None:
     """They take more than one request of ZooKeeper."""
     folder = "/" + "x" * 100
     told: dict[str, list[Node | None]] = {f"{folder}/{n}": [] for n in range(3000)}
@@ -329,9 +321,7 @@ async def test_a_watch_never_tells_less_than_its_caller_knew(session: Coordinati
     assert contents(after) == [b"mine"]
 
 
-async def test_children_are_told_from_before_their_parent_exists(
-    session: Coordination, other: Coordination
-) -> None:
+async def test_children_are_told_from_the_start(session: Coordination, other: Coordination) -> None:
     told: list[tuple[str, ...]] = []
     session.watch_children("/folder", told.append)
     await eventually(last(told, ()))
@@ -359,9 +349,7 @@ async def test_content_is_no_news_of_children(session: Coordination, other: Coor
     assert told == [("a",), ("a", "b")]
 
 
-async def test_a_closed_watch_is_silent_and_may_be_closed_again(
-    session: Coordination, other: Coordination
-) -> None:
+async def test_closed_watches_may_be_closed(session: Coordination, other: Coordination) -> None:
     silent: list[Node | None] = []
     told: list[Node | None] = []
     watch = session.watch("/a", silent.append)
@@ -421,9 +409,7 @@ async def test_it_outlives_expiry(world: World, session: Coordination, other: Co
     await eventually(lambda: contents(told)[-1:] == [b"theirs"])
 
 
-async def test_a_watch_opened_while_suspended_tells_after_the_reconnect(
-    world: World, session: Coordination
-) -> None:
+async def test_what_opened_while_suspended_tells_later(world: World, session: Coordination) -> None:
     await session.create("/a", b"x")
     world.cut(session)
     await eventually(lambda: session.session.connection is Connection.SUSPENDED)
@@ -433,9 +419,7 @@ async def test_a_watch_opened_while_suspended_tells_after_the_reconnect(
     await eventually(lambda: contents(told) == [b"x"])
 
 
-async def test_the_end_of_a_session_tells_those_who_watch_its_locks(
-    session: Coordination, other: Coordination
-) -> None:
+async def test_the_end_of_sessions_ends_locks(session: Coordination, other: Coordination) -> None:
     await other.create("/lock", b"", ephemeral=True)
     told: list[Node | None] = []
     session.watch("/lock", told.append)
@@ -455,9 +439,7 @@ async def test_no_watch_tells_after_close(world: World, other: Coordination) -> 
     assert told == [None]
 
 
-async def test_many_watches_come_back_after_a_reconnect(
-    world: World, session: Coordination, other: Coordination
-) -> None:
+async def test_many_come_back(world: World, session: Coordination, other: Coordination) -> None:
     told: dict[int, Node | None] = {}
     count = 300  # more than may be under way at once
     await other.ensure("/folder")

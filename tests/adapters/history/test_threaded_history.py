@@ -253,9 +253,7 @@ def remote_names(name: str) -> list[str]:
     return [path.removeprefix(f"/{name}/") for path in files]
 
 
-def test_whole_files_are_uploaded_and_leave_the_spool(
-    opened: Open, tmp_path: Path, registry: CollectorRegistry
-) -> None:
+def test_whole_files_are_stored(opened: Open, tmp_path: Path, registry: CollectorRegistry) -> None:
     history = opened(**remote(tmp_path, "uploaded"))
     history.start()
     offer(history)

@@ -241,9 +241,7 @@ def test_each_resource_is_that_of_the_scope_whose_limit_it_is(
             assert found == ResourceUsage(about(wanted.usage), about(wanted.limit))
 
 
-def test_a_group_outside_the_mount_is_unknown_and_not_taken_for_the_host(
-    write: Write, host: Host, probe: Probe
-) -> None:
+def test_a_group_outside_the_mount_is_unknown(write: Write, host: Host, probe: Probe) -> None:
     host()
     write(group_v2("") | member_v2("/../other", process="77"))
     with capture_logs() as logs:

@@ -69,9 +69,7 @@ def after(soft: int, hard: int, most: int) -> tuple[int, list[str]]:
         (128, 128, 128, ["http.open_files.too_few 1"]),
     ],
 )
-def test_the_soft_limit_is_raised_as_far_as_it_must_or_may(
-    soft: int, hard: int, raised: int, logged: list[str]
-) -> None:
+def test_the_soft_limit_is_raised(soft: int, hard: int, raised: int, logged: list[str]) -> None:
     assert after(soft, hard, most=4_096) == (raised, logged)
 
 

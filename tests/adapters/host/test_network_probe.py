@@ -48,9 +48,7 @@ def test_the_first_sample_has_no_rates(nic: Make, probe: Probe) -> None:
     assert (usage.bandwidth_in, usage.bandwidth_out) == (None, None)
 
 
-def test_only_hardware_that_is_in_use_counts(
-    nic: Make, probe: Probe, clock_s: list[float], tmp_path: Path
-) -> None:
+def test_hardware_counts(nic: Make, probe: Probe, clock_s: list[float], tmp_path: Path) -> None:
     (tmp_path / "sys/class/net").mkdir(parents=True)
     (tmp_path / "sys/class/net/bonding_masters").write_text("bond0\n")
 
@@ -92,9 +90,7 @@ def test_a_speed_that_answers_with_an_error_is_unknown(
     assert usage.bandwidth_in == ResourceUsage(about(1000.0), 0.0)
 
 
-def test_the_configured_speed_is_the_total_and_not_per_interface(
-    nic: Make, probe: Probe, clock_s: list[float]
-) -> None:
+def test_the_configured_speed_is_the_total(nic: Make, probe: Probe, clock_s: list[float]) -> None:
     nic("eth0")
     nic("eth1", speed="-1")
     usage = second_sample(
@@ -123,9 +119,7 @@ def test_the_speed_of_a_veth_is_not_believed(nic: Make, probe: Probe, clock_s: l
     assert usage.bandwidth_in == ResourceUsage(about(1000.0), 0.0)
 
 
-def test_a_bond_has_the_speed_of_what_it_stands_on(
-    nic: Make, probe: Probe, clock_s: list[float], tmp_path: Path
-) -> None:
+def test_bonds_have_a_speed(nic: Make, probe: Probe, clock_s: list[float], tmp_path: Path) -> None:
     nic("bond0", speed="2000", virtual=True)
     (tmp_path / "sys/devices/virtual/net/bond0/lower_eth0").mkdir()
     usage = second_sample(
@@ -219,9 +213,7 @@ def test_missing_counters_and_a_missing_sysfs_are_unknown(nic: Make, probe: Prob
     assert [log["resource"] for log in logs] == ["network traffic"]
 
 
-def test_a_changed_set_of_interfaces_gives_no_rate_this_time(
-    nic: Make, probe: Probe, clock_s: list[float]
-) -> None:
+def test_changed_interfaces_give_no_rate(nic: Make, probe: Probe, clock_s: list[float]) -> None:
     nic("eth0", received=100)
     seen = probe()
     assert second_sample(seen, clock_s, lambda: nic("eth1", received=10**12)).bandwidth_in is None
@@ -230,9 +222,7 @@ def test_a_changed_set_of_interfaces_gives_no_rate_this_time(
     assert seen.sample().bandwidth_in == ResourceUsage(about(1000.0), 2_000_000.0)
 
 
-def test_counters_that_went_back_have_no_rate(
-    nic: Make, probe: Probe, clock_s: list[float]
-) -> None:
+def test_counters_set_back_give_no_rate(nic: Make, probe: Probe, clock_s: list[float]) -> None:
     nic("eth0", received=10**9, sent=5)
     usage = second_sample(probe(), clock_s, lambda: nic("eth0", received=3, sent=250_005))
     assert usage.bandwidth_in is None

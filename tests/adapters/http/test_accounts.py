@@ -222,9 +222,7 @@ def test_every_state_but_that_of_a_proposal_and_every_kind_can_be_asked_for() ->
         ("/decisions?round=1&round=2", 400, "round is given 2 times, with different values"),
     ],
 )
-async def test_a_question_without_an_answer_is_refused(
-    leader: RunningServer, path: str, status: int, reason: str
-) -> None:
+async def test_odd_questions(leader: RunningServer, path: str, status: int, reason: str) -> None:
     got = await leader.ask(ROOT + path)
     assert got.status == status
     assert got.json()["reason"].startswith(reason)

@@ -221,9 +221,7 @@ async def test_closing_does_not_wait_for_ever(start_server: StartServer) -> None
         await stuck
 
 
-async def test_a_port_in_use_is_an_error_that_leaves_nothing_open(
-    server: RunningServer, start_server: StartServer
-) -> None:
+async def test_a_port_in_use_is_an_error(server: RunningServer, start_server: StartServer) -> None:
     other = await start_server()
     await other.server.stop()
     with pytest.raises(OSError, match="already in use"):

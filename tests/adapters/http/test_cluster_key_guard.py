@@ -203,9 +203,7 @@ FOREIGN_PAGES = (
 
 
 @pytest.mark.parametrize("page", FOREIGN_PAGES)
-async def test_pages_of_other_sites_change_nothing_in_any_mode(
-    start_server: StartServer, page: dict[str, str]
-) -> None:
+async def test_other_sites_change_nothing(start_server: StartServer, page: dict[str, str]) -> None:
     for guard in (
         ClusterKeyGuard(lambda: KEY, NAMES),
         Guard(Rights(anonymous=Role.ADMIN)),
@@ -227,9 +225,7 @@ async def test_its_own_pages_may_change_what_their_reader_may(keyed: Keyed) -> N
     ).status == 200
 
 
-async def test_where_everybody_is_on_this_host_a_name_that_leads_here_gets_nothing(
-    start_server: StartServer,
-) -> None:
+async def test_where_all_are_local_a_foreign_name_is_refused(start_server: StartServer) -> None:
     keyed = Keyed()
     guard = Guard(Rights(anonymous=Role.ADMIN), names=NAMES, local_only=True)
     keyed.server = await start_server(guard=guard)

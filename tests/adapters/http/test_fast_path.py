@@ -72,9 +72,7 @@ async def test_a_request_is_understood_wherever_it_is_cut(known: RunningServer) 
     [(["0", "x"], 0), (["/0", "x1", "x"], 1), (["0", "1", "x"], 0)],
     ids=["a known one after an unknown", "in one chunk", "one by one"],
 )
-async def test_answers_keep_the_order_of_the_questions(
-    start_server: StartServer, chunks: list[str], begun: int
-) -> None:
+async def test_answers_keep_order(start_server: StartServer, chunks: list[str], begun: int) -> None:
     """Each chunk is one lookup a letter: of x, of topics that nobody owns; / is no lookup."""
     gate = asyncio.Event()
     gate.set()

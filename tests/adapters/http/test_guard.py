@@ -77,9 +77,7 @@ async def test_each_right_includes_the_ones_before_it(
         *("Bearer a.b.c", "Bearer a\udcff.b.c"),
     ],
 )
-async def test_without_a_proof_nothing_is_answered_but_whether_it_lives(
-    guarded: RunningServer, header: str | None
-) -> None:
+async def test_without_a_proof_it_only_lives(guarded: RunningServer, header: str | None) -> None:
     raw = b"" if header is None else b"Authorization: " + header.encode("utf-8", "surrogateescape")
     head = b" HTTP/1.1\r\nHost: x\r\n" + raw + b"\r\n" * bool(raw) + b"\r\n"
     for path in (LOOKUP, BUNDLES, "/metrics"):
@@ -108,9 +106,7 @@ def head(name: str) -> bytes:
     return f"Host: x\r\nAuthorization: Bearer {token(name)}\r\n\r\n".encode()
 
 
-async def test_known_lookups_stay_quick_for_callers_who_proved_themselves_and_for_no_other(
-    guarded: RunningServer,
-) -> None:
+async def test_known_lookups_stay_quick_for_callers_with_a_proof(guarded: RunningServer) -> None:
     wire = wired(guarded)
     for _ in range(3):
         assert (await exchange(wire, get("x", head("client")))).status == 200
@@ -156,9 +152,7 @@ async def test_changes_alone_are_written_down_at_any_level(guarded: RunningServe
     assert reply.status not in {401, 403}
 
 
-async def test_a_secret_that_somebody_tries_to_set_is_not_written_down(
-    start_server: StartServer, guard: Guard
-) -> None:
+async def test_a_secret_to_set_is_not_written_down(start_server: StartServer, guard: Guard) -> None:
     async def put(_request: web.BaseRequest, target: Target) -> web.StreamResponse:
         if target.captured[0] == "log.level":
             return empty_reply(204)

@@ -151,9 +151,7 @@ async def test_an_answer_that_is_none_is_unavailable(
 
 
 @pytest.mark.parametrize("header", [b"9" * 400, "²".encode("latin-1"), b"-1", b"soon"])
-async def test_a_time_to_come_back_that_is_none_is_a_second(
-    serve: Serve, line: LeaderLine, header: bytes
-) -> None:
+async def test_an_odd_time_to_return_is_1_s(serve: Serve, line: LeaderLine, header: bytes) -> None:
     head = b"HTTP/1.1 503 X\r\nRetry-After: %s\r\nContent-Length: 2\r\n\r\n{}" % header
     with pytest.raises(Unavailable) as raised:
         await line.assign(leader_at(await serve(head)), BUNDLE)

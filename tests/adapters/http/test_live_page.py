@@ -184,9 +184,7 @@ async def test_a_stream_ends_after_its_time_and_with_the_server(start_server: St
     assert feed.viewers == 0
 
 
-async def test_a_stream_goes_on_when_another_sidecar_leads(
-    line: HttpAssignClient, start_server: StartServer
-) -> None:
+async def test_a_stream_follows_leaders(line: HttpAssignClient, start_server: StartServer) -> None:
     elsewhere = FakeOverviews(cluster="west")
     leader = await start_server(more_routes=tuple(Overviews(elsewhere.overview).routes()))
     service = FakeOverviews()
@@ -236,9 +234,7 @@ def bearer(name: str, valid_s: float = 60) -> str:
     return f"Bearer {jwt.encode(claims, SECRET, 'HS256')}"
 
 
-async def test_events_are_for_readers_and_not_for_pages_of_other_sites(
-    start_server: StartServer, tmp_path: Path
-) -> None:
+async def test_events_are_for_readers_alone(start_server: StartServer, tmp_path: Path) -> None:
     server = await start_server(feed=feed_of(FakeOverviews()), guard=tokens_guard(tmp_path))
     for headers, status in (
         ({}, 401),
@@ -301,9 +297,7 @@ async def test_a_caller_keeps_its_own_right_with_the_leader(
     assert got.status == (401 if withheld else 200)
 
 
-async def test_who_is_on_this_host_may_do_as_much_at_the_leader(
-    line: HttpAssignClient, start_server: StartServer
-) -> None:
+async def test_local_rights_go_along(line: HttpAssignClient, start_server: StartServer) -> None:
     """The leader sees the request come from elsewhere: by a name that is not its own."""
     seen: list[str] = []
 

@@ -118,9 +118,7 @@ async def test_without_a_broker_it_is_told_when_to_return(start_server: StartSer
     assert got.json()["reason"].startswith("no broker can take public/default/0x")
 
 
-async def test_too_many_waiting_lookups_are_refused_and_known_owners_still_answered(
-    start_server: StartServer,
-) -> None:
+async def test_too_many_lookups_are_refused_but_known_ones(start_server: StartServer) -> None:
     lookup = FakeLookup(gate=asyncio.Event())
     known = TopicName("persistent", Namespace("t/known"), "x")
     await lookup.create_namespace(Boundaries.even(known.namespace, 1))

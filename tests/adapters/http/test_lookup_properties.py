@@ -61,9 +61,7 @@ def two() -> Iterator[Two]:
     picks=st.lists(st.sampled_from(KINDS), min_size=1, max_size=12),
     cuts=st.lists(st.integers(0, 2000), max_size=6),
 )
-def test_any_stream_cut_anywhere_gets_the_answers_it_gets_one_by_one(
-    two: Two, picks: list[bytes], cuts: list[int]
-) -> None:
+def test_any_stream_cut_anywhere_is_alike(two: Two, picks: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(picks)
     edges = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
 

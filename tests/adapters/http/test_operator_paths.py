@@ -167,9 +167,7 @@ async def test_a_mark_is_told_with_who_and_why(server: RunningServer, leader: Fa
     assert (got["draining"], got["marked"]) == (True, {"sinceMs": 5, "by": "ann", "reason": "disk"})
 
 
-async def test_the_usual_algorithm_is_the_one_that_is_configured_now(
-    server: RunningServer, leader: FakeLeader
-) -> None:
+async def test_the_usual_algorithm_is_configured(server: RunningServer, leader: FakeLeader) -> None:
     for leader.algorithm in ("topic_count_equally_divide", "flow_or_qps_equally_divide"):
         await request(server, SPLIT)
         assert leader.asked[-1][2].algorithm == leader.algorithm
@@ -237,9 +235,7 @@ async def test_what_is_malformed_is_refused_unasked(
     assert said in got.text
 
 
-async def test_the_command_merge_names_both_and_tells_the_whole(
-    server: RunningServer, leader: FakeLeader
-) -> None:
+async def test_the_command_merge_tells_the_whole(server: RunningServer, leader: FakeLeader) -> None:
     arguments = ["merge", f"{PUBLIC}/{LOWER}", f"{PUBLIC}/{UPPER}", "--url", server.url]
     for refusal, code, says in (
         (None, 0, f"are {WHOLE} now\n"),

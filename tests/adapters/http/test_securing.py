@@ -50,9 +50,7 @@ def line_of(made: Config, *registered: str, key: bytes | None = KEY) -> HttpAssi
 
 
 @pytest.mark.parametrize(("content", "why"), [(None, "No such file"), (b"\xff", "can't decode")])
-def test_a_token_that_cannot_be_read_is_told_at_the_start(
-    content: bytes | None, why: str, tmp_path: Path
-) -> None:
+def test_an_unreadable_token_is_told_first(content: bytes | None, why: str, tmp_path: Path) -> None:
     path = tmp_path / "sidecar.jwt"
     if content is not None:
         path.write_bytes(content)

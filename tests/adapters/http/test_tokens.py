@@ -106,9 +106,7 @@ def dated(claim: str, value: str) -> str:
     ],
     ids=lambda text: text if " " in text else "",  # tokens differ from worker to worker
 )
-def test_a_token_that_proves_nothing_is_refused_without_being_quoted(
-    token: str, why: str, secret_file: Path
-) -> None:
+def test_a_worthless_token_is_refused_unquoted(token: str, why: str, secret_file: Path) -> None:
     with pytest.raises(TokenRefused, match=why or None) as refused:
         Tokens.of_secret_file(secret_file).proven(token)
     assert not token or token not in str(refused.value)

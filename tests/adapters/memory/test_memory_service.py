@@ -48,9 +48,7 @@ async def test_all_locks_of_an_ended_session_go_in_one_transaction() -> None:
 
 
 @pytest.mark.parametrize(("turn_of_the_cut", "applied"), [(1, False), (2, True)])
-async def test_a_cut_on_the_way_there_or_back_decides_what_was_applied(
-    turn_of_the_cut: int, applied: bool
-) -> None:
+async def test_where_a_cut_is_decides_what_applies(turn_of_the_cut: int, applied: bool) -> None:
     service = MemoryService()
     turns = 0
 

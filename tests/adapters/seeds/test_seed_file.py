@@ -70,9 +70,7 @@ def test_a_url_of_nobody_is_told(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_without_fsspec_only_files_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_fsspec_files_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec", None)
     path = write_seed(tmp_path / "seed.json.gz", head(5), SIZES)
     assert len(seed_at(str(path), 0).bundles) == 4

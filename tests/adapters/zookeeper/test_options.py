@@ -84,9 +84,7 @@ def test_nodes_are_the_logins_alone_unless_told_otherwise(
     ("hosts", "timeout_s", "expected_s"),
     [("a:1", 9.0, 3.0), ("a:1,b:1,c:1", 9.0, 1.0), ("a:1,b:1,c:1", 1.0, 0.5)],
 )
-def test_all_servers_can_be_tried_within_a_third_of_the_session(
-    hosts: str, timeout_s: float, expected_s: float
-) -> None:
+def test_all_servers_are_tried_in_a_third(hosts: str, timeout_s: float, expected_s: float) -> None:
     options = ZooKeeperOptions(hosts=hosts, session_timeout_s=timeout_s)
     assert options.connect_timeout_s == pytest.approx(expected_s)
 
