@@ -4,7 +4,6 @@ Large JSON is compressed. Averages are those of the heaviest bundles, rounded to
 digits: a bundle that is missing starts with no sample, as a new one does.
 """
 
-import binascii
 import heapq
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
@@ -89,7 +88,7 @@ def decode_standby(where: str, data: bytes) -> Standby:
 def _bytes(fields: Fields, name: str) -> bytes:
     try:
         return b64decode(fields.text(name, ""), validate=True)
-    except binascii.Error:
+    except ValueError:
         fields.refuse(name, "bytes in base64")
 
 
