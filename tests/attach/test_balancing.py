@@ -103,16 +103,6 @@ def test_bundles_of_segments_alone_are_moved_although_no_segment_can_be_looked_u
     assert [owners.active_topics(one) for one in segments] == [()] * 8
 
 
-def test_it_goes_on_until_it_is_even_and_stays_so(pulsar: FakePulsar) -> None:
-    with balancing(pulsar, "--interval", "1") as process:
-        process.until("no move that is allowed is worth its price", times=2)
-        assert pulsar.dynamic == OFF
-        process.terminate()
-        assert process.wait() == 0
-    assert sorted(len(one.topics) for one in pulsar.brokers) == [2, 3, 3]
-    assert pulsar.dynamic == {}
-
-
 def test_what_clients_of_moved_bundles_catch_up_moves_nothing(pulsar: FakePulsar) -> None:
     """Between the first two pages with it at its broker each topic gets six times as much more."""
     looks, first_counts = dict[str, int](), dict[str, list[float]]()

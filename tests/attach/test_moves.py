@@ -11,7 +11,7 @@ from aiohttp import web
 from fake_pulsar import EXTENSIBLE, FakePulsar, Handler, refused, release
 from waiting import eventually
 
-from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin, RightMissing
+from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
 from loadmanager.adapters.pulsar_admin.moves import PAUSE_RATIO, BrokerQueries, BundleMover, Move
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle, parse_full_topic
 
@@ -170,15 +170,6 @@ async def test_after_an_unanswered_order_it_looks(pulsar: FakePulsar, admin: Pul
     assert (outcome.state, outcome.attempts) == ("serving", 1)
 
 
-@pytest.mark.parametrize("status", [401, 403])
-async def test_a_missing_right_ends_it(pulsar: FakePulsar, admin: PulsarAdmin, status: int) -> None:
-    wanted = move(pulsar)
-    why = "Unauthorized to validateNamespaceOperation"
-    pulsar.brokers[0].refuses(unload_path(wanted.bundle), status, why)
-    with pytest.raises(RightMissing, match="the right to change it"):
-        await mover(admin, pulsar).move(wanted)
-
-
 async def test_an_order_follows_only_own_redirects(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     wanted, other = move(pulsar), move(pulsar, number=1)
     leader = pulsar.brokers[2].name
@@ -294,13 +285,12 @@ def moved(request: web.Request) -> str:
     return request.path.removeprefix("/admin/v2/namespaces/").removesuffix("/unload")
 
 
-@pytest.fixture
-def brief_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def _brief_watches(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_WATCH_S", "_STUCK_LOOK_S", "_PAUSE_S"):
         monkeypatch.setattr(f"loadmanager.adapters.pulsar_admin.moves.{name}", 0.02)
 
 
-@pytest.mark.usefixtures("brief_watches")
 @pytest.mark.parametrize(
     ("change_timeout_s", "answers_s"),
     [(10.0, 10.0), (0.1, 10.0), (10.0, 0.1)],
@@ -318,7 +308,6 @@ async def test_a_slow_unload_is_ordered_once_and_the_bundle_claimed_at_its_end(
     assert len(unloads) == 1
 
 
-@pytest.mark.usefixtures("brief_watches")
 async def test_an_unanswered_order_may_have_failed(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     admin.access = Access(timeout_s=30.0, change_timeout_s=0.3)
     wanted, asked = move(pulsar), []
@@ -337,7 +326,6 @@ async def test_an_unanswered_order_may_have_failed(pulsar: FakePulsar, admin: Pu
     assert "no answer within 0.3 s" in outcome.reason
 
 
-@pytest.mark.usefixtures("brief_watches")
 async def test_an_unload_that_does_not_end_is_stuck_and_its_bundle_claimed_when_it_does(
     pulsar: FakePulsar, admin: PulsarAdmin
 ) -> None:
@@ -359,7 +347,6 @@ async def test_an_unload_that_does_not_end_is_stuck_and_its_bundle_claimed_when_
     assert (await moves.move(other)).state == "serving"
 
 
-@pytest.mark.usefixtures("brief_watches")
 async def test_a_stuck_bundle_is_left_out_for_as_long_as_its_source_lists_it(
     pulsar: FakePulsar, admin: PulsarAdmin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -382,7 +369,6 @@ async def test_a_stuck_bundle_is_left_out_for_as_long_as_its_source_lists_it(
     await eventually(lambda: not moves.stuck)
 
 
-@pytest.mark.usefixtures("brief_watches")
 async def test_the_terms_end_ends_the_watch_of_it(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     pulsar.unload_s = 3600.0
     moves = mover(admin, pulsar)
@@ -392,7 +378,6 @@ async def test_the_terms_end_ends_the_watch_of_it(pulsar: FakePulsar, admin: Pul
     assert "the term ended while" in outcome.reason
 
 
-@pytest.mark.usefixtures("brief_watches")
 async def test_a_target_that_owns_a_bundle_but_loads_no_topic_gives_it_back_and_takes_no_more(
     pulsar: FakePulsar, admin: PulsarAdmin
 ) -> None:
@@ -410,7 +395,6 @@ async def test_a_target_that_owns_a_bundle_but_loads_no_topic_gives_it_back_and_
     moves.close()
 
 
-@pytest.mark.usefixtures("brief_watches")
 async def test_a_target_that_ends_later_is_kept(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     wanted, (_, second, third) = watched(move(pulsar)), pulsar.brokers
 
@@ -427,7 +411,6 @@ async def test_a_target_that_ends_later_is_kept(pulsar: FakePulsar, admin: Pulsa
     assert not moves.avoided
 
 
-@pytest.mark.usefixtures("brief_watches")
 async def test_the_pause_of_a_move_lies_between_the_order_and_the_first_traffic(
     pulsar: FakePulsar, admin: PulsarAdmin
 ) -> None:
@@ -438,7 +421,6 @@ async def test_the_pause_of_a_move_lies_between_the_order_and_the_first_traffic(
     assert began_s < outcome.pause.seen_before_s < outcome.pause.seen_after_s < monotonic()
 
 
-@pytest.mark.usefixtures("brief_watches")
 async def test_deleted_topics_say_nothing_of_it(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     target, wanted = pulsar.brokers[1], watched(move(pulsar))
     deleted = wanted.active[0].local
@@ -451,7 +433,6 @@ async def test_deleted_topics_say_nothing_of_it(pulsar: FakePulsar, admin: Pulsa
     assert (outcome.state, outcome.pause, target.owned) == ("serving", None, [wanted.bundle])
 
 
-@pytest.mark.usefixtures("brief_watches")
 async def test_topics_that_load_late_are_served(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     target = pulsar.brokers[1]
     wanted = watched(move(pulsar))

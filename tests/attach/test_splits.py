@@ -53,14 +53,6 @@ def balance(pulsar: FakePulsar, *options: str) -> list[dict[str, Any]]:
     return [line["task"] for line in told if "task" in line]
 
 
-def test_no_split_follows_a_single_window(pulsar: FakePulsar) -> None:
-    found = attach(pulsar, "--balance", "--json", "--state-dir", "state", "--split")
-    told = [json.loads(line) for line in found.stdout.splitlines()]
-    first = next(number for number, line in enumerate(told) if "task" in line)
-    windows = [line for line in told[:first] if "verdict" in line]
-    assert [bool(one["splits"]) for one in windows] == [True] * 3
-
-
 def test_a_namespace_is_split_into_no_more_than_the_most_bundles(pulsar: FakePulsar) -> None:
     found = attach(pulsar, "--balance", "--state-dir", "state", "--split", "--most-bundles", "1")
     assert pulsar.brokers[0].owned == [WHOLE]
@@ -68,7 +60,12 @@ def test_a_namespace_is_split_into_no_more_than_the_most_bundles(pulsar: FakePul
 
 
 def test_one_bundle_with_all_traffic_is_cut_into_parts_that_are_alike(pulsar: FakePulsar) -> None:
-    ordered, served = balance(pulsar, "--split")
+    found = attach(pulsar, "--balance", "--json", "--state-dir", "state", "--split")
+    told = [json.loads(line) for line in found.stdout.splitlines()]
+    ordered, served = (line["task"] for line in told if "task" in line)
+    first = next(number for number, line in enumerate(told) if "task" in line)
+    windows = [line for line in told[:first] if "verdict" in line]
+    assert [bool(one["splits"]) for one in windows] == [True] * 3
     assert (ordered["kind"], ordered["bundle"], served["state"]) == ("split", WHOLE, "serving")
     assert "3.00 times the mean" in ordered["why"]
     one, other = pulsar.brokers[0].owned

@@ -29,11 +29,8 @@ async def resumed(state: State, *, at_s: float) -> str:
     return following.budget.exhausted(BUNDLE, at_s - 5000.0)
 
 
-async def test_nothing_was_moved_before_the_first_controller(state: State) -> None:
-    assert await resumed(state, at_s=9000.0) == ""
-
-
 async def test_the_next_controller_counts_the_moves_of_the_last_hour(state: State) -> None:
+    assert await resumed(state, at_s=9000.0) == ""
     leader = stored(state, at_s=9000.0)
     for _ in range(2):
         leader.budget.begin(BUNDLE, 4000.0)

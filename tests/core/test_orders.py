@@ -79,15 +79,6 @@ def test_a_list_from_before_it_told_what_is_not_served_yet_says_that_all_is() ->
     assert listed == OwnedList({B1: 5}, frozenset())
 
 
-def test_twenty_thousand_bundles_stay_far_below_the_limit_of_a_znode() -> None:
-    width = 0xFFFFFFFF // 20_000
-    bundles = [bundle_id(Namespace("t/ns"), k * width, (k + 1) * width) for k in range(20_000)]
-    orders = Orders(1, frozenset(bundles))
-    assert len(encode_orders(orders)) < 300_000
-    assert decode_orders(WHERE, encode_orders(orders)) == orders
-    assert len(encode_owned(dict.fromkeys(bundles, 123_456_789))) < 300_000
-
-
 def test_small_orders_are_plain_json_for_people_to_read() -> None:
     content = json.loads(encode_orders(Orders(3, frozenset({B1, B2}), {B1: BrokerId("b2:80")})))
     assert content == {

@@ -108,36 +108,29 @@ def reachable() -> set[World]:
     return seen
 
 
-def test_whatever_happens_a_bundle_is_served_only_while_the_agent_knows_it() -> None:
-    worlds = reachable()
-    assert len(worlds) > 15
-    served = [world for world in worlds if world.serving and not world.inherited]
+WORLDS = reachable()
+
+
+def test_whatever_happens_what_is_served_is_known_to_the_agent_and_without_a_lock_stopped() -> None:
+    assert len(WORLDS) > 15
+    served = [world for world in WORLDS if world.serving and not world.inherited]
     assert all(may_serve(world.phase) for world in served)
+    assert {world.phase for world in served if not world.lock} == {Phase.HALTING}
+    # What was inherited is stopped before its lock is dropped.
+    inherited = {world.phase for world in WORLDS if world.inherited}
+    assert inherited >= {Phase.ACQUIRING, Phase.RELEASING}
+    assert Phase.DROPPING not in inherited
 
 
-def test_the_phase_tells_whether_the_lock_is_held() -> None:
-    assert all(holds_lock(world.phase) is world.lock for world in reachable())
-
-
-def test_the_phase_tells_what_is_asked_of_the_lock() -> None:
+def test_the_phase_tells_whether_the_lock_is_held_and_what_is_asked_of_it() -> None:
+    assert all(holds_lock(world.phase) is world.lock for world in WORLDS)
     asked: dict[Effect | None, set[Phase]] = {}
-    for world in reachable():
+    for world in WORLDS:
         asked.setdefault(world.lock_request, set()).add(world.phase)
     taking = {Phase.ACQUIRING, Phase.ABANDONING}
     assert asked[Effect.TAKE_LOCK] == taking
     assert asked[Effect.DROP_LOCK] == {Phase.DROPPING}
     assert asked[None] == set(Phase) - taking - {Phase.DROPPING}
-
-
-def test_a_bundle_served_without_the_lock_is_always_being_stopped() -> None:
-    without = {w.phase for w in reachable() if w.serving and not w.lock and not w.inherited}
-    assert without == {Phase.HALTING}
-
-
-def test_what_was_inherited_is_stopped_before_its_lock_is_dropped() -> None:
-    inherited = [world for world in reachable() if world.inherited]
-    assert {world.phase for world in inherited} >= {Phase.ACQUIRING, Phase.RELEASING}
-    assert not any(world.phase is Phase.DROPPING for world in inherited)
 
 
 def test_every_phase_can_be_left_towards_free_and_towards_owned() -> None:
@@ -153,9 +146,8 @@ def test_every_phase_can_be_left_towards_free_and_towards_owned() -> None:
                     waiting.append(following)
         return False
 
-    worlds = reachable()
-    assert {world.phase for world in worlds} == set(Phase)
-    assert all(reaches(world, Phase.FREE) and reaches(world, Phase.OWNED) for world in worlds)
+    assert {world.phase for world in WORLDS} == set(Phase)
+    assert all(reaches(world, Phase.FREE) and reaches(world, Phase.OWNED) for world in WORLDS)
 
 
 @pytest.mark.parametrize(

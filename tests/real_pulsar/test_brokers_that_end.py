@@ -23,7 +23,7 @@ from attaching import (
     told_until,
 )
 from pulsar_traffic import Sends, sending, zipf_rates
-from real_pulsar import CLUSTER, RealPulsar, lies_in
+from real_pulsar import CLUSTER, RealPulsar, lies_in, marks
 
 from loadmanager.attach.state import SWITCHES
 
@@ -77,13 +77,7 @@ def _asked(cluster: RealPulsar, broker: int, path: str) -> Any:
 
 pulsar = pytest.importorskip("pulsar", reason="needs pulsar-client: pip install pulsar-client")
 
-pytestmark = [
-    pytest.mark.pulsar,
-    pytest.mark.thorough,
-    pytest.mark.timeout(900),
-    pytest.mark.flaky(reruns=1),
-]
-
+pytestmark = marks(900)
 NAMESPACE = "trial/ending"
 NAMES = [f"persistent://{NAMESPACE}/topic-{number}" for number in range(24)]
 # What ends a broker, and whether it is Pulsar's leader. A manager that was chosen sees all of them;

@@ -10,17 +10,11 @@ from typing import Any
 import pytest
 from attaching import command, observing, told_until
 from pulsar_traffic import sending
-from real_pulsar import CHOSEN, RealPulsar, trial_cluster
+from real_pulsar import CHOSEN, RealPulsar, marks, trial_cluster
 
 pulsar = pytest.importorskip("pulsar", reason="needs pulsar-client: pip install pulsar-client")
 
-pytestmark = [
-    pytest.mark.pulsar,
-    pytest.mark.thorough,
-    pytest.mark.timeout(900),
-    pytest.mark.flaky(reruns=1),
-]
-
+pytestmark = marks(900)
 NAMESPACE = "trial/counted"
 NAMES = [f"persistent://{NAMESPACE}/topic-{number}" for number in range(12)]
 PER_TOPIC_S = 20.0

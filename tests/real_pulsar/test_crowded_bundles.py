@@ -9,17 +9,11 @@ from typing import Any
 import pytest
 from attaching import balancing, ended_tasks, even, told_until
 from pulsar_traffic import sending, zipf_rates
-from real_pulsar import RealPulsar, lies_in
+from real_pulsar import RealPulsar, lies_in, marks
 
 pulsar = pytest.importorskip("pulsar", reason="needs pulsar-client: pip install pulsar-client")
 
-pytestmark = [
-    pytest.mark.pulsar,
-    pytest.mark.thorough,
-    pytest.mark.timeout(600),
-    pytest.mark.flaky(reruns=1),
-]
-
+pytestmark = marks(600)
 NAMESPACE = "trial/crowd"
 NAMES = [f"persistent://{NAMESPACE}/topic-{number}" for number in range(60)]
 CLIENTS = 3

@@ -9,17 +9,11 @@ from typing import Any
 import pytest
 from attaching import balancing, ended_tasks, told_until
 from pulsar_traffic import sending, zipf_rates
-from real_pulsar import CLUSTER, RealPulsar
+from real_pulsar import CLUSTER, RealPulsar, marks
 
 pulsar = pytest.importorskip("pulsar", reason="needs pulsar-client: pip install pulsar-client")
 
-pytestmark = [
-    pytest.mark.pulsar,
-    pytest.mark.thorough,
-    pytest.mark.timeout(600),
-    pytest.mark.flaky(reruns=1),
-]
-
+pytestmark = marks(600)
 GOVERNED, FREE = "trial/governed", "trial/free"
 TOPICS = {
     name: [f"persistent://{name}/topic-{number}" for number in range(24)]

@@ -8,17 +8,11 @@ from typing import Any
 import pytest
 from attaching import PATIENCE_S, balancing, ended_tasks, even, first, told_until
 from pulsar_traffic import sending, zipf_rates
-from real_pulsar import RealPulsar
+from real_pulsar import RealPulsar, marks
 
 pulsar = pytest.importorskip("pulsar", reason="needs pulsar-client: pip install pulsar-client")
 
-pytestmark = [
-    pytest.mark.pulsar,
-    pytest.mark.thorough,
-    pytest.mark.timeout(600),
-    pytest.mark.flaky(reruns=1),
-]
-
+pytestmark = marks(600)
 KEPT, DELETED = "trial/kept", "trial/deleted"
 TOPICS = {
     name: [f"persistent://{name}/topic-{number}" for number in range(16)]

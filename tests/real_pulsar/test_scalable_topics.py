@@ -8,15 +8,9 @@ from pathlib import Path
 import pytest
 from attaching import balancing, ended_tasks, even, told_until
 from pulsar_processes import jars_of, java
-from real_pulsar import RealPulsar, lies_in, trial_cluster
+from real_pulsar import RealPulsar, lies_in, marks, trial_cluster
 
-pytestmark = [
-    pytest.mark.pulsar,
-    pytest.mark.thorough,
-    pytest.mark.timeout(900),
-    pytest.mark.flaky(reruns=1),
-]
-
+pytestmark = marks(900)
 VERSION = "5.0.0-M1"
 NAMESPACE = "trial/scalable"
 SEGMENTS = 8

@@ -10,7 +10,7 @@ from time import monotonic, sleep
 import pytest
 from attaching import PATIENCE_S
 from pulsar_traffic import sending
-from real_pulsar import CHOSEN, CLUSTER, RealPulsar, trial_cluster
+from real_pulsar import CHOSEN, CLUSTER, RealPulsar, marks, trial_cluster
 
 from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
 from loadmanager.adapters.pulsar_admin.moves import (
@@ -24,13 +24,7 @@ from loadmanager.core.ids import parse_broker, parse_bundle, parse_full_topic
 
 pulsar = pytest.importorskip("pulsar", reason="needs pulsar-client: pip install pulsar-client")
 
-pytestmark = [
-    pytest.mark.pulsar,
-    pytest.mark.thorough,
-    pytest.mark.timeout(900),
-    pytest.mark.flaky(reruns=1),
-]
-
+pytestmark = marks(900)
 MANY = 5_000
 
 

@@ -5,16 +5,11 @@ from pathlib import Path
 import pytest
 from attaching import balancing, told_until
 from pulsar_traffic import sending, zipf_rates
-from real_pulsar import RealPulsar
+from real_pulsar import RealPulsar, marks
 
 pulsar = pytest.importorskip("pulsar", reason="needs pulsar-client: pip install pulsar-client")
 
-pytestmark = [
-    pytest.mark.pulsar,
-    pytest.mark.thorough,
-    pytest.mark.timeout(600),
-    pytest.mark.flaky(reruns=1),
-]
+pytestmark = marks(600)
 
 
 def test_one_bundle_with_all_traffic_is_cut_and_spread(cluster: RealPulsar, tmp_path: Path) -> None:

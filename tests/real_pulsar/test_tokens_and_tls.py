@@ -10,18 +10,12 @@ from typing import Any
 import pytest
 from attaching import balancing, first, told_until
 from pulsar_processes import NoPulsar
-from real_pulsar import CHOSEN, VERSION, RealPulsar, real_pulsar
+from real_pulsar import CHOSEN, VERSION, RealPulsar, marks, real_pulsar
 from secured_pulsar import SUPERUSER, Secured
 
 from loadmanager.attach.state import SWITCHES
 
-pytestmark = [
-    pytest.mark.pulsar,
-    pytest.mark.thorough,
-    pytest.mark.timeout(600),
-    pytest.mark.flaky(reruns=1),
-]
-
+pytestmark = marks(600)
 # What they refuse does not depend on the manager.
 MANAGER = CHOSEN[0]
 

@@ -100,6 +100,12 @@ _SMALL_BROKER: Final[Mapping[str, object]] = {
 }
 
 
+def marks(timeout_s: int) -> list[pytest.MarkDecorator]:
+    """Return the marks of tests that are run before a release, not at every commit."""
+    kinds = [pytest.mark.pulsar, pytest.mark.thorough, pytest.mark.flaky(reruns=1)]
+    return [*kinds, pytest.mark.timeout(timeout_s)]
+
+
 @dataclass(slots=True)
 class RealPulsar:
     """A running cluster; ``brokers`` are their ids, ``host:port`` of their web services.
