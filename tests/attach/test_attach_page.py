@@ -65,7 +65,6 @@ def figures(port: int) -> dict[str, float]:
 
 
 def until(port: int, **wanted: float) -> dict[str, float]:
-    """Wait for figures, and return all."""
     deadline_s = time.monotonic() + LIMIT_S
     while True:
         found = figures(port)

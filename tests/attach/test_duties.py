@@ -33,7 +33,6 @@ SYSTEM = Boundaries.even(Namespace("pulsar/system"), 4)
 
 @pytest.fixture
 def hosts() -> Iterator[FakePulsar]:
-    """Run three brokers on hosts of their own, evenly loaded by bundles with a topic each."""
     shares: list[dict[str, str]] = [{}, {}, {}]
     for number, (bundle, topic) in enumerate(topics_in_bundles().items()):
         shares[number % 3][bundle] = topic
@@ -164,9 +163,6 @@ def test_bundles_without_traffic_are_spread_by_count(pulsar: FakePulsar, tmp_pat
     counts = [sum("bench" in name for name in one.owned) for one in pulsar.brokers]
     assert counts in ([3, 3, 2], [3, 2, 3])
     assert len(pulsar.unloads) == 5
-
-
-# --- on values ------------------------------------------------------------------------------
 
 
 def look(

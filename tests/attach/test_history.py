@@ -105,9 +105,6 @@ def test_history_is_of_rounds_alone(pulsar: FakePulsar, tmp_path: Path) -> None:
     assert "--history is not given with --doctor" in found.output
 
 
-# --- rounds that can be decided again --------------------------------------------------------
-
-
 def decided_again(lines: list[Mapping[str, Any]]) -> tuple[list[Any], list[Any]]:
     told = next(one for one in lines if one["kind"] == "round" and one["base"])
     bundles = [one for one in lines if one["kind"] == "bundles" and one["round"] == told["round"]]

@@ -52,7 +52,6 @@ class Told:
 
 @pytest.fixture
 async def leader(pulsar: FakePulsar) -> AsyncIterator[tuple[Balancer, MemoryCoordination]]:
-    """Yield the balancer of term 1, and its session."""
     session = MemoryCoordination(MemoryService())
     await connected(session)
     await session.create(znodes.EPOCH, b"")

@@ -83,7 +83,6 @@ async def balancer(pulsar: FakePulsar, tmp_path: Path) -> AsyncIterator[Balancer
 
 
 async def balanced(balancer: Balancer, after_first: Callable[[], None], rounds: int = 2) -> Told:
-    """Run some rounds; something happens after the first one."""
     log = balancer.log
     assert isinstance(log, Told)
     log.after_first = after_first

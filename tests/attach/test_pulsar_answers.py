@@ -97,8 +97,6 @@ async def test_topics_of_a_bundle_lie_in_it(pulsar: FakePulsar, admin: PulsarAdm
 
 @asynccontextmanager
 async def listening(answer: bytes) -> AsyncIterator[int]:
-    """Give the port of a listener that answers anything with these bytes, and closes."""
-
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(10)
         writer.write(answer)

@@ -37,7 +37,6 @@ class Right(Mandate):
         return self.why
 
     async def confirm(self) -> str:
-        """Return the same, or that another one leads."""
         if self.deposed:
             raise Deposed("term 7 is over")
         return self.why
@@ -83,7 +82,6 @@ class Term:
     async def order(
         self, bundle: BundleId, target: BrokerId, asked_by: AskedBy = AskedBy.PEOPLE, **more: Any
     ) -> str:
-        """Have a bundle moved or split; return why not."""
         assigned = self.orders.assigned
         proposal = BundleTask(
             **{

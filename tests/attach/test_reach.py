@@ -40,9 +40,6 @@ def attach(url: str, *options: str) -> Result:
     return CliRunner().invoke(main, [*asked, *options])
 
 
-# --- any broker will do ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("given", ["the first", "both", "another"])
 def test_without_the_first_broker_it_starts_and_restores(pulsar: FakePulsar, given: str) -> None:
     first, second, _ = pulsar.brokers
@@ -99,9 +96,6 @@ def test_urls_that_do_not_go_together_are_refused(urls: str) -> None:
     found = attach(urls)
     assert found.exit_code == 2
     assert "expected http" in found.output
-
-
-# --- TLS ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -199,9 +193,6 @@ def test_the_doctor_has_nothing_to_say_of_tls(encrypted: FakePulsar) -> None:
     assert "plain HTTP" not in found.output
 
 
-# --- names for the inside of a cluster ------------------------------------------------------
-
-
 @pytest.mark.parametrize("by", ["option", "lookup"])
 def test_brokers_named_for_the_inside_are_reached(pulsar: FakePulsar, by: str) -> None:
     url, options = pulsar.url, list[str]()
@@ -228,9 +219,6 @@ def test_addresses_that_are_none_are_refused(text: str) -> None:
     found = attach("http://b:1", "--address", text)
     assert found.exit_code == 2
     assert "expected host:port" in found.output
-
-
-# --- rounds ---------------------------------------------------------------------------------
 
 
 @dataclass
@@ -374,11 +362,7 @@ async def test_a_nameless_cluster_fails(pulsar: FakePulsar, balancer: Balancer, 
         await balancer.reader.read()
 
 
-# --- advice ---------------------------------------------------------------------------------
-
-
 def follow(pulsar: FakePulsar, remedy: str) -> None:
-    """Do what a remedy says, as an operator would."""
     match remedy.split():
         case [
             "pulsar-admin",

@@ -33,7 +33,6 @@ def large() -> Iterator[FakePulsar]:
 
 
 def asked(cluster: FakePulsar) -> Counter[str]:
-    """Return the requests since the last call, by what they ask for."""
     found: Counter[str] = Counter()
     for broker in cluster.brokers:
         for path in broker.asked:

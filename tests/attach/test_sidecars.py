@@ -76,13 +76,11 @@ class NoLine:
         raise Unavailable(f"{leader.broker} was asked to place {bundle}")
 
     async def close(self) -> None:
-        """See `LeaderLine`."""
+        pass
 
 
 @dataclass
 class PulsarSidecar:
-    """One of them; ``beside`` is its broker."""
-
     context: Context
     application: Application
     coordination: MemoryCoordination
@@ -208,7 +206,6 @@ class PulsarSidecars:
 
 @asynccontextmanager
 async def pulsar_sidecars(pulsar: FakePulsar) -> AsyncIterator[PulsarSidecars]:
-    """Give a cluster without sidecars, and end at the end all that were started."""
     cluster = PulsarSidecars(pulsar)
     try:
         yield cluster
@@ -248,7 +245,6 @@ async def start_all(sidecars: PulsarSidecars, **settings: object) -> None:
 
 
 def term(sidecars: PulsarSidecars) -> tuple[PulsarSidecar, LeaderTerm]:
-    """Return the leader and its term."""
     leader = sidecars.leader
     assert leader is not None
     leader_term = leader.application.leading.leader_term

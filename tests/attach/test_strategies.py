@@ -63,7 +63,6 @@ def seen(pulsar: FakePulsar, *more: str) -> dict[str, Any]:
 
 
 def config(folder: Path, strategy: str, **more: Mapping[str, object]) -> str:
-    """Write a configuration that asks for a strategy; return its path."""
     settings = EAGER.get(strategy, {})
     lines = [
         "[shedding]",
@@ -124,9 +123,6 @@ def test_the_option_goes_before_the_configuration(busy: FakePulsar, tmp_path: Pa
     told = seen(busy, "--config", path, "--strategy", "threshold", "--most-moves", "1")
     assert told["strategy"] == "threshold"
     assert len(told["proposals"]) == 1
-
-
-# --- what this cluster has to tell ----------------------------------------------------------
 
 
 def test_the_extensible_manager_tells_percentages_in_its_metrics(busy: FakePulsar) -> None:
@@ -247,9 +243,6 @@ def test_a_load_report_that_is_none_is_passed_over(busy: FakePulsar, body: bytes
     assert {one["detail"] for one in told["refusals"]} == {"0.500, mean 0.500"}
 
 
-# --- acting ---------------------------------------------------------------------------------
-
-
 def test_moves_of_a_strategy_are_decided_and_done_once(busy: FakePulsar, tmp_path: Path) -> None:
     options = ["--pulsar", busy.url, "--json", "--interval", "0.2", "--strategy", "threshold"]
     with attached(*options, "--balance", "--state-dir", str(tmp_path)) as process:
@@ -265,9 +258,6 @@ def test_moves_of_a_strategy_are_decided_and_done_once(busy: FakePulsar, tmp_pat
     assert len([one for one in tasks if one["state"] == "ordered"]) == len(served)
     assert len([line for line in told if line.get("proposals")]) == 1
     assert busy.dynamic == {}
-
-
-# --- options that do not go together --------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -148,9 +148,6 @@ def test_a_broker_without_a_sample_neither_gives_nor_takes(name: str) -> None:
     assert BROKERS[1] not in {one.target for one in again.proposals}
 
 
-# --- one decision for each fresh sample ------------------------------------------------------
-
-
 def task_of(one: Proposal) -> BundleTask:
     return BundleTask(
         kind=TaskKind.MOVE,

@@ -160,9 +160,6 @@ def test_changes_need_a_cluster() -> None:
     assert (found.exit_code, "are given with --from" in found.output) == (2, True)
 
 
-# --- isolation policies ---------------------------------------------------------------------
-
-
 def isolated(snapshot: Path, *, primary: list[str], secondary: list[str]) -> None:
     """Let a policy govern the namespace of a snapshot, as `attach --once --json` tells it."""
     document = json.loads(snapshot.read_text(encoding="utf-8"))
@@ -241,9 +238,6 @@ def test_policies_that_are_none_are_refused(snapshot: Path) -> None:
         found = what_if(snapshot)
         assert found.exit_code == 2
         assert "isolation" in found.output
-
-
-# --- access ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

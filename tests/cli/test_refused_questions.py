@@ -36,7 +36,7 @@ class Server:
                 self.do_GET()
 
             def log_message(self, *_: object) -> None:
-                """Stay silent."""
+                pass
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         if context is not None:

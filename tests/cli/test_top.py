@@ -128,8 +128,6 @@ def url(leader_term: FakeLeaderQueries, serve: Callable[..., str]) -> str:
 
 
 class Terminal:
-    """A terminal of 24 lines in which `loadmanager top` runs."""
-
     def __init__(self, *arguments: str) -> None:
         self.fd, inner = pty.openpty()
         termios.tcsetwinsize(inner, (24, 80))

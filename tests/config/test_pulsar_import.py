@@ -84,7 +84,6 @@ def test_every_key_of_pulsar_has_one_fate(key: str) -> None:
 
 
 def default_text(known: dict[str, object]) -> str:
-    """Return a default as broker.conf has it; of what has none, a value that is one."""
     default = known["default"]
     if default is None:
         return "lo" if known["key"] != "loadBalancerOverrideBrokerNicSpeedGbps" else "10"

@@ -311,7 +311,9 @@ def test_a_broker_that_replaced_another_gets_no_turn_only_in_parity() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", sorted({*PLACEMENTS.values()}, key=repr))
-def test_without_a_candidate_both_modes_have_a_reason(kind: type[Placement], mode: Mode) -> None:
+def test_without_a_candidate_there_is_a_reason_in_both_modes(
+    kind: type[Placement], mode: Mode
+) -> None:
     view = make_view({"a:1": (0.5, {})}, {"a:1": {"draining": True}})
     made = planner(mode, placement=kind())
     placed = made.place(view, bundle(1), RoundMemory(), np.random.default_rng(1))

@@ -22,7 +22,9 @@ SPACE = Namespace("t/n")
 
 
 @pytest.mark.parametrize(("mib_per_s", "splits"), [(2047, 0), (2048, 2), (4096, 1)])
-def test_two_gigabytes_split_everything_only_in_parity(mib_per_s: int, splits: int) -> None:
+def test_a_limit_of_two_gigabytes_splits_everything_only_in_parity(
+    mib_per_s: int, splits: int
+) -> None:
     reports = {BrokerId("a:1"): {bundle(number): BundleStats(topics=2) for number in (1, 2)}}
     traffic = {bundle(1): Rates(0.0, 0.0, 1.0)}
     for like_java, count in ((True, splits), (False, 0)):

@@ -88,7 +88,6 @@ def test_isolation_keeps_a_namespace_where_it_is(given: dict[str, object], left:
 
 
 def apart(view: ClusterView, **domains: str) -> ClusterView:
-    """Return the view with three namespaces of one group, on brokers a, a and b."""
     groups = {Namespace(f"t/{name}"): group for name, group in (("n", "G"), ("x", "g"), ("y", "g"))}
     moved = {
         bundle_id(Namespace("t/x"), 0, 16): BrokerId("a:1"),

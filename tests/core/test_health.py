@@ -13,7 +13,6 @@ RULES = HealthRules(unhealthy_after=3, healthy_after=2)
 
 
 def _after(answers: str) -> Health:
-    """Return the belief after answers: ``+`` a good one, ``-`` a bad one."""
     return reduce(lambda h, one: after(RULES, h, good=one == "+"), answers, Health())
 
 

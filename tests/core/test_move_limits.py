@@ -11,7 +11,6 @@ def bundle(number: int, namespace: str = "t/n") -> BundleId:
 
 
 def spent(limits: MoveLimits, begins_s: list[float], namespace: str = "t/n") -> MoveBudget:
-    """Return a budget after moves that began at these times and have ended."""
     budget = MoveBudget(limits)
     for number, at_s in enumerate(begins_s):
         budget.begin(bundle(number, namespace), at_s)

@@ -246,8 +246,6 @@ Floats = NDArray[np.float64]
 
 
 class Case(NamedTuple):
-    """The arguments of `lower_bound`, in their order."""
-
     cost: Floats
     background: Floats
     capacity: Floats
@@ -471,9 +469,6 @@ def test_every_strategy_may_be_a_shadow(shedder: Any) -> None:
 def test_the_joint_strategy_evens_out_as_a_shadow() -> None:
     planner = Planner(shedder=JointShedder(), placement=JointPlacement(), settings=SETTINGS)
     assert lived(make_view(ALL_ON_ONE), planner, 12).rounds[-1].gap < 0.4
-
-
-# --- other owners ------------------------------------------------------------------------
 
 
 def moved_rows(view: ClusterView, bundle: BundleId, target: BrokerId) -> np.ndarray:

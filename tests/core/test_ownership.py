@@ -40,7 +40,6 @@ class World:
         return replace(self, serving=False, inherited=False)
 
     def after(self, event: Event) -> "World":
-        """Return the world in which ``event`` has happened, with what it asks for."""
         phase, effects = step(BUNDLE, self.phase, event)
         world = replace(self, phase=phase)
         for effect in effects:
@@ -97,7 +96,6 @@ def command_outcomes(world: World, command: Effect) -> list[World]:
 
 
 def reachable() -> set[World]:
-    """Return all worlds that can be reached from a free bundle, inherited or not."""
     beginnings = [World(), World(serving=True, inherited=True)]
     seen, waiting = set(beginnings), deque(beginnings)
     while waiting:

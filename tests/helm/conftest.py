@@ -37,7 +37,6 @@ def _built(go: str, target: Path) -> None:
 
 @pytest.fixture(scope="session")
 def helm() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Return a call of ``helm``, which is built once and kept in the user's cache."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     binary = cache / "loadmanager-tests" / f"helm-{VERSION}"
     if not binary.exists():

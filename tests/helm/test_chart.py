@@ -43,7 +43,6 @@ def container(pod: Resource) -> Resource:
 
 
 def files_of(pod: Resource, resources: list[Resource]) -> Iterator[tuple[str, str]]:
-    """Yield path and text of each file that a container sees; a Secret has what it should have."""
     mounts = {one["name"]: one["mountPath"] for one in container(pod).get("volumeMounts", ())}
     for volume in pod["spec"].get("volumes", ()):
         folder = mounts.pop(volume["name"])

@@ -23,8 +23,6 @@ HOUR_MS = 3_600_000
 
 
 class LocalListing:
-    """What `Files` says of the local disk."""
-
     def exists(self, where: str) -> bool:
         return Path(where).exists()
 

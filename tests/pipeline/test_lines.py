@@ -110,8 +110,9 @@ def test_every_file_is_told_with_its_last_line_even_an_empty_one() -> None:
     assert [(row["file"], row["line"]) for row in found] == [(FILE, 2), (FILE, 1), (FILE, 1)]
 
 
-def test_more_rows_than_are_given_away_at_once_all_arrive() -> None:
-    reports = [line(report(seq)) for seq in range(1, 12_001)]
-    rows = read(packed(reports))
-    assert sorted(row["seq"] for row in rows if row["part"] == "lines") == list(range(1, 12_001))
-    assert sum(row["part"] == "bundle_load" for row in rows) == 24_000
+def test_more_rows_than_are_given_away_at_once_all_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, least in (("_ROWS_AT_ONCE", 20), ("_TEXT_AT_ONCE", 4096)):
+        monkeypatch.setattr(f"loadmanager.pipeline.ingest.lines.{name}", least)
+    rows = read(packed([line(report(seq)) for seq in range(1, 101)]))
+    assert sorted(row["seq"] for row in rows if row["part"] == "lines") == list(range(1, 101))
+    assert sum(row["part"] == "bundle_load" for row in rows) == 200

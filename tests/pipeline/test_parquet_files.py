@@ -26,7 +26,6 @@ def binary_files(contents: Iterable[bytes]) -> pa.RecordBatch:
 
 
 def made(*contents: bytes) -> Made:
-    """Return the files that are made of files: part, date and rows of each."""
     return [
         (row["part"], row["date"], pq.read_table(io.BytesIO(row["content"] + SEPARATOR.encode())))
         for batch in parquet_files_of(iter([binary_files(contents)]))

@@ -26,7 +26,6 @@ def blocks(language: str) -> list[str]:
 
 
 def commands() -> Iterator[str]:
-    """Yield the words after ``loadmanager`` of every command in the document."""
     for block in (*blocks("sh"), *blocks("")):
         text = block.replace("\\\n", " ")
         pipeline = re.search(r"^PIPELINE=(.+)$", text, re.MULTILINE)

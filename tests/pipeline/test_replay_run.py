@@ -125,7 +125,6 @@ def test_a_broker_that_comes_is_used() -> None:
 
 
 def asked(found: list[Event], number: int, bundle: str, source: str, target: str) -> list[Event]:
-    """Return events in which people moved a bundle after a round."""
     move = {
         "epoch": 1,
         "round": 0,

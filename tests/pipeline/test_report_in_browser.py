@@ -87,7 +87,6 @@ def test_the_report_opens_alone_and_draws_every_chart(report: Path) -> None:
 
 
 def table_overflows(page: Page) -> list[str]:
-    """Return what is wider than where it stands: tables by their captions, and the page."""
     found: list[str] = page.evaluate(
         """() => [document.documentElement, ...document.querySelectorAll(".scrolled")]
             .filter((place) => place.clientWidth && place.scrollWidth > place.clientWidth + 1)
@@ -97,7 +96,6 @@ def table_overflows(page: Page) -> list[str]:
 
 
 def charts_outside(page: Page) -> list[str]:
-    """Return the charts whose drawing is wider than their place, or that have no drawing."""
     found: list[str] = page.evaluate(
         """() => [...document.querySelectorAll(".plot")].filter((place) => {
             const drawing = place.querySelector(".main-svg");

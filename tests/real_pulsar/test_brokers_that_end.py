@@ -68,7 +68,6 @@ def _bundle(cluster: RealPulsar, topic: str) -> str:
 
 
 def _asked(cluster: RealPulsar, broker: int, path: str) -> Any:
-    """Return what a broker answers, or why it does not."""
     try:
         return cluster.json(path, broker)
     except (OSError, ValueError) as error:
@@ -154,7 +153,6 @@ def test_settings_are_restored_and_a_term_begins_while_the_named_broker_is_down(
 
 
 def shown(line: dict[str, Any]) -> set[str]:
-    """Return the brokers with a sample in a window; none if the line is no window."""
     return {one["broker"] for one in line.get("brokers", ())}
 
 

@@ -33,7 +33,6 @@ def client_of(cluster: RealPulsar) -> Iterator[Any]:
 
 
 def read_from_earliest(client: Any) -> None:
-    """Read a topic whole, and close the Reader."""
     reader = client.create_reader(NAMES[0], pulsar.MessageId.earliest)
     for _ in range(EARLIER):
         reader.read_next(timeout_millis=30_000)

@@ -98,7 +98,6 @@ class Sidecar:
     log: Path
 
     def get(self, path: str) -> Any:
-        """Return what it answers, None if it does not."""
         try:
             with urlopen(f"{self.url}{path}", timeout=20) as reply:  # noqa: S310 - loopback
                 return json.loads(reply.read())
@@ -106,7 +105,6 @@ class Sidecar:
             return None
 
     def end(self, how: int) -> int:
-        """Send it a signal; return its exit code."""
         self.process.send_signal(how)
         return self.process.wait(PATIENCE_S)
 
@@ -122,7 +120,6 @@ class Sidecar:
 
 @contextmanager
 def sidecar(cluster: RealPulsar, broker: int, port: int, folder: Path) -> Iterator[Sidecar]:
-    """Run one beside a broker, and kill it at the end if it still runs."""
     name = cluster.brokers[broker]
     file, log = folder / f"sidecar-{broker}.toml", folder / f"sidecar-{broker}.log"
     file.write_text(
@@ -152,7 +149,6 @@ tick_s = 1
 
 
 def until(what: Callable[[], object], sidecars: list[Sidecar]) -> None:
-    """Wait until something is so, while all of these sidecars live."""
     deadline_s = time.monotonic() + PATIENCE_S
     while not what():
         ended = any(one.process.poll() is not None for one in sidecars)

@@ -21,8 +21,6 @@ test "$*" = "-m hatchling version" && echo 0.2.0
 
 
 class Clone:
-    """A clone of one commit, and a Docker whose images say what they are told to."""
-
     def __init__(self, folder: Path) -> None:
         self.folder, self.calls = folder / "clone", folder / "calls"
         self.tools = folder / "tools"

@@ -42,7 +42,6 @@ def paths_in(value: Any, path: TomlPath = ()) -> list[TomlPath]:
 
 
 def changed(value: Any, path: TomlPath, how: str, new: Any) -> Any:
-    """Return a document with one value replaced, dropped, renamed, or twice in its list."""
     if len(path) > 1:
         inner = changed(value[path[0]], path[1:], how, new)
         pairs = list(value.items()) if isinstance(value, dict) else list(enumerate(value))

@@ -20,7 +20,6 @@ def event(kind: str, at_s: float, name: str) -> dict[str, object]:
 
 
 def slow(*events: dict[str, object], load: dict[str, object] | None = None) -> Stepped:
-    """Return a world of four bundles, the first on b-1, with hand-overs of several steps."""
     return Stepped(scenario(brokers=3, load=load, hand_over=SLOW, events=list(events)))
 
 

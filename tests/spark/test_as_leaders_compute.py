@@ -78,7 +78,6 @@ def some_bundles() -> Mapping[BundleId, BundleStats]:
 
 
 def used_by(of: Mapping[BundleId, BundleStats]) -> dict[str, float]:
-    """Return what a broker uses that is exactly as fast as its class."""
     rates = np.sum([rates_of(one) for one in of.values()], axis=0)
     return dict(zip(USED, (TERMS @ rates).tolist(), strict=True))
 

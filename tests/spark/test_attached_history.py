@@ -22,7 +22,6 @@ pytestmark = pytest.mark.spark
 
 
 def write_attached_history(folder: Path) -> None:
-    """Balance three fake brokers for one round; all traffic is on the first."""
     topics = [f"persistent://bench/skew/topic-{number}" for number in range(64)]
     first = FakeBroker(
         owned=list(Boundaries.even(Namespace("bench/skew"), 8).bundles),

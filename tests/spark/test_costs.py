@@ -97,7 +97,6 @@ def tables(spark: "SparkSession", month: Made) -> dict[str, "DataFrame"]:
 
 
 def rows_of(month: Made) -> Rows:
-    """Return what the job makes of the month's tables, without Spark."""
     units, steps = len(month.class_of), len(month.owner)
     moved = np.zeros((units, steps), dtype=np.bool_)
     for step in range(1, steps):

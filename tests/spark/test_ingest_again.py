@@ -27,7 +27,7 @@ SECOND = Origin("test", BrokerId("b1:8080"), "cd34")
 
 
 class Killed(Exception):
-    """The process ends here."""
+    pass
 
 
 class DiesBeforeCommit(Store):

@@ -202,9 +202,6 @@ def test_reports_weigh_by_the_time_they_stand_for(spark: "SparkSession") -> None
     assert found["score"] == pytest.approx((30 * 0.6 + 70 * 0.9) / 100)
 
 
-# --- which hand-over is whose, and what came back ------------------------------------------
-
-
 def moved(seq: int, at_s: float, path: str, **more: Any) -> dict[str, Any]:
     source, target = path.split(">")
     return {

@@ -53,7 +53,6 @@ def rows(frame: DataFrame, *by: str) -> list[Row]:
 
 
 def beside(ingested: Store, spark: "SparkSession", folder: Path) -> Store:
-    """Return a store with the same ingested tables, in which all may be derived."""
     for each in Path(ingested.out).iterdir():
         (folder / each.name).symlink_to(each)
     return Store(spark, str(folder))

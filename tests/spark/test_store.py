@@ -29,8 +29,6 @@ DAYS = table("days", StructField("many", LongType()), StructField("day", DateTyp
 
 
 class Dying(Store):
-    """A store whose process is killed before its manifest is there."""
-
     def replace(self, job: str, frames: Mapping[Table, Any], facts: Mapping[str, Any]) -> None:
         write = self.files.write
 

@@ -23,8 +23,6 @@ class HandClock:
 
 @dataclass(slots=True)
 class ServedBroker:
-    """The in-memory broker behind HTTP on a free loopback port."""
-
     url: str
     running: MemoryBroker
     stopping: asyncio.Event

@@ -40,7 +40,6 @@ def validator(schema: dict[str, Any]) -> OAS31Validator:
 
 
 def resolved(node: dict[str, Any], whole: Any = CONTRACT) -> dict[str, Any]:
-    """Return what a ``$ref`` of a document stands for."""
     if "$ref" not in node:
         return node
     found: Any = whole
@@ -57,7 +56,6 @@ def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def contents() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield every documented body, request or answer, with a name for it."""
     for method, path, operation in operations():
         if "requestBody" in operation:
             yield f"{method} {path} request", operation["requestBody"]["content"]

@@ -123,7 +123,6 @@ async def test_each_message_costs_its_cpu_time_and_idling_next_to_none() -> None
 
 
 async def cpu_s_of(process_id: int, work: Callable[[], Awaitable[object]]) -> float:
-    """Return the user and system CPU time that a process spends on ``work``."""
     before_s = cpu_s(process_id)
     await work()
     return cpu_s(process_id) - before_s
@@ -135,7 +134,6 @@ async def idle() -> None:
 
 
 def cpu_s(process_id: int) -> float:
-    """Return the user and system CPU time of a process, in steps of 10 ms."""
     fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / 100
 

@@ -198,8 +198,6 @@ async def test_a_stop_neither_takes_nor_awaits_a_message(serve_broker: Any, cloc
         await post
 
 
-# --- the secret of the contract --------------------------------------------------------
-
 SHOWN = "a-secret-of-some-length"
 MOST = 2**63 - 1
 COMMANDS = (

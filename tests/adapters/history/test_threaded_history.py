@@ -29,7 +29,6 @@ def registry_fixture() -> CollectorRegistry:
 
 @pytest.fixture(name="opened")
 def opened_fixture(tmp_path: Path, registry: CollectorRegistry) -> Iterator[Open]:
-    """Return a function that opens history in ``tmp_path``; all are closed in the end."""
     made: list[ThreadedHistory] = []
 
     def opened(

@@ -45,7 +45,6 @@ def test_an_empty_list_of_cpus_limits_nothing_and_nonsense_is_told() -> None:
 
 
 def after(soft: int, hard: int, most: int) -> tuple[int, list[str]]:
-    """Return the soft limit afterwards, and what the log says."""
     now = (soft, hard)
 
     def set_limits(limits: tuple[int, int]) -> None:

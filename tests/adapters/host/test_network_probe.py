@@ -15,7 +15,6 @@ Probe = Callable[..., PsutilHostProbe]
 
 
 def about(value: float) -> Any:
-    """Return what equals ``value`` up to rounding, for a place in a whole value."""
     return pytest.approx(value)
 
 

@@ -129,7 +129,6 @@ class FakeLookup:
     async def find_owner_or_redirect(
         self, topic: TopicName, *, authoritative: bool
     ) -> Owner | Redirection:
-        """Return the redirection, if there is one and the leader has not decided."""
         await self.bundle_of(topic)
         if self.redirection and not authoritative:
             await self._pass_gate()

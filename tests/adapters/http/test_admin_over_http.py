@@ -349,9 +349,6 @@ async def test_a_plan_is_told_in_codes_and_words(loaded: Api) -> None:
     assert (got.status, "set=threshold; expected key=value" in got.text) == (412, True)
 
 
-# --- topics ------------------------------------------------------------------------
-
-
 async def test_topics_of_all_brokers_and_partitions_are_told(loaded: Api) -> None:
     there = TopicName("non-persistent", NS, "there")
     loaded.line.open["http://b2:7750"] = {FOUR.bundles[2]: {there: Rates()}}

@@ -184,8 +184,6 @@ def test_a_caller_without_a_role_has_that_of_strangers() -> None:
 
 
 class Mutual:
-    """A server that asks for certificates, and clients with and without one."""
-
     def __init__(self, files: Files, server: RunningServer) -> None:
         self._files = files
         self._server = server

@@ -47,7 +47,7 @@ OURS = "/admin/v2/loadmanager"
 
 class NoTopics(HttpTopicsClient):
     def __init__(self) -> None:
-        """Need no connections."""
+        pass
 
     async def topics(
         self, sidecar_url: str, namespace: Namespace

@@ -39,8 +39,6 @@ SECRET = b"0123456789abcdef0123456789abcdef"
 
 @dataclass
 class FakeOverviews:
-    """A canned overview, which counts how often it is asked for."""
-
     elsewhere: str = ""
     why_not: str = ""
     cluster: str = "east"

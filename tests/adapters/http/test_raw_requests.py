@@ -147,7 +147,6 @@ CASES = [*all_cases()]
 
 
 async def exchanged(server: RunningServer, sent: Sequence[bytes], count: int) -> list[Reply]:
-    """Send all, read so many replies and, with one more to read, until the end."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     replies: list[Reply] = []
     try:

@@ -104,7 +104,6 @@ async def _session(server: OddServer) -> AsyncIterator[ZooKeeperCoordination]:
 
 
 async def _ask(session: ZooKeeperCoordination, until_s: float) -> None:
-    """Send requests of each kind; every failure is one that callers expect."""
     while monotonic() < until_s:
         requests = (
             session.get("/a"),
