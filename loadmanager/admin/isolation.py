@@ -13,7 +13,7 @@ from loadmanager.core import policies as core_policies
 from loadmanager.core import znodes
 from loadmanager.core.fields import parse_object, to_json
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, belongs_to_a_broker, namespace_of
-from loadmanager.core.patterns import MOST_CHARACTERS, checked
+from loadmanager.core.patterns import MOST_CHARACTERS, checked, matches_any
 from loadmanager.core.policies import hosts_matching
 from loadmanager.core.wire.policies import decode_isolation
 from loadmanager.leader.leadership import Leadership
@@ -264,8 +264,8 @@ def _is_new(
     namespace: Namespace,
 ) -> bool:
     """Return whether a policy newly governs a namespace, or with other primary brokers."""
-    was = old is not None and old.primary == new.primary and old.governs(namespace)
-    return new.governs(namespace) and not was
+    was = old is not None and old.primary == new.primary and matches_any(old.namespaces, namespace)
+    return matches_any(new.namespaces, namespace) and not was
 
 
 def _lets(policy: core_policies.IsolationPolicy, broker: BrokerId) -> bool:

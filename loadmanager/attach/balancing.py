@@ -211,8 +211,8 @@ class Balancer:
         if left_out:
             named = " and ".join(f"{broker} ({why})" for broker, why in left_out.items())
             holds[HeldReason.BROKER] = f"left out: {named}"
-        if refused := cluster.isolation.refused:
-            holds[HeldReason.UNREADABLE] = "; ".join(refused.values())
+        if refused := cluster.isolation.refusals:
+            holds[HeldReason.UNREADABLE] = refused
         seen = replace(seen, holds={**holds, **seen.holds})
         if not held:
             self.strategy.record_choice()

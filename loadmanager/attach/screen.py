@@ -117,8 +117,12 @@ def examine(seen: Observation, restore: str = "") -> tuple[Finding, ...]:
     the command that restores what a controller has stored, "" if it has stored nothing.
     """
     cluster = seen.cluster
+    refused = cluster.isolation.refused.values()
+    found = [
+        Finding("problem", "isolation", f"{why}; bundles that it is for stay") for why in refused
+    ]
     every = (_brokers(seen), _metrics(seen), _manager(cluster), _balancer(cluster, restore))
-    found = list(chain.from_iterable(every))
+    found += chain.from_iterable(every)
     if not cluster.encrypted:
         what = "plain HTTP: who can read the network can read requests, answers and tokens"
         remedy = "set webServicePortTls in broker.conf, restart the brokers one by one, and give "

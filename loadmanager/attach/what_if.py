@@ -11,6 +11,7 @@ from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.columns import Listing
 from loadmanager.core.duty_moves import Served, duty_moves
 from loadmanager.core.errors import InvalidName, LoadManagerError, MalformedContent
+from loadmanager.core.fields import parse_fields
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of, parse_bundle
 from loadmanager.core.load import BundleStats
 from loadmanager.core.load_tracker import view_of
@@ -21,7 +22,7 @@ from loadmanager.core.policies import NO_POLICIES, Policies, open_to
 from loadmanager.core.rates import Rates, total
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.shedding.joint import JointShedder, MovePrice
-from loadmanager.core.wire.policies import decode_isolation
+from loadmanager.core.wire.policies import isolation_from
 
 _MOST_MOVES: Final = 10_000
 _MOST_ROUNDS: Final = 20
@@ -89,7 +90,8 @@ def snapshot_in(content: Any, where: str) -> Snapshot:
             ]
         stays = frozenset(map(BundleId, content["staying"]))
         policies = content.get("isolation", {})
-        isolation = decode_isolation(f"{where}: isolation", json.dumps(policies).encode())
+        every = parse_fields(f"{where}: isolation", json.dumps(policies).encode())
+        isolation = {name: isolation_from(every.inner(name)) for name in every.names()}
     except (KeyError, TypeError, ValueError, OverflowError, InvalidName, MalformedContent) as error:
         raise SnapshotRefused(
             f"{where}: {type(error).__name__} {error}; expected what "

@@ -13,13 +13,12 @@ from loadmanager.common.subscriptions import Subscriptions
 from loadmanager.common.watched_folder import WatchedFolder
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
-from loadmanager.core.fields import parse_fields
 from loadmanager.core.ids import BrokerId, Namespace, parse_namespace
 from loadmanager.core.policies import IsolationPolicy, Policies
 from loadmanager.core.wire.policies import (
     decode_anti_affinity,
     decode_failure_domain,
-    isolation_from,
+    decode_isolation,
 )
 from loadmanager.ports.coordination import Node, Watch
 
@@ -97,27 +96,15 @@ class Constraints:
             self._isolation = {}
         else:
             try:
-                self._isolation = self._readable(node.data)
+                self._isolation = decode_isolation(self._isolation_path, node.data)
             except MalformedContent as error:
                 self._refuse(error)
         self._troubles.pop(self._isolation_path, None)
         self._anything_changed()
-        if refused := self.policies.refused:
-            self._troubles[self._isolation_path] = why = "; ".join(refused.values())
+        if why := self.policies.refusals:
+            self._troubles[self._isolation_path] = why
             log.warning("isolation.policies.refused", why=why)
             self._metrics.malformed("isolation")
-
-    def _readable(self, data: bytes) -> dict[str, IsolationPolicy]:
-        fields = parse_fields(self._isolation_path, data)
-        found: dict[str, IsolationPolicy] = {}
-        for name in fields.names():
-            try:
-                found[name] = isolation_from(fields.inner(name))
-            except MalformedContent as error:
-                self._refuse(error)
-                if name in self._isolation:
-                    found[name] = self._isolation[name]
-        return found
 
     def _refuse(self, error: MalformedContent) -> None:
         log.warning("znode.content.refused", path=self._isolation_path, error=str(error))

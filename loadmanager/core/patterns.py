@@ -18,13 +18,17 @@ _TOKEN: Final = re.compile(
 _BEGIN: Final = re.compile(r"([-\w/]*+)([*?{]?)", re.ASCII)
 
 
+def _options(most_bytes: int) -> Any:
+    options = re2.Options()
+    options.log_errors, options.never_capture, options.max_mem = False, True, most_bytes
+    return options
+
+
 @lru_cache(maxsize=1_024)
 def _compiled(pattern: str) -> tuple[Any, str]:
     """Return the expression of RE2, or why there is none."""
-    options = re2.Options()
-    options.log_errors, options.never_capture, options.max_mem = False, True, 256 * 1024
     try:
-        return re2.compile("".join(_translated(pattern)), options), ""
+        return re2.compile("".join(_translated(pattern)), _options(256 * 1024)), ""
     except re2.error as error:
         why = error.args[0].decode(errors="replace")
     except ValueError as error:
@@ -45,18 +49,45 @@ def checked(pattern: str) -> str:
     return pattern
 
 
+@lru_cache(maxsize=64)
+def _together(patterns: tuple[str, ...]) -> Any:
+    """Return what matches all at once, and one that matches any text; None if it is too large."""
+    found = re2.Set.FullMatchSet(_options(32 * 1024 * 1024))
+    for pattern in (*patterns, "(?s:.*)"):
+        found.Add("".join(_translated(pattern)))
+    try:
+        found.Compile()
+    except re2.error:
+        return None
+    return found
+
+
 @lru_cache(maxsize=131_072)
+def first_match(patterns: tuple[str, ...], text: str) -> str | None:
+    """Return the first of these, none refused, that matches the whole text; None if none does."""
+    if len(patterns) <= 1:
+        return next((one for one in patterns if _compiled(one)[0].fullmatch(text)), None)
+    engine = _together(patterns)
+    found: tuple[int, ...] = tuple((engine and engine.Match(text)) or ())
+    if len(patterns) in found:  # Otherwise the engine ran out of memory.
+        return (*patterns, None)[min(found)]
+    half = len(patterns) // 2
+    first = first_match(patterns[:half], text)
+    return first_match(patterns[half:], text) if first is None else first
+
+
 def matches_any(patterns: tuple[str, ...], text: str) -> bool:
     """Return whether one of these matches the whole text; none does if one is refused."""
-    return not why_refused(patterns) and any(_compiled(one)[0].fullmatch(text) for one in patterns)
+    return not why_refused(patterns) and first_match(patterns, text) is not None
 
 
-def may_match(pattern: str, text: str) -> bool:
-    """Return whether a pattern matches; a refused one, whether it may by how it begins."""
-    begin = _BEGIN.match(pattern)
-    if not why_refused((pattern,)) or begin is None:
-        return matches_any((pattern,), text)
-    return "|" in pattern or text.startswith(begin[1][: -1 if begin[2] else None])
+def loosened(pattern: str) -> str:
+    """Return a pattern, or for a refused one what matches all texts that begin as it does."""
+    if not why_refused((pattern,)):
+        return pattern
+    ((literal, repeated),) = _BEGIN.findall(pattern)[:1]
+    literal = "" if "|" in pattern else literal[: -1 if repeated else None]
+    return f"(?s:{re2.escape(literal)}.*)"
 
 
 def _translated(pattern: str) -> Iterator[str]:

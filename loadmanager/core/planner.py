@@ -6,7 +6,7 @@ import numpy as np
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.filters import Filters
 from loadmanager.core.gates import closed_gate
-from loadmanager.core.ids import BrokerId, BundleId, Domain, namespace_of
+from loadmanager.core.ids import BrokerId, BundleId, Domain
 from loadmanager.core.joint.learning import Learned
 from loadmanager.core.joint.weighing import Weigher
 from loadmanager.core.memory import Memory
@@ -197,7 +197,9 @@ class Planner:
         resting = memory.resting(view.now_s, self.settings.cool_down_s)
         resting |= view.policies.staying
         if view.policies.refused:
-            resting |= {b for b in view.bundles.names if view.policies.refusal(namespace_of(b))}
+            every, names = view.bundles.namespaces.items(), view.bundles.names
+            held = (row for one, rows in every if view.policies.refusal(one) for row in rows)
+            resting |= {names[row] for row in held if row < len(names)}
         view = replace(view, recently_moved=view.recently_moved | resting)
         if self.settings.mode is Mode.SAFE:
             view = settled(view, self.costs(memory.shedder))

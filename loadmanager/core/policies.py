@@ -8,7 +8,14 @@ import numpy as np
 
 from loadmanager.core.columns import Mask
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
-from loadmanager.core.patterns import matches_any, may_match, why_refused
+from loadmanager.core.patterns import first_match, loosened, matches_any, why_refused
+
+MOST_NAMED: Final = 10
+MOST_PATTERNS: Final = 1_000
+MOST_CHARACTERS: Final = 100_000
+_TOO_MUCH: Final = (
+    f"with it policies have over {MOST_PATTERNS:,} patterns, or {MOST_CHARACTERS:,} characters"
+)
 
 DEFAULT_DOMAIN: Final = ""
 """The failure domain of brokers without one."""
@@ -30,14 +37,16 @@ class IsolationPolicy:
     secondary: tuple[str, ...] = ()
     min_limit: int = 1
     usage_threshold: float = 1.0
+    malformed: str = ""
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        return (*self.namespaces, *self.primary, *self.secondary)
 
     @property
     def refused(self) -> str:
         """Why it cannot be applied, "" if it can."""
-        return why_refused((*self.namespaces, *self.primary, *self.secondary))
-
-    def governs(self, namespace: Namespace) -> bool:
-        return not self.refused and matches_any(self.namespaces, namespace)
+        return self.malformed or why_refused(self.patterns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,31 +63,47 @@ class Policies:
     staying: frozenset[BundleId] = frozenset()
     refused: Mapping[str, str] = field(init=False, repr=False, compare=False)
     groups: Mapping[str, frozenset[Namespace]] = field(init=False, repr=False, compare=False)
+    _governing: Mapping[str, IsolationPolicy] = field(init=False, repr=False, compare=False)
+    _held: Mapping[str, str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        said = "isolation policy {} is refused: {}".format
-        every = sorted(self.isolation.items())
-        refused = {name: said(name, one.refused) for name, one in every if one.refused}
-        object.__setattr__(self, "refused", refused)
+        governing, held = dict[str, IsolationPolicy](), dict[str, str]()
+        refused, patterns, characters = dict[str, str](), 0, 0
+        for name, one in sorted(self.isolation.items()):
+            count, length = patterns + len(one.patterns), characters + sum(map(len, one.patterns))
+            much = count > MOST_PATTERNS or length > MOST_CHARACTERS
+            if why := (much and _TOO_MUCH) or one.refused:
+                refused[name] = f"isolation policy {name} is refused: {why}"
+                for pattern in one.namespaces:
+                    held.setdefault(loosened(pattern), refused[name])
+            else:
+                patterns, characters = count, length
+                for pattern in one.namespaces:
+                    governing.setdefault(pattern, one)
         groups: dict[str, set[Namespace]] = {}
         for name, group in self.anti_affinity.items():
             groups.setdefault(group.casefold(), set()).add(name)
         frozen = {group: frozenset(names) for group, names in groups.items()}
-        object.__setattr__(self, "groups", frozen)
+        made = {"refused": refused, "groups": frozen, "_governing": governing, "_held": held}
+        for name, value in made.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def refusals(self) -> str:
+        """Which policies are refused and why; of many the first, and their number."""
+        every = list(self.refused.values())
+        more = f"; {len(every) - MOST_NAMED} more are refused" if len(every) > MOST_NAMED else ""
+        return "; ".join(every[:MOST_NAMED]) + more
 
     def governing(self, namespace: Namespace) -> IsolationPolicy | None:
         """Return the policy for ``namespace``; if several match, the first by name."""
-        return next(
-            (policy for _, policy in sorted(self.isolation.items()) if policy.governs(namespace)),
-            None,
-        )
+        pattern = first_match(tuple(self._governing), namespace)
+        return None if pattern is None else self._governing[pattern]
 
     def refusal(self, namespace: Namespace) -> str:
         """Return why the bundles of a namespace stay: a refused policy may be for it, else ""."""
-        for name, why in self.refused.items():
-            if any(may_match(one, namespace) for one in self.isolation[name].namespaces):
-                return why
-        return ""
+        pattern = first_match(tuple(self._held), namespace)
+        return "" if pattern is None else self._held[pattern]
 
     def group_of(self, namespace: Namespace) -> frozenset[Namespace]:
         """Return the namespaces in the anti-affinity group of ``namespace``, if it has one."""
@@ -115,6 +140,6 @@ def open_to(
         if np.count_nonzero(up) >= policy.min_limit:
             return primary
         return primary | hosts_matching(policy.secondary, brokers)
-    applied = (one for one in policies.isolation.values() if not one.refused)
+    applied = (one for name, one in policies.isolation.items() if name not in policies.refused)
     patterns = (pattern for one in applied for pattern in one.primary)
     return ~hosts_matching(tuple(patterns), brokers)

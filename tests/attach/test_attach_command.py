@@ -146,8 +146,24 @@ def test_a_refused_policy_is_named_and_keeps_bundles_it_may_be_for(pulsar: FakeP
     assert len(seen(pulsar)["proposals"]) == 5
 
 
-def test_isolation_that_is_not_understood_is_named(pulsar: FakePulsar) -> None:
+@pytest.mark.parametrize("primary", [7, [7], "127.0.0.1", {}, ["x"] * 1_001])
+def test_a_policy_of_a_wrong_form_is_refused_alone(pulsar: FakePulsar, primary: object) -> None:
+    pulsar.isolation["odd"] = {"namespaces": ["bench/.*"], "primary": primary}
+    pulsar.isolation["out"] = {"namespaces": ["other/.*"], "primary": ["10.0.0.1"]}
+    told = seen(pulsar)
+    assert told["proposals"] == []
+    (why,) = set(told["staying"].values())
+    assert why.startswith("isolation policy odd is refused: ")
+    doctor = attach(pulsar, "--doctor")
+    assert why[:60] in doctor.stdout
+    assert doctor.exit_code == 1
     pulsar.isolation["odd"] = {"namespaces": 7}
+    assert {move["source"] for move in seen(pulsar)["proposals"]} == {pulsar.brokers[0].name}
+
+
+def test_isolation_that_is_not_understood_is_named(pulsar: FakePulsar) -> None:
+    for broker in pulsar.brokers:
+        broker.tells("/admin/v2/clusters/research/namespaceIsolationPolicies", "[]")
     found = attach(pulsar, "--once")
     assert found.exit_code == 1
     assert "namespaceIsolationPolicies" in found.stderr

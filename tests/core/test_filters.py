@@ -5,6 +5,7 @@ from small_view import make_view
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.errors import MalformedContent
+from loadmanager.core.fields import to_json
 from loadmanager.core.filters import Filters, version_rank
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
 from loadmanager.core.plan import Reason
@@ -13,6 +14,7 @@ from loadmanager.core.wire.policies import (
     decode_anti_affinity,
     decode_failure_domain,
     decode_isolation,
+    isolation_to_json,
 )
 
 NAMESPACE = Namespace("t/n")
@@ -160,15 +162,32 @@ def test_isolation_policies_decode_as_pulsar_writes_them() -> None:
 @pytest.mark.parametrize(
     "policy",
     [
-        '{"namespaces":[7]}',
-        '{"primary":7}',
-        '{"auto_failover_policy":{"parameters":{"min_limit":"-1"}}}',
-        '{"auto_failover_policy":{"parameters":{"min_limit":"99999999999"}}}',
+        '{"namespaces":["t/n",7]}',
+        '{"namespaces":"t/n"}',
+        '{"namespaces":["t/n", "\\ud800"]}',
+        '{"namespaces":["t/n"],"primary":7}',
+        '{"namespaces":["t/n"],"auto_failover_policy":{"parameters":{"min_limit":"-1"}}}',
+        '{"namespaces":["t/n"],"auto_failover_policy":{"parameters":{"min_limit":"99999999999"}}}',
     ],
 )
-def test_isolation_policies_that_cannot_be_are_refused(policy: str) -> None:
-    with pytest.raises(MalformedContent, match=r"/i: p\."):
-        decode_isolation("/i", f'{{"p":{policy}}}'.encode())
+def test_an_isolation_policy_that_cannot_be_is_refused_alone(policy: str) -> None:
+    good = '"q":{"namespaces":["t/q"],"primary":["a"]}'
+    found = decode_isolation("/i", f'{{"p":{policy},{good}}}'.encode())
+    again = {name: isolation_to_json(one) for name, one in found.items()}
+    assert decode_isolation("/i", to_json(again)) == found
+    policies = Policies(isolation=found)
+    assert policies.governing(Namespace("t/q")) == found["q"]
+    assert policies.refused.keys() == {"p"}
+    why = policies.refusal(Namespace("t/n"))
+    assert why.startswith("isolation policy p is refused: /i: p.")
+    assert policies.refusal(Namespace("t/q")) == ""
+
+
+@pytest.mark.parametrize("policy", ["7", "[]", '{"namespaces":7}', '"x"', "null"])
+def test_a_policy_of_no_form_is_named_and_binds_nobody(policy: str) -> None:
+    policies = Policies(isolation=decode_isolation("/i", f'{{"p":{policy}}}'.encode()))
+    assert policies.refused.keys() == (set() if policy == "null" else {"p"})
+    assert policies.refusal(Namespace("t/n")) == ""
 
 
 def test_groups_and_domains_decode() -> None:

@@ -11,16 +11,24 @@ from typing import Any
 import pytest
 
 import loadmanager
+import loadmanager.core.patterns as patterns_module
 from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.core.patterns import (
     MOST_CHARACTERS,
     _compiled,
     checked,
+    first_match,
+    loosened,
     matches_any,
-    may_match,
     why_refused,
 )
-from loadmanager.core.policies import IsolationPolicy, Policies, hosts_matching, open_to
+from loadmanager.core.policies import (
+    MOST_PATTERNS,
+    IsolationPolicy,
+    Policies,
+    hosts_matching,
+    open_to,
+)
 
 MEANT = [
     # Pattern of Java, names that it matches as a whole, names that it does not.
@@ -72,7 +80,50 @@ def test_a_refused_pattern_may_match_what_begins_as_it_does() -> None:
         ("t/b", "t/b", True),
         ("t/b", "t/c", False),
     ):
-        assert may_match(pattern, text) is may, pattern
+        assert matches_any((loosened(pattern),), text) is may, pattern
+
+
+def test_the_first_of_many_patterns_is_found_also_where_they_are_too_large_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = {"b1": "b1|x", "b7": "b7|x", "x": "b0|x", "c": "c|b.*", "d": None, "": None}
+    patterns = (*(f"b{number}|x" for number in range(8)), "c|b.*", "c")
+    assert {text: first_match(patterns, text) for text in asked} == asked
+    large = (*(f"{one}{{1000}}" for one in "efghijklmnopqrstuvwyz"), *patterns)
+    options = patterns_module._options
+    monkeypatch.setattr(patterns_module, "_options", lambda size: options(min(size, 300_000)))
+    assert {text: first_match(large, text) for text in asked} == asked
+
+
+def test_policies_beyond_the_total_are_refused_by_name_and_no_others() -> None:
+    def named(count: int, length: int = 5) -> IsolationPolicy:
+        few = tuple(f"t/{number:0{length}}" for number in range(count - 1))
+        return IsolationPolicy(namespaces=few, primary=("a",))
+
+    most = MOST_PATTERNS - 2
+    for much in (named(MOST_PATTERNS + 1), named(most - 1, 990), named(3)):
+        isolation = {"a": named(most), "b": much, "c": named(2)}
+        policies = Policies(isolation=isolation)
+        assert policies.refused == {
+            "b": "isolation policy b is refused: with it policies have over 1,000 patterns, or "
+            "100,000 characters"
+        }
+        assert policies.governing(Namespace("t/00001")) == isolation["a"]
+        assert policies.refusal(Namespace(much.namespaces[0])) == policies.refused["b"]
+    many = Policies(isolation={f"p{number:02}": named(MOST_PATTERNS + 1) for number in range(12)})
+    assert many.refusals.count("with it") == 10
+    assert many.refusals.endswith("; 2 more are refused")
+
+
+def test_a_thousand_policies_of_patterns_that_go_on_take_a_bounded_time() -> None:
+    """For each of ten thousand namespaces, once per change of the policies."""
+    isolation = {
+        f"p{number:04}": IsolationPolicy(namespaces=(f"t/(x|y)*{number}.*",), primary=())
+        for number in range(MOST_PATTERNS)
+    }
+    policies = Policies(isolation=isolation)
+    names = [Namespace(f"t/xyxyxyxy{number}") for number in range(10_000)]
+    assert spent_s(lambda _: [policies.governing(name) for name in names], "") < 10.0
 
 
 def test_a_refused_policy_binds_nobody_and_keeps_the_bundles_that_it_may_be_for() -> None:

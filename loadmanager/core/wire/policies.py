@@ -4,8 +4,8 @@ from itertools import repeat
 from typing import Any, Final
 
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.errors import InvalidName
-from loadmanager.core.fields import Fields, parse_fields, parse_object, to_json
+from loadmanager.core.errors import InvalidName, MalformedContent
+from loadmanager.core.fields import Fields, is_unicode, parse_fields, parse_object, to_json
 from loadmanager.core.ids import BrokerId, Namespace, parse_broker
 from loadmanager.core.policies import IsolationPolicy
 
@@ -58,7 +58,19 @@ def decode_anti_affinity(where: str, data: bytes) -> str:
 
 def decode_isolation(where: str, data: bytes) -> dict[str, IsolationPolicy]:
     every = parse_fields(where, data)
-    return {name: isolation_from(every.inner(name)) for name in every.names()}
+    return {name: _isolation_or_why(every, name) for name in every.names()}
+
+
+def _isolation_or_why(every: Fields, name: str) -> IsolationPolicy:
+    """Return a policy; one of the wrong form, with those of its namespaces that can be read."""
+    try:
+        return isolation_from(every.inner(name))
+    except MalformedContent as error:
+        found = every.values()[name]
+        one = found.get("namespaces") if isinstance(found, dict) else None
+        texts = [one for one in (one if isinstance(one, list) else [one]) if isinstance(one, str)]
+        namespaces = tuple(filter(is_unicode, texts))
+        return IsolationPolicy(namespaces=namespaces, primary=(), malformed=str(error))
 
 
 def decode_failure_domain(where: str, data: bytes) -> tuple[BrokerId, ...]:
@@ -79,6 +91,7 @@ def isolation_to_json(policy: IsolationPolicy) -> dict[str, Any]:
         "primary": list(policy.primary),
         "secondary": list(policy.secondary),
         "auto_failover_policy": {"policy_type": "min_available", "parameters": parameters},
+        **({"malformed": policy.malformed} if policy.malformed else {}),
     }
 
 
@@ -90,6 +103,7 @@ def isolation_from(fields: Fields) -> IsolationPolicy:
         secondary=fields.texts("secondary"),
         min_limit=_whole(failover, "min_limit", 1),
         usage_threshold=_whole(failover, "usage_threshold", 100) / _PERCENT,
+        malformed=fields.text("malformed", ""),
     )
 
 
