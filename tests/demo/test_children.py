@@ -86,7 +86,18 @@ async def test_what_a_child_started_ends_with_it(children: Children) -> None:
     await until_gone(pid)
 
 
-async def test_a_child_that_dies_is_reported_with_its_last_words(children: Children) -> None:
+async def test_a_child_that_dies_is_reported_unless_the_demo_ended_it(children: Children) -> None:
+    for name in ("broker-2", "broker-3"):
+        await ready(children, name, SLEEPER)
+    ended, killed = children.started
+    ended.send(signal.SIGKILL)
+    await ended.process.wait()
+    children.require_running()
+    killed.process.kill()
+    await killed.process.wait()
+    with pytest.raises(ChildFailed, match="broker-3 ended with signal SIGKILL"):
+        children.require_running()
+    killed.ending = True
     child = await children.start("broker-1", "-c", "raise SystemExit('no such port')")
     await child.process.wait()
     with pytest.raises(ChildFailed) as failed:
@@ -96,36 +107,20 @@ async def test_a_child_that_dies_is_reported_with_its_last_words(children: Child
     )
 
 
-async def test_a_child_killed_from_outside_is_reported_with_the_signal(children: Children) -> None:
-    await ready(children, "broker-1", SLEEPER)
-    child = children.started[0]
-    child.process.kill()
-    await child.process.wait()
-    with pytest.raises(ChildFailed, match="broker-1 ended with signal SIGKILL"):
-        children.require_running()
-
-
-async def test_a_child_that_the_demo_ended_is_no_failure(children: Children) -> None:
-    await ready(children, "broker-1", SLEEPER)
-    children.started[0].send(signal.SIGKILL)
-    await children.started[0].process.wait()
-    children.require_running()
-
-
 async def never() -> str:
     return "no answer"
 
 
-async def test_waiting_ends_at_once_when_a_child_dies(children: Children) -> None:
+async def test_waiting_ends_when_a_child_dies_and_after_its_time(
+    children: Children,
+) -> None:
     child = await children.start("broker-1", "-c", "raise SystemExit(3)")
     with pytest.raises(ChildFailed, match="exit code 3"):
         await children.wait_until(never, child=child, what="ready", bound_s=50)
-
-
-async def test_waiting_has_an_end(children: Children) -> None:
-    await ready(children, "broker-1", SLEEPER)
-    child = children.started[0]
-    with pytest.raises(ChildFailed, match=r"broker-1 was not healthy within 0\.1 s: no answer"):
+    child.ending = True
+    await ready(children, "broker-2", SLEEPER)
+    child = children.started[1]
+    with pytest.raises(ChildFailed, match=r"broker-2 was not healthy within 0\.1 s: no answer"):
         await children.wait_until(never, child=child, what="healthy", bound_s=0.1)
 
 
@@ -153,9 +148,6 @@ async def test_free_ports_are_different_and_free() -> None:
     ports = free_ports(9)
     assert len(set(ports)) == 9
     assert all([await no_listener(port) for port in ports])
-
-
-async def test_a_port_in_use_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(DemoFailed, match=f"--port-base {port}: port {port} is in use"):

@@ -59,18 +59,17 @@ def test_every_port_that_is_named_exists(resources: list[Resource], pods: Resour
     assert probes == [("sidecar", "health")] * 3 + [("broker", "broker")] * 2
 
 
-def value_in_a_pod(variable: Resource, pods: Resource) -> str:
-    """Return what Kubernetes would give: its fields and limits, with plausible values."""
-    if "value" in variable:
-        return str(variable["value"])
-    source = variable["valueFrom"]
-    if "fieldRef" in source:
-        return {"metadata.name": "broker-0", "metadata.namespace": "pulsar"}[
-            source["fieldRef"]["fieldPath"]
-        ]
-    wanted = source["resourceFieldRef"]
-    limits = container(pods, wanted["containerName"])["resources"]["limits"]
-    return {"limits.cpu": str(limits["cpu"]), "limits.memory": "1024"}[wanted["resource"]]
+def environment_of(sidecar: Resource, given: dict[str, str]) -> dict[str, str]:
+    """Return the environment that Kubernetes gives where its fields and limits are ``given``."""
+    environment: dict[str, str] = {}
+    for one in sidecar["env"]:
+        source = one.get("valueFrom", {})
+        field, limit = source.get("fieldRef", {}), source.get("resourceFieldRef", {})
+        text = one.get("value") or given[field.get("fieldPath") or limit["resource"]]
+        environment[one["name"]] = re.sub(
+            r"\$\((\w+)\)", lambda earlier: environment[earlier[1]], text
+        )
+    return environment
 
 
 @pytest.fixture
@@ -79,13 +78,17 @@ def config(resources: list[Resource], pods: Resource, tmp_path: Path) -> Config:
     assert tomllib.loads(shared)
     file = tmp_path / "loadmanager.toml"
     file.write_text(shared, encoding="utf-8")
-    environment: dict[str, str] = {}
-    for variable in container(pods, "sidecar")["env"]:
-        text = value_in_a_pod(variable, pods)
-        environment[variable["name"]] = re.sub(
-            r"\$\((\w+)\)", lambda earlier: environment[earlier[1]], text
-        )
-    return load_config(file, environment)
+    sidecar = container(pods, "sidecar")
+    (name,) = limited(sidecar)
+    cpu = container(pods, name)["resources"]["limits"]["cpu"]
+    given = {"metadata.name": "broker-0", "metadata.namespace": "pulsar"}
+    given |= {"limits.cpu": str(cpu), "limits.memory": "1024"}
+    return load_config(file, environment_of(sidecar, given))
+
+
+def limited(sidecar: Resource) -> set[str]:
+    sources = [one.get("valueFrom", {}).get("resourceFieldRef") for one in sidecar["env"]]
+    return {one["containerName"] for one in sources if one}
 
 
 def test_sidecar_starts_with_a_sound_configuration(config: Config, pods: Resource) -> None:
@@ -197,19 +200,13 @@ def test_the_patched_brokers_are_valid_with_no_unknown_field(
     kubernetes_validate.validate(patched, version, strict=True)
 
 
-@pytest.fixture
-def patch_config(sidecar: Resource) -> Config:
+def test_the_sidecar_has_a_sound_configuration_by_limits_of_the_charts_container(
+    sidecar: Resource, patched: Resource
+) -> None:
+    names = {one["name"] for one in patched["spec"]["template"]["spec"]["containers"]}
+    assert names == {*limited(sidecar), "loadmanager"} == {"pulsar-broker", "loadmanager"}
     given = {"metadata.name": "pulsar-broker-0", "limits.cpu": "4", "limits.memory": "8192"}
-    environment: dict[str, str] = {}
-    for one in sidecar["env"]:
-        source = one.get("valueFrom", {})
-        field, limit = source.get("fieldRef", {}), source.get("resourceFieldRef", {})
-        text = one.get("value") or given[field.get("fieldPath") or limit["resource"]]
-        environment[one["name"]] = text.replace("$(POD_NAME)", environment.get("POD_NAME", ""))
-    return load_config(None, environment)
-
-
-def test_the_sidecar_has_a_sound_configuration(patch_config: Config, sidecar: Resource) -> None:
+    patch_config = load_config(None, environment_of(sidecar, given))
     assert sidecar["args"] == ["agent"]
     assert patch_config.broker.kind == "pulsar"
     assert patch_config.broker.id == "pulsar-broker-0.pulsar-broker.pulsar.svc.cluster.local:8080"
@@ -224,17 +221,6 @@ def test_the_sidecar_has_a_sound_configuration(patch_config: Config, sidecar: Re
         "sidecar": patch_config.sidecar.listen_port,
         "sidecar-health": health_port(patch_config.sidecar),
     }
-
-
-def test_limits_are_those_of_the_charts_container(sidecar: Resource, patched: Resource) -> None:
-    names = {one["name"] for one in patched["spec"]["template"]["spec"]["containers"]}
-    limits = [
-        one["valueFrom"]["resourceFieldRef"]["containerName"]
-        for one in sidecar["env"]
-        if "resourceFieldRef" in one.get("valueFrom", {})
-    ]
-    assert limits == ["pulsar-broker"] * 2
-    assert names == {"pulsar-broker", "loadmanager"}
 
 
 def test_a_sidecar_takes_no_broker_out_of_service_and_has_few_rights(sidecar: Resource) -> None:
