@@ -11,7 +11,7 @@ import pytest
 from attach_process import attached as attach_process
 from click.testing import CliRunner
 from fake_pulsar import FakePulsar, lies_in
-from history_disks import finished, lines_in
+from history_sinks import finished, lines_in
 from replay_events import events_of
 from replayed import replayed
 from snapshot_of_history import report_of, snapshot_of

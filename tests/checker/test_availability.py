@@ -4,8 +4,8 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from fault_outcomes import Finding, finding
 from fault_stalls import REST_S, SLOW, Stalls
+from faults import Finding, finding
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_spells import WHOLE, publish, quarters, spell

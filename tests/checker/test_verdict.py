@@ -10,11 +10,17 @@ from plain_spells import NAMESPACE, TOPIC, WHOLE, publish, quarters, spell
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import Namespace, bundle_id, namespace_of, range_of
 from loadmanager.reference_broker.changes import EndReason, ServingInterval, overlaps
-from tests.testbed.checker.acknowledgements import Misplaced, Why, misplaced
 from tests.testbed.checker.availability import Disturbance
 from tests.testbed.checker.publishes import Publish, publishes_in
-from tests.testbed.checker.tokens import Use, token_faults
-from tests.testbed.checker.verdict import History, judge
+from tests.testbed.checker.verdict import (
+    History,
+    Misplaced,
+    Use,
+    Why,
+    judge,
+    misplaced,
+    token_faults,
+)
 
 KILL = Disturbance(what="kill b1", began_s=8, healed_s=8, within_s=4)
 GOOD = History(

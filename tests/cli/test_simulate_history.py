@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from history_disks import lines_in
+from history_sinks import lines_in
 from simulated_jobs import SCENARIO
 
 from loadmanager.adapters.history.disk import Disk

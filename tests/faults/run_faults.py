@@ -23,14 +23,7 @@ from statistics import median
 SUPPORT = Path(__file__).parents[1] / "support"
 sys.path.insert(0, str(SUPPORT))
 
-from fault_hosts import MARGIN_S, SESSION_S, TICK_S  # noqa: E402 - found through the line above
-from fault_links import raise_loopback  # noqa: E402 - the same
-from fault_outcomes import (  # noqa: E402 - the same
-    Finding,
-    Outcome,
-    drawn_from,
-    observe_until_sure,
-)
+from fault_cluster import MARGIN_S, SESSION_S, TICK_S  # noqa: E402 - found through the line above
 from fault_surroundings import (  # noqa: E402 - the same
     ALL_FAULTS,
     FAULTS_APART,
@@ -38,7 +31,14 @@ from fault_surroundings import (  # noqa: E402 - the same
     Surroundings,
     going_apart,
     possible_in,
+    raise_loopback,
     surrounded,
+)
+from faults import (  # noqa: E402 - the same
+    Finding,
+    Outcome,
+    drawn_from,
+    observe_until_sure,
 )
 
 FAULTS_PER_CLUSTER = 10

@@ -2,13 +2,11 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from fault_cluster import FaultCluster, fault_cluster
-from fault_hosts import Place, build
-from fault_outcomes import drawn_from
-from faults import inject
+from fault_cluster import FaultCluster, Place, build, fault_cluster
+from faults import drawn_from, inject
 
 from loadmanager.reference_broker.changes import Overlap, overlaps
-from tests.testbed.checker.acknowledgements import Why
+from tests.testbed.checker.verdict import Why
 
 pytestmark = [pytest.mark.faults, pytest.mark.processes, pytest.mark.timeout(120)]
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from time import monotonic
 
 import pytest
-from fault_cluster import FaultCluster, fault_cluster
-from fault_hosts import Place, build
+from fault_cluster import FaultCluster, Place, build, fault_cluster
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 

@@ -2,10 +2,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from fault_cluster import FaultCluster, fault_cluster
-from fault_hosts import SESSION_S
-from fault_outcomes import PUBLISHED_WITHIN_S
-from faults import keeps_its_promises
+from fault_cluster import SESSION_S, FaultCluster, fault_cluster
+from faults import PUBLISHED_WITHIN_S, keeps_its_promises
 
 pytestmark = [
     pytest.mark.faults,

@@ -13,9 +13,8 @@ import jwt
 import pytest
 from aiohttp import web
 from chromium import PATIENCE_MS, chromium
-from leader_queries import B2
+from leader_queries import B2, OVERVIEW
 from live_sidecars import BOUNDARIES, LiveSidecars, LoopThread, live_sidecars, loop_thread
-from overview_samples import OVERVIEW
 from playwright.sync_api import Browser, Page, expect
 
 from loadmanager.adapters.http.live.feed import Feed, OverviewReader

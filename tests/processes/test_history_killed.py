@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from history_disks import finished, seqs_in, unfinished
+from history_sinks import finished, seqs_in, unfinished
 
 from loadmanager.adapters.history import finish_left
 from loadmanager.adapters.history.checking import check_history

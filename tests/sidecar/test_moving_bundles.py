@@ -15,9 +15,8 @@ from loadmanager.ports.administration import BundleUnknown, UnloadRefused
 from loadmanager.ports.leading import LeaderElsewhere
 from loadmanager.ports.lookup import NamespaceUnknown, Unavailable
 from tests.testbed.faults.agent import SESSION_S
-from tests.testbed.faults.cluster import NAMESPACE, Cluster
+from tests.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
 from tests.testbed.faults.host import Host
-from tests.testbed.faults.topics import topic_in
 from tests.testbed.in_process import Fault
 
 

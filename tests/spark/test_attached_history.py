@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 from fake_pulsar import FakeBroker, FakePulsar, running
-from history_disks import finished, lines_in
+from history_sinks import finished, lines_in
 
 from loadmanager.cli import main
 from loadmanager.core.bundles import Boundaries

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from history_disks import finished, lines_in
+from history_sinks import finished, lines_in
 
 from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.jobs import JOBS, Work

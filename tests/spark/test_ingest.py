@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from history_disks import finished, lines_in
 from history_lines import ORIGIN, SPOILT, UNUSUAL, cut, line, packed, put, report
+from history_sinks import finished, lines_in
 
 from loadmanager.core.history.reading import read_line
 from loadmanager.core.history.schema import Stream

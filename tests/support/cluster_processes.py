@@ -61,11 +61,6 @@ class ProcessCluster:
     http: aiohttp.ClientSession
     boundaries: Boundaries
 
-    @property
-    def session_timeout_s(self) -> float:
-        settings = self.cluster._sidecar_settings(self.cluster.members[0])
-        return float(settings["zookeeper"]["session_timeout_s"])
-
     async def start(self) -> None:
         """Start everything; returns when each sidecar knows all brokers."""
         await self.cluster.start(lambda _: None)

@@ -4,28 +4,282 @@ Every broker process and every client writes a record; `History` is made of thes
 """
 
 import asyncio
+import json
+import os
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from time import monotonic
 from types import MappingProxyType
+from typing import Any, Self
 
 import aiohttp
-from fault_clients import BUNDLES, TOPICS, Clients, Sidecars
-from fault_hosts import LOOPBACK, TICK_S, Host, Life, Place, sidecar_settings
 from fault_stalls import Stalls
 from zookeeper_proxy import ZooKeeperProxy
 from zookeeper_servers import PORTS_PER_MEMBER, Servers, ensemble, standalone
 
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.ids import Namespace
+from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.demo.children import Child, Children, free_ports
 from loadmanager.demo.client import TrafficReport
-from loadmanager.demo.cluster import HASH, NAMESPACE, to_toml
+from loadmanager.demo.cluster import HASH, KNOWN_BROKERS, NAMESPACE, to_toml
+from loadmanager.demo.traffic import TrafficSettings
 from loadmanager.reference_broker.changes import ServingInterval, read_record
 from tests.testbed.checker.availability import Disturbance
-from tests.testbed.checker.publishes import Publish
+from tests.testbed.checker.publishes import Publish, publishes_in
 from tests.testbed.checker.verdict import History
+
+LOOPBACK = "127.0.0.1"
+BUILDS = Path(__file__).parents[1] / "faults" / "builds"
+SESSION_S = 3.0
+TICK_S = 0.3
+"""ZooKeeper's. It ends sessions at whole ticks, so up to one after their timeout."""
+
+MARGIN_S = 1.0
+"""For all that the service has to do: place, take locks, load."""
+
+WITHIN_S = SESSION_S + TICK_S + MARGIN_S
+"""Within this time of a fault every bundle is served again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a host runs. ``enter`` begins the command line of its processes.
+
+    ``address`` is its own, ``zookeeper`` the one under which it reaches ZooKeeper. What
+    its broker and its sidecar write goes into folders of theirs, if they are given.
+    """
+
+    address: str = LOOPBACK
+    zookeeper: str = LOOPBACK
+    enter: tuple[str, ...] = ()
+    sidecar_environment: Mapping[str, str] = field(default_factory=dict)
+    broker_environment: Mapping[str, str] = field(default_factory=dict)
+    broker_folder: Path | None = None
+    sidecar_folder: Path | None = None
+
+
+@dataclass(slots=True)
+class Life:
+    """One process of a broker. ``dead_at_s`` is when it was dead for sure, if it was killed."""
+
+    record: Path
+    child: Child
+    dead_at_s: float | None = None
+
+
+@dataclass(slots=True)
+class Host:
+    """A broker and its sidecar. ``number`` counts from 1; ``hosts`` are its ZooKeeper's."""
+
+    number: int
+    broker: BrokerId
+    sidecar_url: str
+    hosts: str
+    place: Place
+    proxy: ZooKeeperProxy | None = None
+    sidecar: Child | None = None
+    lives: list[Life] = field(default_factory=list)
+
+    @classmethod
+    def at(
+        cls,
+        place: Place,
+        number: int,
+        ports: tuple[int, int],
+        *,
+        hosts: str,
+        proxy: ZooKeeperProxy | None,
+    ) -> Self:
+        broker, sidecar = (f"{place.address}:{port}" for port in ports)
+        return cls(number, BrokerId(broker), f"http://{sidecar}", hosts, place, proxy)
+
+    @property
+    def life(self) -> Life:
+        return self.lives[-1]
+
+    @property
+    def _sidecar(self) -> Child:
+        assert self.sidecar is not None
+        return self.sidecar
+
+    async def kill(self, *, sidecar: bool = False, broker: bool = False) -> None:
+        victims = [*[self._sidecar] * sidecar, *[self.life.child] * broker]
+        for child in victims:
+            child.send(signal.SIGKILL)
+        await asyncio.gather(*(child.process.wait() for child in victims))
+        if broker:
+            self.life.dead_at_s = monotonic()
+
+    def send(self, number: signal.Signals, *, sidecar: bool = False, broker: bool = False) -> None:
+        for child in [*[self._sidecar] * sidecar, *[self.life.child] * broker]:
+            os.killpg(child.process.pid, number)
+
+
+def sidecar_settings(host: Host) -> Mapping[str, Mapping[str, Any]]:
+    """Return a sidecar's configuration: quick, and never at rest, so that faults hit hand-overs."""
+    listen_host, _, port = host.sidecar_url.removeprefix("http://").rpartition(":")
+    return {
+        "broker": {"id": host.broker, "control_timeout_s": 0.5},
+        "sidecar": {"listen_host": listen_host, "listen_port": int(port), "health_port": 0},
+        "security": {"anonymous": "admin"},
+        "cluster": {"name": "faults"},
+        "zookeeper": {
+            "hosts": host.hosts,
+            "session_timeout_s": SESSION_S,
+            # As operators are told to: a lease counts from what ZooKeeper's leader heard, up to
+            # half a tick late, so a thawed sidecar would wait for a second with the usual 2 s.
+            "tick_s": TICK_S,
+        },
+        "host": {"scope": "process", "cores": 0.1},
+        "report": {"sample_interval_s": 0.5, "min_interval_s": 0.5, "max_interval_s": 2.0},
+        "leader": {"round_interval_s": 2.0, "tick_interval_s": 0.5, "settle_s": 1.0},
+        "shedding": {"strategy": "ThresholdShedder", "grace_period_s": 2.0},
+        "shedding.settings": {"threshold": 0.05, "history": 0.2, "min_bytes_per_s": 0.0},
+        "lookup": {"wait_s": 1.0},
+        "log": {"format": "console"},
+    }
+
+
+def build(name: str) -> Mapping[str, str]:
+    """Return the environment of a process that is changed by a ``sitecustomize`` of the tests."""
+    others = os.environ.get("PYTHONPATH", "")
+    return {"PYTHONPATH": f"{BUILDS / name}{os.pathsep}{others}".rstrip(os.pathsep)}
+
+
+ANSWER_TIMEOUT = aiohttp.ClientTimeout(total=1.0)
+ORDER_TIMEOUT = aiohttp.ClientTimeout(total=30.0)
+DONE = frozenset({HTTPStatus.OK, HTTPStatus.NO_CONTENT})
+
+
+class Sidecars:
+    def __init__(self, http: aiohttp.ClientSession) -> None:
+        self._http = http
+
+    async def unready(self, host: Host) -> str:
+        status, text = await self._ask(f"{host.sidecar_url}/readyz")
+        return "" if status == HTTPStatus.OK else f"sidecar-{host.number}: {text}"
+
+    async def strangers(self, hosts: Sequence[Host]) -> str:
+        """Return which sidecar does not know all brokers yet; "" if all do."""
+        for host in hosts:
+            if unready := await self.unready(host):
+                return unready
+            _, metrics = await self._ask(f"{host.sidecar_url}/metrics")
+            found = KNOWN_BROKERS.search(metrics)
+            if not found or int(float(found[1])) != len(hosts):
+                return f"sidecar-{host.number} does not know all brokers"
+        return ""
+
+    async def leader(self, host: Host) -> str:
+        status, text = await self._ask(f"{host.sidecar_url}/admin/v2/brokers/leaderBroker")
+        return str(json.loads(text)["brokerId"]) if status == HTTPStatus.OK else "nobody"
+
+    async def unload_all(self, host: Host) -> None:
+        await self._put(f"{host.sidecar_url}/admin/v2/namespaces/{NAMESPACE}/unload", None)
+
+    async def create_namespace(self, host: Host, bundles: int) -> None:
+        body = {"bundles": {"numBundles": bundles}}
+        await self._put(f"{host.sidecar_url}/admin/v2/namespaces/{NAMESPACE}", body)
+
+    async def _ask(self, url: str) -> tuple[int, str]:
+        try:
+            async with self._http.get(url, timeout=ANSWER_TIMEOUT) as answer:
+                return answer.status, await answer.text()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            return 0, repr(error)
+
+    async def _put(self, url: str, body: object) -> None:
+        async with self._http.put(url, json=body, timeout=ORDER_TIMEOUT) as answer:
+            assert answer.status in DONE, f"PUT {url}: {answer.status} {await answer.text()}"
+
+
+class PublishReader:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._found: list[Publish] = []
+
+    def read(self) -> Sequence[Publish]:
+        """Return every attempt; a line that is not whole yet is left to the next time."""
+        with self._path.open("rb") as record:
+            record.seek(self._offset)
+            whole, end, _ = record.read().rpartition(b"\n")
+        text = (whole + end).decode()
+        self._found += publishes_in(text, f"{self._path} from byte {self._offset}")
+        self._offset += len(whole) + len(end)
+        return self._found
+
+
+BUNDLES = 12
+TOPICS = 24
+RATE_PER_S = 60.0
+CLIENTS = 2
+
+
+class Clients:
+    def __init__(self, data_dir: Path, hosts: Sequence[Host], children: Children) -> None:
+        self._data_dir = data_dir
+        self._hosts = hosts
+        self._children = children
+        self._started: list[Child] = []
+        self._records: dict[str, PublishReader] = {}
+        self._reports: dict[str, TrafficReport] = {}
+        self._reading: dict[str, asyncio.Task[None]] = {}
+
+    @property
+    def running(self) -> Sequence[Child]:
+        return [client for client in self._started if client.running]
+
+    async def start_missing(self) -> None:
+        while len(self.running) < CLIENTS:
+            await self._start_one()
+
+    async def finish(self) -> Sequence[TrafficReport]:
+        finishing = self.running
+        for client in finishing:
+            client.send(signal.SIGTERM)
+        await asyncio.gather(*(self._reading[client.name] for client in finishing))
+        return [self._reports[client.name] for client in finishing]
+
+    def unheard(self) -> str:
+        names = [client.name for client in self.running]
+        heard = (any(one.acknowledgement for one in self._records[name].read()) for name in names)
+        return ", ".join(name for name, at_work in zip(names, heard, strict=True) if not at_work)
+
+    def publishes(self) -> list[Publish]:
+        return [one for record in self._records.values() for one in record.read()]
+
+    async def _start_one(self) -> None:
+        number = len(self._started) + 1
+        name = f"client-{number}"
+        path, record = self._data_dir / f"{name}.json", self._data_dir / f"{name}.publishes"
+        record.touch()
+        TrafficSettings(
+            sidecar_urls=tuple(host.sidecar_url for host in self._hosts),
+            namespace=NAMESPACE,
+            hash_name=HASH,
+            bundles=BUNDLES,
+            topics=TOPICS,
+            seed=number,
+            rate_per_s=RATE_PER_S / CLIENTS,
+            lookups_per_s=5.0,
+            attempt_timeout_s=1.5,
+        ).save(path)
+        arguments = ("-m", "tests.testbed.checker.publishes", str(path), str(record))
+        child = await self._children.start(name, *arguments, stdout=asyncio.subprocess.PIPE)
+        self._started.append(child)
+        self._records[name] = PublishReader(record)
+        self._reading[name] = asyncio.create_task(self._read_reports(child))
+
+    async def _read_reports(self, client: Child) -> None:
+        stdout = client.process.stdout
+        while stdout is not None and (line := await stdout.readline()):
+            self._reports[client.name] = TrafficReport.from_line(line.decode())
+
 
 HAND_OVER_S = 0.5
 """How long a bundle may be free that is handed over; some ten milliseconds are usual."""

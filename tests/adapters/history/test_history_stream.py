@@ -3,7 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from history_disks import FailingDisk, finished, lines_in, seqs_in, unfinished
+from history_sinks import FailingDisk, finished, lines_in, seqs_in, unfinished
 
 from loadmanager.adapters.history.retention import recover
 from loadmanager.adapters.history.stream_writer import Rolling, StreamWriter

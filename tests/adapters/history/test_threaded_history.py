@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from history_disks import FailingDisk, finished, lines_in, seqs_in, unfinished
+from history_sinks import FailingDisk, finished, lines_in, seqs_in, unfinished
 from prometheus_client import CollectorRegistry
 from waiting import eventually
 

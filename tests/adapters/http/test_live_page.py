@@ -14,8 +14,7 @@ import aiohttp
 import jwt
 import pytest
 from aiohttp import web
-from leader_queries import AT_MS, B1, B2, BUNDLE, FakeLeaderQueries
-from overview_samples import OVERVIEW
+from leader_queries import AT_MS, B1, B2, BUNDLE, OVERVIEW, FakeLeaderQueries
 
 from loadmanager.adapters.http.assign_client import HttpAssignClient
 from loadmanager.adapters.http.live.feed import Feed, FeedLimits, OverviewReader

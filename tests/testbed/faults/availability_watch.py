@@ -16,8 +16,8 @@ from loadmanager.core.ids import BundleId
 from tests.testbed.checker.availability import share_positions
 from tests.testbed.faults.agent import SESSION_S, Agent
 from tests.testbed.faults.host import CONTROL_TIMEOUT_S, Host
-from tests.testbed.faults.leader_watch import is_healthy, led_within_s
 from tests.testbed.faults.violation import Invariant, Report
+from tests.testbed.faults.watches import is_healthy, led_within_s
 
 LOOK_EVERY_S: Final = 0.5
 LAGS_TO_A_NEW_OWNER: Final = 4

@@ -10,9 +10,9 @@ from loadmanager.ports.lookup import LookupRefused, NamespaceUnknown, Owner
 from loadmanager.reference_broker.changes import Accepted
 from tests.testbed.faults.agent import Agent
 from tests.testbed.faults.availability_watch import ASK_AGAIN_S, PATIENCE_S
+from tests.testbed.faults.cluster import topic_of
 from tests.testbed.faults.operations import NAMESPACES
 from tests.testbed.faults.scene import Scene
-from tests.testbed.faults.topics import topic_of
 from tests.testbed.faults.violation import Invariant
 
 _TOPICS: Final = 8

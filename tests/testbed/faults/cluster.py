@@ -6,6 +6,7 @@ that no exception was lost.
 """
 
 import asyncio
+import functools
 import inspect
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -20,7 +21,16 @@ from loadmanager.config import Config
 from loadmanager.core import znodes
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.ids import BrokerId, BundleId, Namespace, parse_broker
+from loadmanager.core.hashing import DEFAULT_HASH, lies_in, position
+from loadmanager.core.ids import (
+    BrokerId,
+    BundleId,
+    Namespace,
+    TopicName,
+    namespace_of,
+    parse_broker,
+    parse_topic,
+)
 from loadmanager.core.orders import Orders, decode_orders
 from loadmanager.core.plan import Cause
 from loadmanager.core.wire.policies import encode_boundaries
@@ -30,11 +40,26 @@ from loadmanager.ports.lookup import NotLeader
 from loadmanager.reference_broker.changes import overlaps
 from tests.testbed.faults.agent import Agent, World
 from tests.testbed.faults.host import Host
-from tests.testbed.faults.topics import topic_in
 from tests.testbed.faults.trace import listen
 from tests.testbed.faults.violation import Invariant, Violation
 from tests.testbed.faults.virtual_time import run
 from tests.testbed.memory import MemoryCoordination
+
+
+def topic_in(boundaries: Boundaries, bundle: BundleId) -> TopicName:
+    if bundle not in boundaries.bundles:
+        raise ValueError(f"{bundle} is none of {boundaries.bundles}")
+    return topic_of(bundle)
+
+
+@functools.lru_cache(maxsize=10_000)
+def topic_of(bundle: BundleId) -> TopicName:
+    for number in range(1_000_000):
+        topic = parse_topic(f"persistent://{namespace_of(bundle)}/topic-{number}")
+        if lies_in(position(topic, DEFAULT_HASH), bundle):
+            return topic
+    raise AssertionError(f"no topic falls in {bundle}")
+
 
 __all__ = ["NAMESPACE", "Cluster", "make_config", "order", "play", "topic_in"]
 NAMESPACE = Namespace("acme/orders")

@@ -22,17 +22,17 @@ from tests.testbed.faults.availability_watch import (
 )
 from tests.testbed.faults.cluster import Cluster
 from tests.testbed.faults.host import Host
-from tests.testbed.faults.leader_watch import (
+from tests.testbed.faults.trace import Trace
+from tests.testbed.faults.violation import Invariant, Violation
+from tests.testbed.faults.watches import (
     LeaderWatch,
+    OrdersWatch,
+    ServingWatch,
     any_sidecar_healthy,
     any_sidecar_leads,
     is_healthy,
     led_within_s,
 )
-from tests.testbed.faults.orders_watch import OrdersWatch
-from tests.testbed.faults.serving_watch import ServingWatch
-from tests.testbed.faults.trace import Trace
-from tests.testbed.faults.violation import Invariant, Violation
 from tests.testbed.memory.tree import Znode
 
 _POLICIES = znodes.LOCAL_POLICIES + "/"

@@ -22,10 +22,10 @@ from loadmanager.config import Config
 from tests.testbed.faults.agent import SESSION_S, as_built
 from tests.testbed.faults.clients import Clients
 from tests.testbed.faults.cluster import Cluster, make_config
-from tests.testbed.faults.foreign_writes import FOREIGN_WRITES
 from tests.testbed.faults.monitor import Monitor
 from tests.testbed.faults.network_faults import NETWORK_FAULTS, end_outage, hurry, stop_servers
 from tests.testbed.faults.operations import (
+    FOREIGN_WRITES,
     MOST_BUNDLES,
     OPERATIONS,
     create_namespace,
