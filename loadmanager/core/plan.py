@@ -45,6 +45,7 @@ class Reason(StrEnum):
     LOAD_UNKNOWN = "load_unknown"
     LOAD_OUTDATED = "load_outdated"
     ROLLING_RESTART = "rolling_restart"
+    CONTRADICTED = "contradicted"
     # Brokers that cannot take a bundle.
     DRAINING = "draining"
     REPORT_STALE = "report_stale"

@@ -1,5 +1,6 @@
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 
@@ -21,6 +22,9 @@ from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.settings import with_arithmetic
 from loadmanager.core.shedding import Deciding, Shedder, ThresholdShedder
 from loadmanager.core.traffic_share import CostModel, TrafficShare
+
+EARLY_ROUND_S: Final = 10.0
+"""Least time between two rounds of which the second comes before its interval has passed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +177,16 @@ class Planner:
             return None
         work = self._begin(self._settled(view, memory), memory, np.random.default_rng(0))
         return self.shedder.weigher(work.view, memory.shedder, work.limits())
+
+    def due_early(self, view: ClusterView, memory: RoundMemory) -> bool:
+        """Return whether the next round is worth while at once: a broker stands out.
+
+        Not while bundles are under way, nor for strategies that count rounds.
+        """
+        if view.moved or closed_gate(view, self.settings, self.filters.max_report_age_s):
+            return False
+        weigher = self.weigher(view, memory)
+        return weigher is not None and weigher.stands_out
 
     def optimality(
         self, view: ClusterView, memory: RoundMemory, moves: Iterable[Move] = ()

@@ -97,6 +97,11 @@ REASONS: Final[Mapping[Reason, ReasonText]] = MappingProxyType(
             "Brokers restart one after the other: what is moved now is moved again within minutes.",
             "The end of the rolling restart, or more than 0.9 of a resource in use.",
         ),
+        Reason.CONTRADICTED: ReasonText(
+            "For five minutes the broker reports more than the level by 15 percent, while what its "
+            "bundles are predicted to use is within it.",
+            "Nothing: this is a fault of the strategy. Report it with the history.",
+        ),
         Reason.DRAINING: ReasonText(
             "The broker is draining (marked, stopping, unhealthy) or takes no locks: it gets none.",
             "No mark, good health for a while, and locks taken in time.",

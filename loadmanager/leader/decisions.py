@@ -101,6 +101,10 @@ class Decider:
         self.decision_log.round_done(plan, view.brokers.names)
         return Decided(planner=planner, sight=sight, view=view, plan=plan)
 
+    async def due_early(self) -> bool:
+        sight, memory, planner = self.view_builder.sight(), self.memory, self.steered
+        return await self.computing.compute(_due_early, planner, sight, memory)
+
     async def order_round(self, decided: Decided, rider: SetData) -> Dispatched:
         """Order the moves of a round; raises as `TaskController.dispatch`.
 
@@ -211,6 +215,10 @@ def decide_round(
     """Return the view of a round, and its plan; draining brokers are emptied between rounds."""
     view = sight.view()
     return view, planner.round(view, memory, rng, session_doubtful=session_doubtful, draining=False)
+
+
+def _due_early(planner: Planner, sight: Sight, memory: RoundMemory) -> bool:
+    return planner.due_early(sight.view(), memory)
 
 
 def _proposals(

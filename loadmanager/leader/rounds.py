@@ -10,7 +10,7 @@ from loadmanager.core.balancing import BalancingMode
 from loadmanager.core.bundle_task import Dispatched
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.plan import cut_short
-from loadmanager.core.planner import Plan
+from loadmanager.core.planner import EARLY_ROUND_S, Plan
 from loadmanager.leader.cluster_view import ViewBuilder
 from loadmanager.leader.decisions import Decider
 from loadmanager.leader.election import Deposed, Term, TermGivenUp
@@ -114,7 +114,7 @@ class Rounds:
         failed_in_a_row = 0
         while True:
             self.context.liveness.begun("round", lambda: self.settings.now.rhythm.round_interval_s)
-            await self._pause(lambda: self.settings.now.rhythm.round_interval_s)
+            await self._until_due()
             started_s = self.context.clock.monotonic_s()
             unexpected = False
             try:
@@ -143,6 +143,24 @@ class Rounds:
 
     async def _pause(self, interval_s: Callable[[], float]) -> None:
         await wait_out(self.context.clock, interval_s, self.context.clock.sleep)
+
+    async def _until_due(self) -> None:
+        """Wait for a whole interval, or until a broker stands out."""
+        looked_s = self.context.clock.monotonic_s()
+
+        async def early(nap_s: float) -> bool:
+            nonlocal looked_s
+            await self.context.clock.sleep(nap_s)
+            if self.context.clock.monotonic_s() < looked_s + EARLY_ROUND_S:
+                return False
+            looked_s = self.context.clock.monotonic_s()
+            try:
+                return await self.decider.due_early()
+            except Exception as error:  # noqa: BLE001 - the round at the interval's end says more
+                self.context.unexpected.caught("round", error)
+                return False
+
+        await wait_out(self.context.clock, lambda: self.settings.now.rhythm.round_interval_s, early)
 
     async def _round_or_repeated(self) -> str:
         """Run one round; if it fails, run it once more without the brokers with new reports."""

@@ -66,6 +66,7 @@ class Agents:
         self._began_s = 0.0
         self._looked_s: float | None = None
         self._usage = _Mean(count)
+        self._former_usage = np.zeros((count, 5))
         self._varied = VariedUsage(report.sample_interval_s)
         self._unseen: list[Reported | Gone] = []
 
@@ -89,6 +90,9 @@ class Agents:
         sampled = moments_s > now_s - step_s
         self._usage.add(measured.usage, step_s)
         usage = self._usage.take(sampled) * self._errors(measured.usage.shape, "usage")
+        if self._noise.usage_lags:
+            former = self._former_usage
+            usage, self._former_usage = former, np.where(sampled[:, np.newaxis], usage, former)
         rates = measured.rates * self._errors((len(self.bundles), 1), "rate")
         totals = self._totals(rates)
         current = Reading(

@@ -11,7 +11,7 @@ import numpy as np
 from loadmanager.core.averages import BundleAverages
 from loadmanager.core.ids import BundleId
 from loadmanager.core.plan import Cause, Reason
-from loadmanager.core.planner import Planner
+from loadmanager.core.planner import EARLY_ROUND_S, Planner
 from loadmanager.core.rates import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
 from loadmanager.core.shedding import Deciding
 from loadmanager.simulator.agents import Agents
@@ -132,6 +132,7 @@ class _Simulation:
     ticks: _Timer
     rounds: _Timer
     now_s: float = 0.0
+    looked_s: float = 0.0
     rounds_done: int = 0
     refusals: Counter[Reason] = field(default_factory=Counter)
     reported: int = 0
@@ -189,7 +190,7 @@ class _Simulation:
             self.leader.tick(now_s)
         self._place(now_s)
         self._empty(now_s)
-        if self.rounds.due(now_s):
+        if self.rounds.due(now_s) or self._due_early(now_s):
             self._round(now_s)
         self._report_moves()
         self.recorder.look(now_s, moment)
@@ -231,7 +232,14 @@ class _Simulation:
         self.emptying.refused([bundle for bundle in leaving if bundle not in going], now_s)
         self.world.order(moves, now_s, Why.DRAINED, self.emptying.at_a_time)
 
+    def _due_early(self, now_s: float) -> bool:
+        if now_s < self.looked_s + EARLY_ROUND_S - _ROUNDING_S:
+            return False
+        self.looked_s = now_s
+        return self.leader.due_early(now_s, self.world.in_flight, self.world.unowned)
+
     def _round(self, now_s: float) -> None:
+        self.looked_s = now_s
         plan = self.leader.round(now_s, self.world.in_flight, self.world.unowned)
         self.rounds_done += 1
         self.refusals.update(refusal.reason for refusal in plan.refusals)

@@ -97,6 +97,12 @@ class Leader:
         self.view, self.memory = view, plan.memory
         return plan
 
+    def due_early(
+        self, now_s: float, in_flight: Mapping[BundleId, BrokerId], unowned: Sequence[BundleId]
+    ) -> bool:
+        self._follow(now_s, in_flight, unowned)
+        return self._planner.due_early(self._seen(now_s, frozenset(unowned)), self.memory)
+
     def place(
         self,
         now_s: float,

@@ -63,7 +63,7 @@ def test_many_bundles_that_no_move_is_worth_do_not_reach_the_bound(worst: str) -
 def test_a_thousand_brokers_with_a_hundred_thousand_bundles_do_not_reach_it(shape: Shape) -> None:
     network = (replace(one, network_kbit=1e6) for one in synthetic_brokers(1000, shape))
     _, _, plan = LeaderRounds(network, JOINT).round(1.0)
-    assert len(plan.moves) > 1_000
+    assert len(plan.moves) > 500
     assert not used_up(plan)
 
 

@@ -308,6 +308,36 @@ def test_the_planner_bounds_the_round_and_the_hour() -> None:
     assert len(parity.round(seen, lately, rng).moves) > 3
 
 
+def test_a_round_is_due_early_while_a_broker_stands_out_and_nothing_is_under_way() -> None:
+    def due(seen: ClusterView, by: Planner) -> bool:
+        return by.due_early(seen, RoundMemory())
+
+    busy, even = view(crowded(), alike(30)), view(split(range(10), range(10, 20), range(20, 30)))
+    assert due(busy, planner())
+    assert not due(even, planner())
+    assert not due(replace(busy, moved={bundle(0): BrokerId("b:1")}), planner())
+    assert not due(busy, planner(max_stale_fraction=0.34, settle_s=600.0))
+    assert not due(busy, Planner(settings=SETTINGS))  # It counts rounds.
+    draining = {"draining": True}
+    assert not due(view({"a:1": Broker(bundles=range(30), changed=draining)}), planner())
+
+
+def test_a_broker_that_reports_more_than_is_predicted_for_long_is_named() -> None:
+    even, memory, found = split(range(10), range(10, 20), range(20, 30)), Memory(), []
+    for minute in range(1, 9):
+        brokers = even if minute == 1 else {**even, "a:1": replace(even["a:1"], background=0.4)}
+        seen = view(brokers, alike(30, 8000), now_s=60.0 * minute)
+        if memory.joint is not None:  # No later report is believed.
+            figures = replace(memory.joint.learned.brokers, seen_s=np.full(3, np.inf))
+            learned = replace(memory.joint.learned, brokers=figures)
+            memory = replace(memory, joint=replace(memory.joint, learned=learned))
+        shed = JointShedder().decide(seen, memory, open_limits(seen))
+        memory = shed.memory
+        found.append(reasons(shed)["a:1"])
+    assert found[:7] == [Reason.WITHIN_THRESHOLD] * 7
+    assert found[7] == Reason.CONTRADICTED
+
+
 def test_a_round_that_may_not_move_learns_all_the_same() -> None:
     seen = view(crowded(), alike(30))
     plan = planner(shedding=False).round(seen, RoundMemory(), np.random.default_rng(1))

@@ -4,13 +4,14 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar, TypeVarTuple
 
 import pytest
 from history_sinks import Archive
 from leader_at_work import B1, B2, BUNDLES, EIGHT, HOT, THRESHOLD, LeaderAtWork, leader_at_work
 from snapshot_samples import report
-from stories import place_all, publish_for_ever, served, story
+from stories import BY_HAND, place_all, publish_for_ever, served, story
 from structlog.testing import capture_logs
 from waiting import eventually
 
@@ -41,7 +42,6 @@ from loadmanager.ports.coordination import Node, Operation, SetData
 from tests.testbed.faults.agent import Agent
 from tests.testbed.faults.cluster import NAMESPACE, Cluster, order
 
-BY_HAND: dict[str, Any] = {"split": {"enabled": False}}
 LATE_S = 1.0
 
 
@@ -324,6 +324,21 @@ async def test_a_term_that_has_ended_orders_nothing(sidecar: LeaderAtWork, compu
     computing.let_go.set()
     await asyncio.sleep(0.1)
     assert await ordered_to(sidecar, B2) == frozenset()
+
+
+@story(
+    leader={"round_interval_s": 600.0},
+    shedding={"strategy": "joint"},
+    placement={"strategy": None},
+    **BY_HAND,
+)
+async def test_a_broker_that_stands_out_does_not_wait_for_the_interval(cluster: Cluster) -> None:
+    await served(cluster, 6)
+    await asyncio.sleep(100.0)
+    rounds = partial(cluster.leader.metric, "loadmanager_rounds_total", outcome="moved")
+    assert rounds() == 0.0
+    cluster.hosts[1].figures = {"msgRateIn": 5e4, "msgThroughputIn": 5e7}
+    await cluster.until(lambda: rounds() > 0.0, within_s=150.0, every_s=0.5)
 
 
 async def test_a_leader_moves_bundles_with_rounds_in_a_thread() -> None:

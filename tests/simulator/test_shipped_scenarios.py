@@ -48,7 +48,11 @@ def test_all_scenarios_that_are_told_of_are_shipped() -> None:
         "diurnal-trend flapping four-resources hidden-speeds recorded-services saturated thousand"
     )
     of_the_literature = "opposite-skews equal-items heterogeneous-cores all-on-one"
-    groups = (of_pip_364, operations, of_many_resources_and_times, of_the_literature)
+    of_changing_traffic = "fresh-start noise tight-fits wandering-hot-spots"
+    groups = (
+        *(of_pip_364, operations, of_many_resources_and_times, of_the_literature),
+        of_changing_traffic,
+    )
     assert set(SCENARIOS) == {name for group in groups for name in group.split()}
 
 

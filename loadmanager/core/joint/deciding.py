@@ -14,10 +14,20 @@ from loadmanager.core.joint.learning import Learned
 from loadmanager.core.joint.persistence import Persistence
 from loadmanager.core.joint.restarts import Restarts
 from loadmanager.core.joint.search import Search, Stuck
-from loadmanager.core.joint.standing import EVEN, Standing, shares, standing
+from loadmanager.core.joint.served import fractions
+from loadmanager.core.joint.standing import EVEN, RATES_ALONE, Standing, shares, standing
 from loadmanager.core.joint.state import JointState
 from loadmanager.core.plan import Cause, Offer, Reason, Refusal
-from loadmanager.core.scores import ResourceWeights
+from loadmanager.core.scores import RESOURCES, FloatArray, ResourceWeights
+
+STANDS_OUT: Final = 0.15
+"""How far above the level a broker is, as a fraction, for a round before its time."""
+
+CONTRADICTED_S: Final = 300.0
+"""How long reports are above the level by `STANDS_OUT`, and predictions are not, for an alert."""
+
+_BUSY: Final = 0.25
+"""The level below which rates decide rather than reports."""
 
 _LEAST_SHARE: Final = 0.10
 """A round moves the misplaced fraction of the traffic, and at least this."""
@@ -32,8 +42,8 @@ def learned_from(view: ClusterView, former: JointState | None) -> JointState:
     restarts = (former.restarts if former else Restarts()).after(
         view.now_s, brokers.names, brokers.started_at_ms
     )
-    ages = former.ages if former else Ages()
-    return JointState(learned=learned, persistence=persistence, restarts=restarts, ages=ages)
+    begun = former or JointState(learned=learned)
+    return replace(begun, learned=learned, persistence=persistence, restarts=restarts)
 
 
 def decided(
@@ -45,7 +55,9 @@ def decided(
         return (), (), state
     at = standing(view, state, weights, counted)
     ages = state.ages.after(view.now_s, view.brokers.names, at.over)
-    state = replace(state, ages=ages)
+    beyond = _beyond(view, at, weights)
+    contradicted = state.contradicted.after(view.now_s, view.brokers.names, beyond)
+    state = replace(state, ages=ages, contradicted=contradicted)
     held = limits.gives & ~at.urgent
     held &= state.restarts.under_way(view.now_s)
     limits = replace(limits, gives=limits.gives & ~held)
@@ -62,7 +74,7 @@ def decided(
               names[one.target])
         for one in search.found
     )  # fmt: skip
-    refusals = (*_held(view, at, held), *_refusals(view, limits, search))
+    refusals = (*_held(view, at, held), *_refusals(view, limits, search, contradicted))
     return offers, refusals, state
 
 
@@ -86,7 +98,19 @@ def _held(view: ClusterView, at: Standing, held: Mask) -> Iterator[Refusal]:
         )
 
 
-def _refusals(view: ClusterView, limits: Limits, search: Search) -> Iterator[Refusal]:
+def _beyond(view: ClusterView, at: Standing, weights: ResourceWeights) -> FloatArray:
+    """Return (B,): how far reports are above the level where predictions are not, else 0."""
+    if at.level < _BUSY or at.resources == RATES_ALONE:
+        return np.zeros(len(at.low))
+    columns, numbers = view.brokers.reported, [RESOURCES.index(one) for one in at.resources]
+    use = (fractions(columns.usage, columns.limit) * weights.as_array())[:, numbers] / at.level
+    beyond = use.max(axis=1, initial=0.0) - 1.0
+    return np.where((beyond > STANDS_OUT) & (at.over == 0), beyond, 0.0)
+
+
+def _refusals(
+    view: ClusterView, limits: Limits, search: Search, contradicted: Ages
+) -> Iterator[Refusal]:
     at, names = search.at, view.brokers.names
     given = {one.source for one in search.found}
     for row in np.flatnonzero(limits.gives).tolist():
@@ -97,6 +121,9 @@ def _refusals(view: ClusterView, limits: Limits, search: Search) -> Iterator[Ref
             code = Reason.ROUND_BUDGET if limits.steps.left > 0 else Reason.WORK_BUDGET
             why = f"{len(search.found)} moves are as much as this round may make"
             yield Refusal(names[row], code, f"{load}; {why}")
+        elif row not in given and contradicted.age_s[row] > CONTRADICTED_S:
+            why = f"reports are {contradicted.over[row]:.0%} above the level"
+            yield Refusal(names[row], Reason.CONTRADICTED, f"{load}; {why}")
         elif row not in given:
             yield Refusal(names[row], Reason.WITHIN_THRESHOLD, load)
 

@@ -28,6 +28,9 @@ _HUBER_SDS: Final = 3.0
 _NOISE_LOOKS: Final = 5
 _MOST_NOISE: Final = 0.1
 
+_LAGS: Final = 0.03
+"""Error of a usage that may be of the time before the work began, in fractions of the limit."""
+
 _UNSETTLED: Final = 0.1
 """Relative error of a usage that was measured over a start or a change of bundles."""
 
@@ -78,7 +81,9 @@ class Learned:
         surprise = usage - known.brokers.expected(varying)
         counts = fresh[:, np.newaxis] & (columns.limit > 0)
         teaches = counts & ((usage < FULL) | (surprise > 0))
-        brokers = known.brokers.after(usage, varying, measured_error(columns), teaches, minutes)
+        brokers = known.brokers.after(
+            usage, varying, known.measured_error(columns), teaches, minutes
+        )
         seen = counts & (usage < FULL)
         looks = np.minimum(known.looks + seen.any(axis=0), _NOISE_LOOKS)
         square = np.where(seen, np.minimum(surprise**2, _MOST_NOISE**2), 0.0).sum(axis=0)
@@ -97,6 +102,20 @@ class Learned:
             ),
         )
 
+    def measured_error(self, columns: BrokerColumns) -> FloatArray:
+        """Return (brokers, `RESOURCES`): the mean squared error of a measured usage, in fractions.
+
+        It is the error of the model plus the variance of usage between samples, supposed where a
+        report has none because it covers a change. Usage may be of the time before a change of
+        work.
+        """
+        usage = fractions(columns.usage, columns.limit)
+        varied = fractions(columns.variance, columns.limit**2)
+        supposed = np.where(settled(columns)[:, np.newaxis], 0.0, (_UNSETTLED * usage) ** 2)
+        varied = np.where(np.isnan(varied), supposed, varied)
+        young = (self.brokers.weights[1] == 0)[:, np.newaxis]
+        return np.asarray((0.03 * usage + 0.005) ** 2 + varied + _LAGS**2 * young)
+
     def regressed(self, columns: BrokerColumns, fresh: Mask, kept: float) -> "Learned":
         work, brokers = served_by(columns), self.brokers
         usage = fractions(columns.usage, columns.limit)
@@ -106,7 +125,7 @@ class Learned:
         teaches = (fresh & busy)[:, np.newaxis] & (columns.limit > 0)
         # The usage of a full broker is only a lower bound of the cost.
         teaches &= (usage < FULL) | (usage > expected)
-        sd = np.sqrt(measured_error(columns))
+        sd = np.sqrt(self.measured_error(columns))
         weight = np.where(teaches, 1.0 / sd**2, 0.0)
         off = np.abs(usage - expected) / sd
         weight *= np.where(began & (off > _HUBER_SDS), _HUBER_SDS / np.maximum(off, 1.0), 1.0)
@@ -120,15 +139,3 @@ def settled(columns: BrokerColumns) -> Mask:
     """Return (B,): reports over a constant set of bundles; after a change, none has a variance."""
     known = ~np.isnan(columns.variance)
     return np.asarray(known.any(axis=1) | ~known.any())
-
-
-def measured_error(columns: BrokerColumns) -> FloatArray:
-    """Return (brokers, `RESOURCES`): the mean squared error of a measured usage, in fractions.
-
-    It is the error of the model plus the variance of usage between samples, supposed where a report
-    has none because it covers a change.
-    """
-    usage = fractions(columns.usage, columns.limit)
-    varied = fractions(columns.variance, columns.limit**2)
-    supposed = np.where(settled(columns)[:, np.newaxis], 0.0, (_UNSETTLED * usage) ** 2)
-    return np.asarray((0.03 * usage + 0.005) ** 2 + np.where(np.isnan(varied), supposed, varied))

@@ -42,6 +42,9 @@ _STEADY_LOOKS: Final = 2
 _BELIEVED: Final = 0.02
 """How far the model's background may be from the measured one, in fractions of the limit."""
 
+_AGREES: Final = 1.15
+"""A factor of all costs by which predictions may differ from reports without a correction."""
+
 _NOISE_SDS: Final = 0.5
 """Standard deviations of prediction errors by which a broker sheds later and takes less."""
 
@@ -258,6 +261,7 @@ def _anchored(
         usage + _BELIEVED, varying, out=np.full_like(usage, np.inf), where=varying > 0
     )
     speed, background = figures.speed[:, counting], figures.background[:, counting]
+    speed = speed * _explained(usage, speed * varying, background, limit, seen)
     speed = np.where(seen, np.clip(most_speed, SPEEDS[0], speed), speed)
     measured = usage - speed * varying
     close = np.clip(background, np.maximum(measured - _BELIEVED, 0.0), measured + _BELIEVED)
@@ -271,6 +275,20 @@ def _anchored(
     noise = _NOISE_SDS * np.sqrt(learned.noise[counting])
     least = np.where(urgent, background, np.maximum(background - came - noise, 0.0))
     return speed, background, least, background + went + noise
+
+
+def _explained(
+    usage: FloatArray, by_work: FloatArray, background: FloatArray, limit: FloatArray, seen: Mask
+) -> FloatArray:
+    """Return (R,): the factor of all costs with which predictions add up to what was reported."""
+    beyond, by_work = (
+        np.where(seen, one * limit, 0.0).sum(axis=0)
+        for one in (usage - np.maximum(background, 0.0), by_work)
+    )
+    factor = np.divide(
+        beyond, by_work, out=np.ones_like(by_work), where=(by_work > 0) & (beyond > 0)
+    )
+    return np.asarray(factor / np.clip(factor, 1.0 / _AGREES, _AGREES))
 
 
 def _by_rates(view: ClusterView, state: JointState, owner: Indices) -> _Use:

@@ -8,7 +8,10 @@ from loadmanager.core.joint.restarts import Restarts
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class JointState:
+    """``contradicted`` are brokers whose reports are above the level, unlike predictions."""
+
     learned: Learned
     persistence: Persistence = field(default_factory=Persistence)
     restarts: Restarts = field(default_factory=Restarts)
     ages: Ages = field(default_factory=Ages)
+    contradicted: Ages = field(default_factory=Ages)

@@ -2,12 +2,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.filters import Limits
 from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.joint.deciding import STANDS_OUT
 from loadmanager.core.joint.learning import Learned
 from loadmanager.core.joint.search import Search
 from loadmanager.core.joint.served import fractions, served_in
@@ -16,7 +18,7 @@ from loadmanager.core.joint.state import JointState
 from loadmanager.core.joint.unit_costs import doubt
 from loadmanager.core.scores import RESOURCES, FloatArray, ResourceWeights
 
-_MOSTLY = 0.5
+_MOSTLY: Final = 0.5
 
 
 class CostSource(StrEnum):
@@ -128,6 +130,12 @@ class Weigher:
     weights: ResourceWeights
     limits: Limits
     price: float
+
+    @property
+    def stands_out(self) -> bool:
+        """Whether a broker that may shed is so far above the level that a round is due."""
+        at = self._standing
+        return at is not None and bool((at.over[self.limits.gives] > STANDS_OUT).any())
 
     def weighing(self, broker: BrokerId | None, bundle: BundleId | None = None) -> Weighing | None:
         """Return how a broker or its bundle is weighed; None if no broker may shed or take any."""

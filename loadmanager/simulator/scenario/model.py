@@ -105,6 +105,9 @@ class NoiseSettings(Section):
     delay_s: float = Field(
         0.2, ge=0, le=3600, description="From a report's writing to the leader's seeing it."
     )
+    usage_lags: bool = Field(
+        default=False, description="Whether usage is of the time before the last sample."
+    )
 
 
 class HandOverSettings(Section):
