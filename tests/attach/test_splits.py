@@ -144,7 +144,6 @@ def test_splits_are_carried_out_one_after_the_other(pulsar: FakePulsar) -> None:
 def test_after_a_split_that_does_not_finish_no_other_begins(pulsar: FakePulsar) -> None:
     balance(pulsar, "--split")
     first = pulsar.brokers[0]
-
     for part in first.owned:
         first.tells(f"/admin/v2/namespaces/{part}/split", "", 204)
     one, other = list(first.owned)

@@ -197,7 +197,6 @@ async def test_targets_that_took_none_are_avoided(admin: PulsarAdmin, transfer: 
     outcome = await moves.move(other)
     assert (outcome.state, outcome.attempts) == ("failed", 0)
     assert "a move to it did not arrive before" in outcome.reason
-
     transfer.target.tells("/admin/v2/brokers/ready", "", 503)
     await eventually(lambda: not moves.avoided)
     del transfer.target.instead["/admin/v2/brokers/ready"]

@@ -218,7 +218,6 @@ def test_a_drain_shows_its_progress_until_the_broker_is_empty(serve: Serve) -> N
     mark = application.marks["b1:8080"]
     assert mark.reason == "new disk"
     assert "@" in mark.by
-
     got = run("drain", "b1:8080", "--json", "--url", serve(Application()))
     last = json.loads(got.stdout)
     assert (last["bundlesLeft"], last["draining"], last["broker"]) == (0, True, "b1:8080")

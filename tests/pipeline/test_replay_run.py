@@ -67,14 +67,6 @@ def test_a_replay_tells_what_a_simulation_comes_to(still: list[Event], moving: l
         assert max(pairs, key=lambda pair: told[pair].penalty) == STILL
 
 
-def test_load_that_leaves_a_broker_comes_to_another(still: list[Event]) -> None:
-    """Brokers are alike and all cost is traffic: the mean load cannot change."""
-    found = replayed(still, combinations([OTHER], []))
-    mean = {number: one["largest"] / one["max_over_mean"] for number, one in found.items()}
-    np.testing.assert_allclose(mean[1], mean[-1], rtol=1e-9)
-    assert found[1]["largest"][-1] < 0.8 * found[-1]["largest"][-1]
-
-
 def test_replays_are_the_same_each_time_and_together(moving: list[Event]) -> None:
     tried = combinations(["avg+avg", "transfer+least_resource_usage_with_weight", PAIR], [])
     together = replayed(moving, tried)

@@ -368,9 +368,7 @@ SUMMARY = {
 }  # fmt: skip
 
 
-def test_a_report_of_a_small_cluster_is_little_more_than_its_library_and_the_same_each_time() -> (
-    None
-):
+def test_a_report_of_a_small_cluster_is_small_and_the_same_each_time() -> None:
     told = report_page({"small": small_report.every_part()})
     assert len(told) < PLAIN_BYTES + 150_000
     assert told == report_page({"small": small_report.every_part()})

@@ -222,14 +222,12 @@ def test_sidecars_balance_and_go_on_without_their_leader_and_the_last_one_restor
         until(lambda: overridden(cluster) == OFF, [first, second, third])
         until(lambda: is_even(cluster), [first, second, third])
         look_up(cluster, NAMES[0], [first, second, third])
-
         third.end(SIGKILL)
         left = [first, second]
         until(lambda: first.leads or second.leads, left)
         assert overridden(cluster) == OFF
         drain(second, asked=first)
         until(lambda: not served(cluster, 1), left)
-
         assert overridden(cluster) == OFF
         assert first.end(SIGTERM) == 0
         assert overridden(cluster) == OFF

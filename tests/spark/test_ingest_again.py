@@ -109,7 +109,6 @@ def test_all_that_happens_to_history_leaves_the_tables_as_if_it_had_been_read_at
     told = take(store, spark, history, until=one)
     assert "outside of --since and --until, left for later: 1" in told
     assert told[-1] == "lines: 5 read = 5 kept + 0 quarantined + 0 duplicate"
-
     told = take(store, spark, history)
     assert told[0] == "files: 1 to be read, 2 read before"
     assert "lines: 5 read = 4 kept + 1 quarantined + 0 duplicate" in told
@@ -118,7 +117,6 @@ def test_all_that_happens_to_history_leaves_the_tables_as_if_it_had_been_read_at
     with pytest.raises(Killed):
         take(DiesBeforeCommit(spark, store.out), spark, history)
     assert content(store) == before, "what was not committed does not count"
-
     # Retention deletes a file while the first batch is read; then it is copied here again.
     vanishing = history / "date=2026-01-05/hour=12/reports-b1_8080-ab12-000000000012.jsonl.gz"
     kept = vanishing.read_bytes()

@@ -52,7 +52,6 @@ def test_brokers_of_one_host_are_measured_each_by_itself() -> None:
     with ExitStack() as held:
         busy, idle = (held.enter_context(listening(kind)) for kind in ("busy", "idle"))
         probes = {own: probe() for own in (busy, idle)}
-
         whole = probe()
         whole.sample(broker_process_id=busy[0])
         time.sleep(0.5)

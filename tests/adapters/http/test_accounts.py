@@ -110,12 +110,6 @@ async def test_the_thresholds_in_force_are_told(leader: RunningServer) -> None:
     assert told["planner"] == json.loads(json.dumps(values_of(Planner().settings)))
 
 
-async def test_a_subject_is_decoded(leader: RunningServer, leader_term: FakeLeaderQueries) -> None:
-    escaped = BUNDLE.replace("/", "%2F")
-    assert (await leader.ask(f"{ROOT}/explain?subject={escaped}")).status == 200
-    assert leader_term.asked == [f"explain {BUNDLE}"]
-
-
 @pytest.mark.parametrize(("query", "limit"), [("", 100), ("?limit=1", 1), ("?limit=10000", 10_000)])
 async def test_as_many_decisions_are_told_as_asked_for(
     leader: RunningServer, leader_term: FakeLeaderQueries, query: str, limit: int
@@ -226,10 +220,6 @@ async def test_odd_questions(leader: RunningServer, path: str, status: int, reas
     got = await leader.ask(ROOT + path)
     assert got.status == status
     assert got.json()["reason"].startswith(reason)
-
-
-async def test_changing_methods_are_refused(leader: RunningServer) -> None:
-    assert (await leader.ask(QUESTIONS[0], "POST")).status == 405
 
 
 @pytest.mark.parametrize("question", QUESTIONS)

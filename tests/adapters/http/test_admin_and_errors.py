@@ -11,19 +11,12 @@ from loadmanager.adapters.http.replies import text_reply
 from loadmanager.adapters.http.routes import Route, Target
 from loadmanager.config.deployment import HttpSettings
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.ids import BrokerId, Namespace, TopicName
-from loadmanager.ports.lookup import LeaderInfo
+from loadmanager.core.ids import Namespace, TopicName
 from tests.adapters.http.conftest import PUBLIC, FakeLookup, RunningServer, StartServer, until
+from tests.adapters.http.test_leader_line import leader_at
 
 NEW = "/admin/v2/namespaces/acme/prod"
 JSON = {"Content-Type": "application/json"}
-LEADER = LeaderInfo(
-    broker=BrokerId("b1:8080"),
-    service_url="http://b1:8080",
-    sidecar_url="http://b1:9090",
-    instance="i",
-    epoch=7,
-)
 
 
 async def test_partitions_are_told_for_both_domains(server: RunningServer) -> None:
@@ -111,7 +104,7 @@ async def test_a_wrong_namespace_name_is_a_failed_precondition(server: RunningSe
 async def test_the_leader_is_told_once_there_is_one(server: RunningServer) -> None:
     path = "/admin/v2/brokers/leaderBroker"
     assert (await server.ask(path)).json() == {"reason": "Couldn't find leader broker"}
-    server.lookup.leader = LEADER
+    server.lookup.leader = leader_at("http://b1:9090")
     want = {"brokerId": "b1:8080", "serviceUrl": "http://b1:8080"}
     assert (await server.ask(path)).json() == want
 

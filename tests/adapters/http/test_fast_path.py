@@ -5,7 +5,6 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from loadmanager.adapters.http.protocol import is_whole_request
 from loadmanager.config.deployment import HttpSettings
 from loadmanager.core.ids import TopicName
 from tests.adapters.http.conftest import (
@@ -113,44 +112,6 @@ async def test_a_body_that_looks_like_a_request_is_a_body(known: RunningServer) 
     wire.send(body)
     assert (await exchange(wire, ALIVE)).text == "ok"
     assert [reply.status for reply in await wire.replies()] == [307, 200]
-
-
-@pytest.mark.parametrize(
-    "head",
-    [
-        b"Host: x\r\nX-Pulsar-ListenerName: inner\r\n\r\n",
-        b"Host: x\r\nConnection: close\r\n\r\n",
-        b"Host: x\r\nContent-Length: 2\r\n\r\n",
-        b"Host: x\r\nTransfer-Encoding: chunked\r\n\r\n",
-        b"Host: x\r\nA: " + b"a" * 5000 + b"\r\n\r\n",
-        b"Host: x\n\nGET /healthz HTTP/1.1\r\nHost: x\r\n\r\n",  # a line feed alone hides one
-    ],
-)
-async def test_headers_that_matter_are_never_learnt(known: RunningServer, head: bytes) -> None:
-    for _ in range(3):
-        wire = wired(known)
-        seen = seen_by_aiohttp(known)
-        wire.send(get("x", head))
-        assert wire.responses == 0
-        await wire.until_responses(1)
-        assert seen_by_aiohttp(known) == seen + 1
-        assert (await wire.replies())[0].status in {200, 400}
-        wire.close()
-
-
-@pytest.mark.parametrize(
-    ("data", "whole"),
-    [
-        (get("x"), True),
-        (get("x")[:-1], False),
-        (get("x") + get("x"), False),
-        (get("x", b"Host: x\n\nGET / HTTP/1.1\r\n\r\n"), False),
-        (b"GET", False),
-        (b"", False),
-    ],
-)
-def test_only_what_every_parser_reads_as_one_head_counts_as_one(data: bytes, whole: bool) -> None:
-    assert is_whole_request(data) is whole
 
 
 async def test_an_error_in_the_lane_is_an_answer_like_any_other_error(known: RunningServer) -> None:

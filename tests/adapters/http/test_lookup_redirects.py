@@ -21,7 +21,6 @@ async def test_a_chain_follower_leader_owner_ends_with_it(start_server: StartSer
     follower = await start_server(
         FakeLookup(redirection=Redirection(leader.url, authoritative=False)), REDIRECT
     )
-
     first = await follower.ask(PATH + "?listenerName=inner")
     assert (first.status, first.headers["Location"]) == (
         307,

@@ -236,5 +236,4 @@ def test_old_versions_of_tls_are_not_spoken(files: Files) -> None:
 def _age(path: Path) -> None:
     """Let the file look changed, however coarse the clock of the file system is."""
     stat = path.stat()
-
     os.utime(path, (stat.st_atime, stat.st_mtime + 10))
