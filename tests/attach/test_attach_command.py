@@ -1,6 +1,5 @@
 import json
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -94,6 +93,9 @@ def grouped(pulsar: FakePulsar) -> None:
     pulsar.groups["bench/skew"] = "apart"
 
 
+LOSES = "has non-persistent topics, which lose messages when they move"
+
+
 def non_persistent(pulsar: FakePulsar) -> None:
     """Another domain hashes elsewhere: all bundles of the namespace are there."""
     first = pulsar.brokers[0]
@@ -107,21 +109,11 @@ def non_persistent(pulsar: FakePulsar) -> None:
     [
         (None, ["--exclude", "bench/*"], "bench/skew is excluded", None),
         (grouped, [], "its namespace has an anti-affinity group", None),
-        (
-            non_persistent,
-            [],
-            "has non-persistent topics, which lose messages when they move",
-            "--move-non-persistent",
-        ),
+        (non_persistent, [], LOSES, "--move-non-persistent"),
     ],
 )
 def test_what_stays_says_so(
-    pulsar: FakePulsar,
-    set_up: Callable[[FakePulsar], None] | None,
-    options: list[str],
-    *,
-    why: str,
-    unless: str | None,
+    pulsar: FakePulsar, set_up: Any, options: list[str], *, why: str, unless: str | None
 ) -> None:
     if set_up is not None:
         set_up(pulsar)

@@ -237,11 +237,8 @@ async def test_a_target_that_serves_nothing_is_left_out_until_it_is_cleared(
 
 
 async def test_a_broker_that_restarts_is_left_out(pulsar: FakePulsar, state: State) -> None:
-    third, told, counter = (
-        pulsar.brokers[2],
-        Told(),
-        'process_cpu_seconds_total{cluster="research"}',
-    )
+    third, told = pulsar.brokers[2], Told()
+    counter = 'process_cpu_seconds_total{cluster="research"}'
     cpu_seconds = iter([3.0, 50.0, 2.0, 60.0, 70.0])
 
     def restart() -> None:

@@ -76,12 +76,7 @@ def one(count: float, **more: Any) -> Page:
 
 # Each reading: the page, and the rate of the bundle with what is said of it, or why there is none.
 STORIES: dict[str, list[tuple[Page | None, str]]] = {
-    "a broker that does not answer once": [
-        (one(100), FIRST),
-        (one(200), "10"),
-        (None, NO_ANSWER),
-        (one(600), "20"),
-    ],
+    "no answer once": [(one(100), FIRST), (one(200), "10"), (None, NO_ANSWER), (one(600), "20")],
     "steady": [(one(100), FIRST), (one(200), "10"), (one(400), "20")],
     "slow pages, which count when they begin to arrive": [
         (one(0, after_s=1, takes_s=50), FIRST),
@@ -178,11 +173,7 @@ STORIES: dict[str, list[tuple[Page | None, str]]] = {
         (one(300, owned=()), FIRST),
         (one(400, owned=()), "none"),
     ],
-    "the last bundle that left, with its topics": [
-        (one(100), FIRST),
-        (one(200), "10"),
-        (Page({}, owned=()), "none"),
-    ],
+    "the last one that left": [(one(100), FIRST), (one(200), "10"), (Page({}, owned=()), "none")],
     "topics that are gone all at once": [
         (one(100), FIRST),
         (one(200), "10"),

@@ -442,19 +442,18 @@ def test_units_are_read_off_the_names() -> None:
     assert expected.items() <= units.items()
 
 
-@pytest.mark.parametrize(
-    ("overrides", "port"),
-    [
-        ((), 8750),
-        (("sidecar.listen_port=7751",), 8751),
-        (("sidecar.listen_port=0",), 0),
-        (("sidecar.health_port=0",), 0),
-        (("sidecar.health_port=7751",), 7751),
-        (("sidecar.listen_port=65000", "sidecar.health_port=9000"), 9000),
-    ],
-)
-def test_probes_have_a_port_beside_the_others(overrides: tuple[str, ...], port: int) -> None:
-    assert health_port(load_config(None, ID, overrides).sidecar) == port
+def test_probes_have_a_port_beside_the_others() -> None:
+    cases = {
+        "listen_port=7751": 8751,
+        "listen_port=0": 0,
+        "health_port=0": 0,
+        "health_port=7751": 7751,
+    }
+    for override, port in cases.items():
+        assert health_port(load_config(None, ID, [f"sidecar.{override}"]).sidecar) == port
+    assert health_port(load_config(None, ID).sidecar) == 8750
+    both = ("sidecar.listen_port=65000", "sidecar.health_port=9000")
+    assert health_port(load_config(None, ID, both).sidecar) == 9000
 
 
 @pytest.mark.parametrize(

@@ -187,12 +187,8 @@ def test_load_exactly_at_the_overload_threshold_is_not_overloaded() -> None:
     ema = np.where(np.arange(8) == 7, 1.0, 0.5)
     brokers = replace(base.brokers, load_ema=ema, bytes_ema=np.full(8, 64.0))
     view = replace(base, brokers=brokers)
-    for overloaded, target_std, rounds in (
-        (0.9375, 0.1875, 1),
-        (1.0, 0.1875, 0),
-        (0.9375, 0.4375, 0),
-    ):
-        shed = transferred(view, hits=5, overloaded=overloaded, target_std=target_std)
+    for overloaded, std, rounds in ((0.9375, 0.1875, 1), (1.0, 0.1875, 0), (0.9375, 0.4375, 0)):
+        shed = transferred(view, hits=5, overloaded=overloaded, target_std=std)
         assert shed.memory.rounds_over == rounds
 
 

@@ -31,17 +31,13 @@ def refused(
     return {refusal.subject: refusal.reason for refusal in found.refusals()}
 
 
-@pytest.mark.parametrize(
-    ("changed", "reason"),
-    [
-        ({"draining": True}, Reason.DRAINING),
-        ({"seen_s": -181.0}, Reason.REPORT_STALE),
-        ({"persistent": False}, Reason.DOMAIN_UNSUPPORTED),
-        ({"topics": 50_001}, Reason.TOO_MANY_TOPICS),
-    ],
-)
-def test_who_takes_nothing_has_a_reason(changed: dict[str, object], reason: Reason) -> None:
-    assert refused(make_view(THREE, {"b:1": changed})) == {"b:1": reason}
+def test_who_takes_nothing_has_a_reason() -> None:
+    assert refused(make_view(THREE, {"b:1": {"draining": True}})) == {"b:1": Reason.DRAINING}
+    assert refused(make_view(THREE, {"b:1": {"seen_s": -181.0}})) == {"b:1": Reason.REPORT_STALE}
+    found = refused(make_view(THREE, {"b:1": {"persistent": False}}))
+    assert found == {"b:1": Reason.DOMAIN_UNSUPPORTED}
+    found = refused(make_view(THREE, {"b:1": {"topics": 50_001}}))
+    assert found == {"b:1": Reason.TOO_MANY_TOPICS}
 
 
 def test_non_persistent_topics_need_a_broker_for_them() -> None:

@@ -104,15 +104,14 @@ def test_boundaries_survive_the_wire(inner: set[int], version: int) -> None:
     assert decode_boundaries("/p", NAMESPACE, encode_boundaries(made), version) == made
 
 
+HALVES = ["0x00000000", "0x80000000", "0xffffffff"]
+
+
 def test_other_policies_are_kept_when_boundaries_change() -> None:
     existing = b'{"bundles":{"numBundles":1,"x":2},"namespaceAntiAffinityGroup":"g"}'
     document = json.loads(encode_boundaries(Boundaries.even(NAMESPACE, 2), existing))
     assert document == {
-        "bundles": {
-            "numBundles": 2,
-            "x": 2,
-            "boundaries": ["0x00000000", "0x80000000", "0xffffffff"],
-        },
+        "bundles": {"numBundles": 2, "x": 2, "boundaries": HALVES},
         "namespaceAntiAffinityGroup": "g",
     }
     assert b"bundles" in encode_boundaries(Boundaries.even(NAMESPACE, 2), b'{"bundles":7}')

@@ -180,20 +180,10 @@ def test_it_is_the_cores_own_average_to_the_bit(rates: list[list[float]]) -> Non
             assert getattr(found, f"{length}_samples")[bundle] == average.samples
 
 
-@pytest.mark.parametrize(
-    ("interval_s", "measured_s", "window_s"),
-    [
-        (60.0, 5.0, 300.0),
-        (20.0, 20.0, 100.0),
-        (2.0, 2.0, 10.0),
-        (0.5, 1.0, 10.0),
-        (5.0, 60.0, 150.0),
-        (900.0, 60.0, 300.0),
-        (20.0, None, 100.0),
-        (None, None, 300.0),
-    ],
-)
-def test_a_window_has_some_reports_and_is_neither_too_short_nor_too_long(
-    interval_s: float | None, measured_s: float | None, window_s: float
-) -> None:
-    assert fitting_window_s(interval_s, measured_s) == window_s
+def test_a_window_has_some_reports_and_is_neither_too_short_nor_too_long() -> None:
+    for interval_s, window_s in ((2.0, 10.0), (20.0, 100.0), (900.0, 300.0)):
+        assert fitting_window_s(interval_s, min(interval_s, 60.0)) == window_s
+    cases = {(60.0, 5.0): 300.0, (0.5, 1.0): 10.0, (5.0, 60.0): 150.0, (20.0, None): 100.0}
+    for (interval_s, measured_s), window_s in cases.items():
+        assert fitting_window_s(interval_s, measured_s) == window_s
+    assert fitting_window_s(None, None) == 300.0

@@ -18,6 +18,8 @@ from loadmanager.adapters.http.assign_client import (
     topics_from,
     topics_to_json,
 )
+from loadmanager.adapters.http.replies import text_reply
+from loadmanager.adapters.http.routes import Route
 from loadmanager.admin.anti_affinity import AntiAffinity
 from loadmanager.admin.balancing import BalancingModes
 from loadmanager.admin.brokers import Brokers
@@ -143,9 +145,8 @@ async def test_brokers_and_what_they_own_are_told(loaded: Api) -> None:
     assert (await loaded.send("GET", f"{V2}/brokers/east/b9/ownedNamespaces")).status == 412
     load = await loaded.get(f"{V2}/broker-stats/load-report")
     assert (load["brokerId"], load["numBundles"]) == (B1, 2)
-    assert await loaded.get(f"{V2}/brokers/internal-configuration") == {
-        "zookeeperServers": "z:2181"
-    }
+    internal = await loaded.get(f"{V2}/brokers/internal-configuration")
+    assert internal == {"zookeeperServers": "z:2181"}
 
 
 async def test_a_broker_that_is_not_registered_has_no_load_report(api: Api) -> None:
@@ -158,12 +159,8 @@ async def test_isolation_policies_are_set_told_and_removed(loaded: Api) -> None:
     assert await loaded.get(GOLD) == POLICY
     every = await loaded.get(f"{V2}/clusters/east/namespaceIsolationPolicies")
     assert set(every) == {"gold"}
-    about = {
-        "brokerName": B1,
-        "policyName": "gold",
-        "isPrimary": True,
-        "namespaceRegex": ["acme/.*"],
-    }
+    about = {"brokerName": B1, "policyName": "gold", "isPrimary": True}
+    about["namespaceRegex"] = ["acme/.*"]
     brokers = f"{V2}/clusters/east/namespaceIsolationPolicies/brokers"
     assert await loaded.get(brokers) == [about]
     assert await loaded.get(f"{brokers}/{B1}") == about
@@ -299,10 +296,8 @@ async def test_settings_are_set_for_all_told_and_taken_back(api: Api) -> None:
         assert runtime[ours] == '["acme/prod"]'
         assert runtime["broker.id"] == B1
         await eventually(lambda: told and told[-1] == {name: "acme/prod"})
-        assert [(await api.send("DELETE", f"{CONFIGURATION}/{name}")).status for _ in "12"] == [
-            204,
-            204,
-        ]
+        for _ in range(2):
+            assert (await api.send("DELETE", f"{CONFIGURATION}/{name}")).status == 204
         assert await api.get(f"{CONFIGURATION}/values") == {}
         await eventually(lambda: told[-1] == {})
     finally:
@@ -391,9 +386,6 @@ def test_topics_are_told_and_understood_alike() -> None:
 
 @pytest.mark.parametrize("spoilt", ["[]", '{"acme/prod":{"0x0":{}}}', '{"acme/prod":7}', "{"])
 async def test_anothers_odd_answer_is_no_answer(start_server: StartServer, spoilt: str) -> None:
-    from loadmanager.adapters.http.replies import text_reply  # noqa: PLC0415 - for this test alone
-    from loadmanager.adapters.http.routes import Route  # noqa: PLC0415 - for this test alone
-
     async def odd(_request: Any, _target: Any) -> Any:
         return text_reply(spoilt)
 

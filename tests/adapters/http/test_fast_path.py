@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
+from loadmanager.adapters.http.protocol import is_whole_request
 from loadmanager.config.deployment import HttpSettings
 from loadmanager.core.ids import TopicName
 from tests.adapters.http.conftest import (
@@ -112,6 +113,12 @@ async def test_a_body_that_looks_like_a_request_is_a_body(known: RunningServer) 
     wire.send(body)
     assert (await exchange(wire, ALIVE)).text == "ok"
     assert [reply.status for reply in await wire.replies()] == [307, 200]
+
+
+def test_only_what_every_parser_reads_as_one_head_counts_as_one() -> None:
+    assert is_whole_request(get("x"))
+    for data in (get("x")[:-1], get("x") * 2, get("x", b"Host: x\n\nGET / HTTP/1.1\r\n\r\n")):
+        assert not is_whole_request(data)
 
 
 async def test_an_error_in_the_lane_is_an_answer_like_any_other_error(known: RunningServer) -> None:
