@@ -1,11 +1,13 @@
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from fault_surroundings import FAULTS_APART, HOW_TO_BE_APART, going_apart
+from fault_surroundings import FAULTS_APART, HOW_TO_BE_APART, Surroundings, going_apart, surrounded
+from faults import keeps_its_promises
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(400)]
 SCRIPT = Path(__file__).with_name("run_faults.py")
@@ -42,3 +44,28 @@ def test_faults_leave_one_owner_and_are_soon_over(tmp_path: Path, kinds: Sequenc
     assert len(told["faults"]) == runs == told["runs"]
     assert told["faults"].keys() >= set(kinds)
     assert all(told["faults"][kind]["worst_s"] > 0 for kind in FELT.intersection(kinds))
+
+
+def clock_jumps_in(process_id: int) -> bool:
+    """Return whether a process, which is no Python, has the library that sets its clock."""
+    return "jumping_wall_clock" in Path(f"/proc/{process_id}/maps").read_text()
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        ["kill leader"],
+        pytest.param(["freeze sidecar", "restart ZooKeeper"], marks=pytest.mark.thorough),
+    ],
+    ids="-".join,
+)
+async def test_clocks_that_jump_cost_nothing(tmp_path: Path, faults: Sequence[str]) -> None:
+    """Each sidecar's monotonic clock is days off its broker's, all wall clocks jump by an hour."""
+    async with surrounded(Surroundings.JUMPING, tmp_path) as cluster:
+        for fault in faults:
+            await keeps_its_promises(cluster, fault)
+        logs = [cluster.data_dir / f"sidecar-{host.number}.log" for host in cluster.hosts]
+        assert all("build: jumping_clocks\n" in log.read_text() for log in logs)
+        (server,) = cluster.servers.members
+        assert server.process is not None
+        assert clock_jumps_in(server.process.pid) == (shutil.which("cc") is not None)

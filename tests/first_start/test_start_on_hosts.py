@@ -18,24 +18,13 @@ from zookeeper_servers import mortal
 
 from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_java
 
-_FENCE = re.compile(r"^<!-- (\w+=[^\n]*) -->\n```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^<!-- (\w+=[^\n]*) -->\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Fence:
-    """One fenced block: its language, what the comment before it says, and its text."""
-
-    language: str
-    options: dict[str, str]
-    text: str
-
-
-def fences(page: Path) -> list[Fence]:
-    found = []
-    for words, language, text in _FENCE.findall(page.read_text(encoding="utf-8")):
-        options = dict(word.split("=", 1) for word in words.split())
-        found.append(Fence(language, options, text))
-    return found
+def fences(page: Path) -> Iterator[tuple[dict[str, str], str]]:
+    """Yield what the comment before each fenced block says, and its text."""
+    for words, text in _FENCE.findall(page.read_text(encoding="utf-8")):
+        yield dict(word.split("=", 1) for word in words.split()), text
 
 
 NETWORK: Final = "10.214.0"
@@ -272,20 +261,20 @@ class Reader:
         self.took_s: list[tuple[str, float]] = []
         self.said: dict[tuple[str, str], str] = {}
 
-    def do(self, fence: Fence) -> None:
+    def do(self, options: Mapping[str, str], fenced: str) -> None:
         """Write the file, or run the commands, of one fenced block."""
         began_s = time.monotonic()
-        if path := fence.options.get("file"):
-            for host, text in self._each("each-broker", fence.text):
+        if path := options.get("file"):
+            for host, text in self._each("each-broker", fenced):
                 self._hosts.run(host, f"cat > {path} <<'END'\n{text}END")
             name = path
         else:
-            for host, text in self._each(fence.options["on"], fence.text):
-                if fence.options.get("runs") == "until-stopped":
+            for host, text in self._each(options["on"], fenced):
+                if options.get("runs") == "until-stopped":
                     self._hosts.start(host, text)
                 else:
-                    self.said[host, fence.text] = self._hosts.run(host, text, within_s=STEP_S)
-            name = fence.text.splitlines()[0]
+                    self.said[host, fenced] = self._hosts.run(host, text, within_s=STEP_S)
+            name = fenced.splitlines()[0]
         self._hosts.check_running()
         self.took_s.append((name, time.monotonic() - began_s))
 
@@ -304,9 +293,9 @@ class Reader:
 def reader(hosts: NetworkHosts, count: int) -> Reader:
     """Return a reader who has done all that the page says."""
     found = Reader(hosts, count)
-    for fence in fences(PAGE):
-        if fence.options and fence.options.get("on") != "clone":
-            found.do(fence)
+    for options, fenced in fences(PAGE):
+        if options and options.get("on") != "clone":
+            found.do(options, fenced)
     for step, took_s in found.took_s:
         print(f"{count} hosts, {took_s:5.1f} s: {step}")  # noqa: T201 - shown by pytest -rP
     return found

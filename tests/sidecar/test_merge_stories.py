@@ -72,7 +72,8 @@ async def test_two_bundles_become_one_under_a_greater_token(cluster: Cluster) ->
     boundaries = await on_different_brokers(cluster)
     lower, upper, last = boundaries.bundles
     tokens = [cluster.server(half).serving[half] for half in (lower, upper)]
-    whole = await merge(cluster, lower, upper)
+    requests = cluster.leader.app.merge_requests
+    whole = await requests.merge(NAMESPACE, range_text(lower), None)
     assert boundaries_now(cluster).bundles == (whole, last)
     assert range_of(whole) == (range_of(lower)[0], range_of(upper)[1])
     await cluster.settled(boundaries_now(cluster).bundles)

@@ -99,8 +99,7 @@ def test_the_command_fails_with_a_sentence_when_its_server_dies() -> None:
     with start_command("--port", "0") as command:
         assert command.stdout is not None
         next(line for line in command.stdout if "ready" in line)
-        children = Path(f"/proc/{command.pid}/task/{command.pid}/children").read_text().split()
-        os.kill(int(children[0]), signal.SIGKILL)
+        os.kill(server_pids(command.pid)[0], signal.SIGKILL)
         _, errors = command.communicate(timeout=50)
         assert command.returncode == 1
         assert "ended by itself with exit code -9" in errors
