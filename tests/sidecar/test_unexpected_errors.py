@@ -1,4 +1,5 @@
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,12 +11,16 @@ from structlog.testing import capture_logs
 from loadmanager.agent.broker_health import HealthWatch
 from loadmanager.agent.load_reports import Sampler
 from loadmanager.agent.ownership_worker import OwnershipWorker
+from loadmanager.common.balancing_mode import BalancingModeRequests
+from loadmanager.common.liveness import LEAST_S, Liveness
 from loadmanager.common.unexpected import UnexpectedErrors
+from loadmanager.core.balancing import BalancingMode
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.planner import Planner
 from loadmanager.leader.decisions import Decider
-from loadmanager.leader.election import STAND_BACK_S
+from loadmanager.leader.election import STAND_BACK_S, Election
 from loadmanager.leader.order_book import OrderBook
+from loadmanager.leader.rounds import Rounds
 from loadmanager.ports.leading import SubjectUnknown
 from loadmanager.telemetry.metrics import LABEL_VALUES, Metrics
 from loadmanager.wiring.lifecycle import Sidecar
@@ -275,3 +280,77 @@ def test_one_broker_with_the_largest_or_with_absurd_figures_disturbs_nothing(
         assert cluster.service.epochs == [1]
 
     tell()
+
+
+@pytest.mark.parametrize(
+    ("interval_s", "passed_s", "why"),
+    [
+        (100.0, 299.0, ""),
+        (100.0, 301.0, "no round has begun for 301 s"),
+        (1.0, LEAST_S, ""),
+        (1.0, LEAST_S + 1.0, "no round has begun for 31 s"),
+        (math.inf, 1e6, ""),
+    ],
+)
+def test_work_is_overdue_after_three_intervals(
+    interval_s: float, passed_s: float, why: str
+) -> None:
+    now_s = 50.0
+    alive = Liveness(lambda: now_s)
+    assert alive.overdue() == ""
+    alive.begun("round", lambda: interval_s)
+    now_s += passed_s
+    assert alive.overdue() == why
+    alive.begun("round", lambda: interval_s)
+    assert alive.overdue() == ""
+    now_s += 1e9
+    alive.over("round")
+    assert alive.overdue() == ""
+
+
+async def _hang(*_: object) -> None:
+    await asyncio.Event().wait()
+
+
+def _overdue(cluster: Cluster) -> list[str]:
+    return [agent.context.liveness.overdue() for agent in cluster.living]
+
+
+@story()
+async def test_a_leader_whose_rounds_hang_is_overdue_and_standbys_are_alive(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await served(cluster, 4)
+    await asyncio.sleep(100.0)
+    assert _overdue(cluster) == ["", "", ""]
+    steering = BalancingModeRequests(cluster.leader.context)
+    await steering.put(BalancingMode.PAUSED, by="ann", reason="new disks")
+    await asyncio.sleep(100.0)
+    assert _overdue(cluster) == ["", "", ""]
+    monkeypatch.setattr(Rounds, "_round", _hang)
+    await asyncio.sleep(LEAST_S + 10.0)
+    leader = cluster.leader
+    assert leader.context.liveness.overdue().startswith("no round has begun for ")
+    assert sorted(_overdue(cluster))[:2] == ["", ""]
+    # Once another one leads, this one has no rounds to begin.
+    monkeypatch.undo()
+    await (await cluster.operator()).delete("/loadbalance/leader")
+    await cluster.until(lambda: not any(_overdue(cluster)))
+
+
+@story(2)
+async def test_an_election_that_does_not_turn_is_overdue(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (standby,) = (agent for agent in cluster.living if not agent.leads)
+    turn: Callable[[Election], object] = Election._next_turn
+
+    async def hang(election: Election) -> None:
+        if election is standby.app.election:
+            await _hang()
+        await turn(election)  # type: ignore[misc]  # it is a coroutine
+
+    monkeypatch.setattr(Election, "_next_turn", hang)
+    await asyncio.sleep(150.0)
+    assert "no turn of the election has begun for" in standby.context.liveness.overdue()
+    assert cluster.leader.context.liveness.overdue() == ""
