@@ -136,6 +136,8 @@ class ClusterReader:
                 with answer_of(url):
                     answer = await ask(url)
             except PulsarAdminError as error:
+                if not failed:
+                    await self.admin.probe(self.urls[1:], every=True)
                 failed.append(error)
             else:
                 self._put_first(url, *self.urls)
@@ -157,6 +159,7 @@ class ClusterReader:
         name = runtime["clusterName"] if former is None else former.name
         brokers = await read_brokers(admin, url, name)
         admin.known = set(brokers)
+        await admin.probe(map(addresses(url), brokers))
         dynamic = await read_dynamic(admin, url)
         isolation = NO_POLICIES
         if self.with_isolation:
@@ -200,11 +203,13 @@ class ClusterReader:
         if confidential:
             former = {} if self._cluster is None else self._cluster.silent
             lost = [one for one in brokers if one not in admin.reached or one in former]
-            await locate(admin, url, lost)
+            await locate(admin, url, set(lost) - admin.deferred)
         answers, silent = await ask_each(brokers, lambda one: read_runtime(admin, address(one)))
-        if silent and not confidential and await locate(admin, url, silent):
-            more, silent = await ask_each(silent, lambda one: read_runtime(admin, address(one)))
+        lost = [one for one in silent if one not in admin.deferred]
+        if lost and not confidential and await locate(admin, url, lost):
+            more, still = await ask_each(lost, lambda one: read_runtime(admin, address(one)))
             answers |= more
+            silent = {one: still.get(one, silent[one]) for one in silent if one not in more}
         unknown = [one for one in answers if one not in self._kinds]
         kinds, _ = await ask_each(unknown, lambda one: read_manager(admin, address(one)))
         self._kinds |= kinds

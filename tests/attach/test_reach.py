@@ -2,9 +2,14 @@
 
 import asyncio
 import json
+import socket
 import ssl
+import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,11 +19,13 @@ from fake_pulsar import CONFIGURATION, EXTENSIBLE, FakeBroker, FakePulsar, runni
 from tls_files import Files
 from waiting import eventually
 
+from loadmanager.adapters.pulsar_admin import client
 from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
 from loadmanager.adapters.pulsar_admin.moves import BrokerQueries
 from loadmanager.attach.balancing import Balancer, Stopped
-from loadmanager.attach.discovery import ClusterReader
+from loadmanager.attach.discovery import ClusterReader, addresses, read_dynamic
 from loadmanager.attach.observation import Observation, Rules
+from loadmanager.attach.sampling import Sampler
 from loadmanager.attach.state import SWITCHES, PulsarBalancer, StateFile, state_file
 from loadmanager.cli import main
 from loadmanager.core.bundle_task import BundleTask
@@ -438,3 +445,68 @@ def test_the_doctor_names_a_manager_that_is_not_the_configured_one(pulsar: FakeP
     name = pulsar.brokers[1].name
     assert f"{name} is configured to run the modular one and runs the simple one" in found.output
     assert "nothing moves until all run the same one" in found.output
+
+
+# --- addresses that nothing answers at ------------------------------------------------------
+
+
+@pytest.fixture
+def silent() -> Iterator[int]:
+    """Yield a port at which connections to 127.* are neither made nor refused."""
+    with ExitStack() as stack:
+        server = stack.enter_context(socket.socket())
+        server.bind(("0.0.0.0", 0))  # noqa: S104 - for 127.*
+        server.listen(0)
+        port = server.getsockname()[1]
+        for _ in range(4):  # They fill its queue; the kernel drops what comes then.
+            filling = stack.enter_context(socket.socket())
+            filling.settimeout(0.0)
+            filling.connect_ex(("127.0.0.1", port))
+        yield port
+
+
+async def test_thousands_of_dead_brokers_are_tried_at_once_and_remembered(
+    pulsar: FakePulsar, silent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here 32 at once of 320; 512 at once are tried of all."""
+    monkeypatch.setattr(client, "_PROBED_AT_ONCE", 32)
+    tried: list[str] = []
+    connect = asyncio.open_connection
+
+    async def counted(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        tried.append(f"{host}:{port}")
+        return await connect(host, port)
+
+    monkeypatch.setattr(asyncio, "open_connection", counted)
+    dead = [f"127.9.{n // 250}.{n % 250 + 1}:{silent}" for n in range(320)]
+    alive = [one.name for one in pulsar.brokers]
+    for one in pulsar.brokers:
+        one.tells("/admin/v2/brokers/research", json.dumps(dead + alive))
+    admin = PulsarAdmin(Access(connect_timeout_s=0.1))
+    reader = ClusterReader(admin, (pulsar.url,))
+    sampler = Sampler(admin, addresses(pulsar.url))
+    for _ in range(12):
+        cluster = await reader.read()
+        _, missing = await sampler.sample(cluster)
+    assert cluster.settings.keys() == set(alive)
+    assert missing.keys() == set(dead)
+    assert all("cannot connect (no answer)" in why for why in missing.values())
+    every = Counter(tried)
+    assert every.keys() >= set(dead)
+    # By turns, and those that failed before after those that were not tried yet.
+    assert max(every.values()) <= 2
+    assert len(tried) <= 12 * 32
+    await admin.close()
+
+
+async def test_a_restore_finds_the_one_of_a_thousand_stored_brokers_that_answers(
+    pulsar: FakePulsar, silent: int
+) -> None:
+    dead = [f"http://127.9.{n // 250}.{n % 250 + 1}:{silent}" for n in range(1_000)]
+    admin = PulsarAdmin(Access(connect_timeout_s=0.5))
+    reader = ClusterReader(admin, (*dead, pulsar.url))
+    began_s = time.monotonic()
+    assert await reader.at_any(partial(read_dynamic, admin)) == pulsar.dynamic
+    # One after the other they would take over eight minutes.
+    assert time.monotonic() - began_s < 120.0
+    await admin.close()

@@ -7,8 +7,9 @@ cluster, because the token is sent along, and never from TLS to plain HTTP.
 import asyncio
 import errno
 import os
+import socket
 import ssl
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -57,6 +58,9 @@ class NotPulsar(RequestFailed):
 MOST_JSON_BYTES: Final = 64 * 1024 * 1024
 MOST_METRICS_BYTES: Final = 2 * 1024 * 1024 * 1024
 _CHUNK_BYTES: Final = 256 * 1024
+_UNTRIED: Final = (0.0, 0.0, "it is not tried yet, as many brokers cannot be connected to")
+_PROBED_AT_ONCE: Final = 512
+_LONGEST_DEAD_S: Final = 300.0
 _MOST_REDIRECTS: Final = 5
 _MOST_REASON: Final = 200
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
@@ -105,6 +109,8 @@ class PulsarAdmin:
     of brokers as lookups name them, by the ``host:port`` in URLs of requests and redirects. Where
     the cluster ``encrypts``, a token is sent without TLS only to what an operator has named for it.
     ``missing_until_s`` are URLs without content, with the time until which they are not read again.
+    ``_failed`` is since when an address cannot be connected to, when that was tried last, and why;
+    those of ``_waiting`` are not asked until the next `probe`, which did not try ``deferred`` ones.
     """
 
     access: Access
@@ -114,10 +120,51 @@ class PulsarAdmin:
     missing_until_s: dict[str, float] = field(default_factory=dict)
     cost: Cost = field(default_factory=Cost)
     _session: aiohttp.ClientSession | None = None
+    _alive: set[str] = field(default_factory=set)
+    _failed: dict[str, tuple[float, float, str]] = field(default_factory=dict)
+    _waiting: dict[str, str] = field(default_factory=dict)
+    deferred: set[str] = field(default_factory=set)
 
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
+
+    async def probe(self, urls: Iterable[str], *, every: bool = False) -> None:
+        """Connect to addresses not known to be alive; those that fail are not asked meanwhile.
+
+        The longer one has failed, the later it is tried again, within five minutes; unless
+        ``every`` one is to be tried, 512 are at a time.
+        """
+        found = {urlsplit(url).netloc: url for url in map(self.reachable, urls)}
+        self._failed = {name: times for name, times in self._failed.items() if name in found}
+
+        def due_s(name: str) -> float:
+            since_s, last_s, _ = self._failed.get(name, _UNTRIED)
+            return last_s + min(last_s - since_s, _LONGEST_DEAD_S)
+
+        unknown = sorted(found.keys() - self._alive, key=due_s)
+        due = [name for name in unknown if due_s(name) <= monotonic()][:_PROBED_AT_ONCE]
+        at_once = asyncio.Semaphore(_PROBED_AT_ONCE)
+
+        async def connect(name: str) -> None:
+            began_s, parts = monotonic(), urlsplit(found[name])
+            try:
+                port = parts.port or (443 if parts.scheme == "https" else 80)
+                async with at_once, asyncio.timeout(self.access.connect_timeout_s):
+                    _, writer = await asyncio.open_connection(parts.hostname, port)
+                writer.close()
+            except (OSError, ValueError) as error:
+                since_s = self._failed.get(name, (began_s,))[0]
+                self._failed[name] = since_s, monotonic(), why_unreachable(error)
+            else:
+                self._alive.add(name)
+                self._failed.pop(name, None)
+
+        due = unknown if every else due
+        self.deferred = set(unknown).difference(due)
+        await asyncio.gather(*map(connect, due))
+        waiting = found.keys() - self._alive
+        self._waiting = {name: self._failed.get(name, _UNTRIED)[2] for name in waiting}
 
     async def json(
         self,
@@ -192,6 +239,9 @@ class PulsarAdmin:
             plain = self.encrypts and url.startswith("http:")
             if token and plain and urlsplit(url).netloc not in self.access.addresses:
                 raise RequestFailed(f"{url}: no port with TLS is known, as this cluster has them")
+            if why := self._waiting.get(name := urlsplit(url).netloc):
+                raise Unanswered(f"{url}: {why}")
+            self._alive.discard(name)
             with answer_of(url, timeout_s):
                 async with (
                     asyncio.timeout(timeout_s),
@@ -203,6 +253,7 @@ class PulsarAdmin:
                         allow_redirects=False,
                     ) as answer,
                 ):
+                    self._alive.add(name)
                     self.cost.requests += 1
                     oauth2 = self.access.oauth2
                     if answer.status == HTTPStatus.UNAUTHORIZED and oauth2 and not renewed:
@@ -332,6 +383,17 @@ def shown(text: str, most: int = _MOST_SHOWN) -> str:
     return printable(text[:most]) or "nothing"
 
 
+def why_unreachable(error: OSError | ValueError) -> str:
+    code = getattr(error, "errno", None) or 0
+    text = os.strerror(code) if code in errno.errorcode else getattr(error, "strerror", None)
+    if isinstance(error, socket.gaierror):
+        return (
+            f"cannot find the host ({error.strerror}); expected a name that is known here, or "
+            "--address for brokers that are named for the inside of their network"
+        )
+    return f"cannot connect ({text or 'no answer'}); expected a broker's web service there"
+
+
 def why_failed(error: aiohttp.ClientError) -> str:
     match error:
         case aiohttp.ClientConnectorCertificateError(certificate_error=wrong):
@@ -341,15 +403,8 @@ def why_failed(error: aiohttp.ClientError) -> str:
             )
         case aiohttp.ClientConnectorSSLError():
             why = "does not answer in TLS; expected the port of webServicePortTls, or http://"
-        case aiohttp.ClientConnectorDNSError():
-            why = (
-                f"cannot find the host ({error.strerror}); expected a name that is known here, or "
-                "--address for brokers that are named for the inside of their network"
-            )
         case aiohttp.ClientConnectorError():
-            code = error.errno or 0
-            text = os.strerror(code) if code in errno.errorcode else str(error.strerror)
-            why = f"cannot connect ({text}); expected a broker's web service there"
+            why = why_unreachable(error.os_error)
         case aiohttp.InvalidURL():
             why = "no valid URL; expected http:// or https:// with host and port"
         case aiohttp.ClientPayloadError():

@@ -82,11 +82,13 @@ class LoopSocket:
         """Read what is there; return why there will be no more."""
         try:
             part = self._socket.recv(READ_BYTES)
+            self._incoming += part
         except NOT_YET:
             return None
+        except MemoryError:  # What is there would be reported again at once.
+            return ConnectionDropped("socket connection error: no memory is left")
         except OSError as error:
             return ConnectionDropped(f"socket connection error: {error.strerror or error}")
-        self._incoming += part
         return None if part else ConnectionDropped("the server closed the connection")
 
     def _deliver(self) -> None:
