@@ -12,6 +12,7 @@ from typing import Any, Final
 import re2
 
 MOST_CHARACTERS: Final = 1_000
+_MOST_KNOWN: Final = 131_072
 _TOKEN: Final = re.compile(
     r"\\Q((?:[^\\]|\\(?!E))*+)(?:\\E)?|\\([pP])\{([A-Z]\w{3,5})\}|\\.|\[\^?\]?|&&|.", re.DOTALL
 )
@@ -50,7 +51,7 @@ def checked(pattern: str) -> str:
 
 
 @lru_cache(maxsize=64)
-def _together(patterns: tuple[str, ...]) -> Any:
+def _engine(patterns: tuple[str, ...]) -> Any:
     """Return what matches all at once, and one that matches any text; None if it is too large."""
     found = re2.Set.FullMatchSet(_options(32 * 1024 * 1024))
     for pattern in (*patterns, "(?s:.*)"):
@@ -62,23 +63,40 @@ def _together(patterns: tuple[str, ...]) -> Any:
     return found
 
 
-@lru_cache(maxsize=131_072)
-def first_match(patterns: tuple[str, ...], text: str) -> str | None:
-    """Return the first of these, none refused, that matches the whole text; None if none does."""
+class Patterns:
+    """Patterns, none of them refused, that are matched at once; what was found is kept."""
+
+    def __init__(self, patterns: tuple[str, ...]) -> None:
+        self._patterns = patterns
+        self._known: dict[str, str | None] = {}
+
+    def first(self, text: str) -> str | None:
+        """Return the first one that matches the whole text; None if none does."""
+        if text not in self._known:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[text] = _first(self._patterns, text)
+        return self._known[text]
+
+
+together = lru_cache(maxsize=512)(Patterns)
+
+
+def _first(patterns: tuple[str, ...], text: str) -> str | None:
     if len(patterns) <= 1:
         return next((one for one in patterns if _compiled(one)[0].fullmatch(text)), None)
-    engine = _together(patterns)
+    engine = _engine(patterns)
     found: tuple[int, ...] = tuple((engine and engine.Match(text)) or ())
     if len(patterns) in found:  # Otherwise the engine ran out of memory.
         return (*patterns, None)[min(found)]
     half = len(patterns) // 2
-    first = first_match(patterns[:half], text)
-    return first_match(patterns[half:], text) if first is None else first
+    first = _first(patterns[:half], text)
+    return _first(patterns[half:], text) if first is None else first
 
 
 def matches_any(patterns: tuple[str, ...], text: str) -> bool:
     """Return whether one of these matches the whole text; none does if one is refused."""
-    return not why_refused(patterns) and first_match(patterns, text) is not None
+    return not why_refused(patterns) and together(patterns).first(text) is not None
 
 
 def loosened(pattern: str) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 
 from loadmanager.core.columns import Mask
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
-from loadmanager.core.patterns import first_match, loosened, matches_any, why_refused
+from loadmanager.core.patterns import Patterns, loosened, matches_any, together, why_refused
 
 MOST_NAMED: Final = 10
 MOST_PATTERNS: Final = 1_000
@@ -65,6 +65,8 @@ class Policies:
     groups: Mapping[str, frozenset[Namespace]] = field(init=False, repr=False, compare=False)
     _governing: Mapping[str, IsolationPolicy] = field(init=False, repr=False, compare=False)
     _held: Mapping[str, str] = field(init=False, repr=False, compare=False)
+    _patterns: Patterns = field(init=False, repr=False, compare=False)
+    _loosened: Patterns = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         governing, held = dict[str, IsolationPolicy](), dict[str, str]()
@@ -85,7 +87,8 @@ class Policies:
             groups.setdefault(group.casefold(), set()).add(name)
         frozen = {group: frozenset(names) for group, names in groups.items()}
         made = {"refused": refused, "groups": frozen, "_governing": governing, "_held": held}
-        for name, value in made.items():
+        found = {"_patterns": together(tuple(governing)), "_loosened": together(tuple(held))}
+        for name, value in {**made, **found}.items():
             object.__setattr__(self, name, value)
 
     @property
@@ -97,12 +100,12 @@ class Policies:
 
     def governing(self, namespace: Namespace) -> IsolationPolicy | None:
         """Return the policy for ``namespace``; if several match, the first by name."""
-        pattern = first_match(tuple(self._governing), namespace)
+        pattern = self._patterns.first(namespace)
         return None if pattern is None else self._governing[pattern]
 
     def refusal(self, namespace: Namespace) -> str:
         """Return why the bundles of a namespace stay: a refused policy may be for it, else ""."""
-        pattern = first_match(tuple(self._held), namespace)
+        pattern = self._loosened.first(namespace)
         return "" if pattern is None else self._held[pattern]
 
     def group_of(self, namespace: Namespace) -> frozenset[Namespace]:

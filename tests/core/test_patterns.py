@@ -17,9 +17,9 @@ from loadmanager.core.patterns import (
     MOST_CHARACTERS,
     _compiled,
     checked,
-    first_match,
     loosened,
     matches_any,
+    together,
     why_refused,
 )
 from loadmanager.core.policies import (
@@ -88,11 +88,12 @@ def test_the_first_of_many_patterns_is_found_also_where_they_are_too_large_toget
 ) -> None:
     asked = {"b1": "b1|x", "b7": "b7|x", "x": "b0|x", "c": "c|b.*", "d": None, "": None}
     patterns = (*(f"b{number}|x" for number in range(8)), "c|b.*", "c")
-    assert {text: first_match(patterns, text) for text in asked} == asked
+    assert {text: together(patterns).first(text) for text in asked} == asked
     large = (*(f"{one}{{1000}}" for one in "efghijklmnopqrstuvwyz"), *patterns)
     options = patterns_module._options
     monkeypatch.setattr(patterns_module, "_options", lambda size: options(min(size, 300_000)))
-    assert {text: first_match(large, text) for text in asked} == asked
+    monkeypatch.setattr(patterns_module, "_MOST_KNOWN", 2)
+    assert {text: together(large).first(text) for text in asked} == asked
 
 
 def test_policies_beyond_the_total_are_refused_by_name_and_no_others() -> None:
