@@ -86,7 +86,10 @@ def test_every_setting_of_planner_and_filters_can_be_configured() -> None:
         lost_window_s=9.0,
     )
     default = planner_settings.PlannerSettings()
-    assert all(getattr(got.settings, f.name) != getattr(default, f.name) for f in fields(default))
+    same = {
+        f.name for f in fields(default) if getattr(got.settings, f.name) == getattr(default, f.name)
+    }
+    assert same == {"steps_per_round"}  # What a round may cost is no choice of a file.
     assert got.filters == Filters(
         max_report_age_s=99.0,
         max_topics=7,
