@@ -11,10 +11,9 @@ from rows_in_memory import InMemory
 
 from loadmanager.pipeline.confidence import NORMAL_95, student_95
 from loadmanager.pipeline.cost_model import results
-from loadmanager.pipeline.cost_model.censoring import hazard
 from loadmanager.pipeline.cost_model.identifiability import Verdict, condition, entangled, verdict
-from loadmanager.pipeline.cost_model.intervals import interval
-from loadmanager.pipeline.cost_model.learning import Learned, learn
+from loadmanager.pipeline.cost_model.learning import Learned, interval, learn
+from loadmanager.pipeline.cost_model.row_statistics import hazard
 from loadmanager.pipeline.cost_model.rows import RATES
 from loadmanager.pipeline.cost_model.units import Unit, Units, block_minutes
 

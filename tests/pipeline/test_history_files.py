@@ -17,7 +17,7 @@ from loadmanager.pipeline.ingest.history_files import (
     Listing,
     find_files,
 )
-from loadmanager.pipeline.ingest.messages import Taken, messages_of_lines
+from loadmanager.pipeline.ingest.job import Taken, messages_of_lines
 
 HOUR_MS = 3_600_000
 

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from history_lines import NOON_MS, SPOILT, UNUSUAL, cut, line, packed, report
 
-from loadmanager.pipeline.ingest import parquet_files
+from loadmanager.pipeline.ingest import job
+from loadmanager.pipeline.ingest.job import SEPARATOR, parquet_files_of
 from loadmanager.pipeline.ingest.lines import BUNDLES, FILES, LINES, parts_of
-from loadmanager.pipeline.ingest.parquet_files import SEPARATOR, parquet_files_of
 from loadmanager.pipeline.tables import BUNDLE_LOAD
 
 DAY_MS = 86_400_000
@@ -50,7 +50,7 @@ def everything() -> list[bytes]:
 
 @pytest.mark.parametrize("at_once_bytes", [1, 40 << 20], ids=["many files", "few files"])
 def test_all_that_is_read_is_in_files(at_once_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_files, "_AT_ONCE_BYTES", at_once_bytes)
+    monkeypatch.setattr(job, "_AT_ONCE_BYTES", at_once_bytes)
     read = dict[str, list[dict[str, Any]]]()
     for part, some in parts_of(iter([binary_files(everything())])):
         read.setdefault(part, []).extend(some.to_pylist())

@@ -6,8 +6,8 @@ import pytest
 from replayed import events, live, replayed
 
 from loadmanager.core.plan import Cause
-from loadmanager.pipeline.replay.carried_out import CarriedOut, CarriedOutMoves
 from loadmanager.pipeline.replay.events import Event
+from loadmanager.pipeline.replay.frames import CarriedOut, CarriedOutMoves
 
 A, B = "t/n/0x00000000_0x80000000", "t/n/0x80000000_0xffffffff"
 

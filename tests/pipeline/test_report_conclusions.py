@@ -15,7 +15,7 @@ from small_report import HOUR_MS, MONDAY_MS
 from loadmanager.charts import page
 from loadmanager.core.splitting.finder import SplitRules
 from loadmanager.pipeline.reporting import balance, capacity, move_results, optimality
-from loadmanager.pipeline.reporting.capacity_trend import HORIZON_DAYS, SHORT, trend
+from loadmanager.pipeline.reporting.capacity import HORIZON_DAYS, SHORT, trend
 from loadmanager.pipeline.reporting.formats import UNKNOWN, many, percent, plain, scaled, span
 from loadmanager.pipeline.reporting.job import report_page, too_short
 from loadmanager.pipeline.reporting.namespaces import judged

@@ -20,7 +20,7 @@ from loadmanager.pipeline import progress
 from loadmanager.pipeline.failures import PipelineError, plain_cause
 from loadmanager.pipeline.progress import progress_on, status_of
 from loadmanager.pipeline.running import job_lock, spark_errors_named
-from loadmanager.pipeline.runtime import (
+from loadmanager.pipeline.session import (
     SparkUnavailable,
     addresses,
     check_memory,

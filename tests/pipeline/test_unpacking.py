@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from loadmanager.pipeline.ingest import unpacking
-from loadmanager.pipeline.ingest.unpacking import Line, lines_of
+from loadmanager.pipeline.ingest import lines
+from loadmanager.pipeline.ingest.lines import Line, lines_of
 
 
 def members(*contents: bytes) -> bytes:
@@ -80,7 +80,7 @@ def test_damage_in_the_middle_costs_what_comes_after_it() -> None:
 def test_a_line_without_end_is_told_once_and_does_not_fill_the_memory(
     after: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unpacking, "LONGEST_LINE_BYTES", 100_000)
+    monkeypatch.setattr(lines, "LONGEST_LINE_BYTES", 100_000)
     endless = os.urandom(400_000).replace(b"\n", b" ")
     ending = b"".join(b"\n%b\n" % one for one in after)
     first, endless_line, *rest = read(members(b"a\n" + endless + ending))

@@ -14,8 +14,7 @@ from small_history import REPLAYED, write_history
 from loadmanager.pipeline.ingest import job as ingest
 from loadmanager.pipeline.jobs import JOBS, Work
 from loadmanager.pipeline.running import run_job
-from loadmanager.pipeline.runtime import SparkUnavailable
-from loadmanager.pipeline.session import SessionSettings, spark_session
+from loadmanager.pipeline.session import SessionSettings, SparkUnavailable, spark_session
 from loadmanager.pipeline.store import Store
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.replay import job as replay
 from loadmanager.pipeline.replay.combinations import SPREAD_ANEW, combinations, spread_anew
 from loadmanager.pipeline.replay.events import Event
+from loadmanager.pipeline.replay.job import Tables, events, index
 from loadmanager.pipeline.replay.replay_run import Rules
 from loadmanager.pipeline.replay.segment_replay import SegmentReplay
-from loadmanager.pipeline.replay.segments import Tables, events, index
 from loadmanager.pipeline.replay.thresholds import SETTLE_S
 from loadmanager.pipeline.store import Store
 

@@ -13,15 +13,15 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import DataType, DoubleType, LongType, StringType
 
 from loadmanager.pipeline.contract import Table
-from loadmanager.pipeline.cost_model.spark_tables import BACKGROUNDS, COST_QUALITY, COST_TERMS
+from loadmanager.pipeline.cost_model.job import BACKGROUNDS, COST_QUALITY, COST_TERMS
 from loadmanager.pipeline.jobs import Work
-from loadmanager.pipeline.move_effects.move_tables import (
+from loadmanager.pipeline.move_effects.job import (
     MOVE_EFFECTS,
     MOVE_PREDICTIONS,
     MOVE_SUMMARY,
     PING_PONG,
 )
-from loadmanager.pipeline.replay.replay_tables import REPLAY_SCORES, REPLAY_TRUST
+from loadmanager.pipeline.replay.job import REPLAY_SCORES, REPLAY_TRUST
 from loadmanager.pipeline.reporting import (
     balance,
     capacity,
@@ -36,7 +36,7 @@ from loadmanager.pipeline.reporting import job as report
 from loadmanager.pipeline.reporting.bundle_sizes import sizes
 from loadmanager.pipeline.reporting.parts import Finding, Weight
 from loadmanager.pipeline.reporting.sources import Tables, bounds_ms, sound
-from loadmanager.pipeline.rollup.rollup_tables import (
+from loadmanager.pipeline.rollup.frames import (
     BROKER_HOURS,
     BROKER_MINUTES,
     BUNDLE_RANKING,

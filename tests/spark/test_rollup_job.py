@@ -14,15 +14,15 @@ from loadmanager.core.ids import BundleId
 from loadmanager.core.seed import read_seed
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.rollup import job as rollup
-from loadmanager.pipeline.rollup.frames import Frames
-from loadmanager.pipeline.rollup.minutes import bundle_minutes, bundle_slices
-from loadmanager.pipeline.rollup.rollup_tables import (
+from loadmanager.pipeline.rollup.frames import (
     BROKER_MINUTES,
     BUNDLE_DAYS,
     BUNDLE_MINUTES,
     NAMESPACE_MINUTES,
     ROLLUP,
+    Frames,
 )
+from loadmanager.pipeline.rollup.minutes import bundle_minutes, bundle_slices
 from loadmanager.pipeline.rollup.scope import Scope, facts_of, scope_of
 from loadmanager.pipeline.store import Store
 from loadmanager.pipeline.tables import DUPLICATES, INGESTED

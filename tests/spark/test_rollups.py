@@ -14,21 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from loadmanager.core.ids import BundleId
 from loadmanager.core.rates import Rates
 from loadmanager.core.seed import BundleSeed
-from loadmanager.pipeline.rollup.average_replay import AVERAGES as AVERAGED
-from loadmanager.pipeline.rollup.average_replay import COUNTS
-from loadmanager.pipeline.rollup.frames import days, hours, longer
-from loadmanager.pipeline.rollup.imbalance import cluster_minutes
-from loadmanager.pipeline.rollup.leader_averages import LeaderHistory, latest_averages
-from loadmanager.pipeline.rollup.measures import RATES
-from loadmanager.pipeline.rollup.minutes import (
-    broker_minutes,
-    broker_slices,
-    bundle_minutes,
-    bundle_slices,
-    namespace_minutes,
-)
-from loadmanager.pipeline.rollup.profiles import bundle_profiles, bundle_ranking
-from loadmanager.pipeline.rollup.rollup_tables import (
+from loadmanager.pipeline.rollup.frames import (
     AVERAGES,
     BROKER_MINUTES,
     BUNDLE_DAYS,
@@ -39,8 +25,24 @@ from loadmanager.pipeline.rollup.rollup_tables import (
     CLUSTER_MINUTES,
     NAMESPACE_HOURS,
     NAMESPACE_MINUTES,
+    bundle_profiles,
+    bundle_ranking,
+    days,
+    hours,
+    longer,
 )
-from loadmanager.pipeline.rollup.seed_file import bundle_seeds, seeds_of
+from loadmanager.pipeline.rollup.imbalance import cluster_minutes
+from loadmanager.pipeline.rollup.job import bundle_seeds, seeds_of
+from loadmanager.pipeline.rollup.leader_averages import AVERAGES as AVERAGED
+from loadmanager.pipeline.rollup.leader_averages import COUNTS, LeaderHistory, latest_averages
+from loadmanager.pipeline.rollup.measures import RATES
+from loadmanager.pipeline.rollup.minutes import (
+    broker_minutes,
+    broker_slices,
+    bundle_minutes,
+    bundle_slices,
+    namespace_minutes,
+)
 from loadmanager.pipeline.store import Store
 from loadmanager.pipeline.tables import ROUNDS
 

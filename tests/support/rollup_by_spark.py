@@ -16,10 +16,16 @@ import psutil
 from peaks import java_of, peak_bytes
 from pyspark import StorageLevel
 
-from loadmanager.pipeline.rollup.frames import days, hours, longer
+from loadmanager.pipeline.rollup.frames import (
+    BUNDLE_DAYS,
+    BUNDLE_HOURS,
+    BUNDLE_MINUTES,
+    days,
+    hours,
+    longer,
+)
 from loadmanager.pipeline.rollup.measures import RATES
 from loadmanager.pipeline.rollup.minutes import BUNDLE, bundle_minutes, bundle_names, bundle_slices
-from loadmanager.pipeline.rollup.rollup_tables import BUNDLE_DAYS, BUNDLE_HOURS, BUNDLE_MINUTES
 from loadmanager.pipeline.session import SessionSettings, spark_session
 from loadmanager.pipeline.store import write_rows
 

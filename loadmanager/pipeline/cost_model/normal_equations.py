@@ -8,9 +8,8 @@ import numpy as np
 
 from loadmanager.core.scores import FloatArray
 from loadmanager.pipeline.cost_model import robust
-from loadmanager.pipeline.cost_model.censoring import THRESHOLD, pull
 from loadmanager.pipeline.cost_model.robust import Phase
-from loadmanager.pipeline.cost_model.row_statistics import RowStatistics, full_rows
+from loadmanager.pipeline.cost_model.row_statistics import THRESHOLD, RowStatistics, full_rows, pull
 from loadmanager.pipeline.cost_model.rows import (
     FITS,
     RATE_COUNT,

@@ -6,9 +6,8 @@ from typing import Any, Final
 import numpy as np
 
 from loadmanager.core.scores import RESOURCES
-from loadmanager.pipeline.cost_model.drift import Drift
 from loadmanager.pipeline.cost_model.identifiability import Verdict
-from loadmanager.pipeline.cost_model.learning import FoundTerm, Learned, Term
+from loadmanager.pipeline.cost_model.learning import Drift, FoundTerm, Learned, Term
 from loadmanager.pipeline.cost_model.rows import RATES
 from loadmanager.pipeline.cost_model.units import Units
 

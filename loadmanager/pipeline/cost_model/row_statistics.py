@@ -1,13 +1,19 @@
-"""Statistics of the rows before the fit: the means by which they are centred and scaled."""
+"""Statistics of the rows before the fit: the means by which they are centred and scaled.
 
+The demand of full brokers is only known to be at least the measured usage: usage at or above a
+threshold counts as "at least the threshold" (a Tobit model, Tobin 1958). The score of such a row is
+that of a normal distribution censored there, and vanishes if the fit lies well above the threshold.
+"""
+
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from scipy.special import erfcx
 
 from loadmanager.core.scores import FloatArray
-from loadmanager.pipeline.cost_model.censoring import THRESHOLD
 from loadmanager.pipeline.cost_model.rows import (
     ALL,
     RATE_COUNT,
@@ -29,6 +35,28 @@ _BLOCKS, _CHANGES = _FULL.stop, _FULL.stop + 1
 _WIDTH: Final = _CHANGES + 1
 
 _PEAK_DEVIATIONS: Final = 3.0
+THRESHOLD: Final = 0.9
+"""Usage from this fraction of the limit on is a lower bound. The measured usage of a full broker
+is its limit with the error of measurement, which is less than a tenth."""
+
+
+def hazard(at: FloatArray) -> FloatArray:
+    """Return the hazard of the standard normal distribution: density over upper tail at ``at``.
+
+    It is the mean above ``at`` (the inverse Mills ratio): 0 far below 0, near ``at`` far above 0.
+    """
+    # erfcx overflows to infinity far below 0, where the hazard is 0.
+    return np.asarray(math.sqrt(2.0 / math.pi) / erfcx(at / math.sqrt(2.0)))
+
+
+def pull(at: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return first and second derivative of the log-likelihood of censored rows.
+
+    ``at`` is the threshold less the fit, in standard deviations. The first is the slope in the fit,
+    the second the negative curvature, from 0 to 1.
+    """
+    slope = hazard(at)
+    return slope, np.clip(slope * (slope - at), 1e-12, 1.0)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -1,12 +1,26 @@
-"""Writes new files of history to tables; each line once, and all skipped files are reported."""
+"""Writes new files of history to tables; each line once, and all skipped files are reported.
+
+Spark writes Parquet row by row, which takes longer for bundles than reading them; here they are
+columns already. A worker returns whole files, and Spark writes them to any file system that it
+supports, and only those of tasks that succeeded. Spark has no writer of binary files. The writer
+of text writes the content of a row, followed by a separator, without changes. Every Parquet file
+ends with the same four bytes: the separator.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
-from pyspark.sql.types import StructType
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import BinaryType, DateType, StringType, StructField, StructType
 
+from loadmanager.core.bounds import DAY_MS
+from loadmanager.core.history.schema import TRAFFIC
 from loadmanager.pipeline.contract import Table
 from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.files import literal
@@ -20,20 +34,14 @@ from loadmanager.pipeline.ingest.dedup import (
     refused,
     spans_of,
 )
-from loadmanager.pipeline.ingest.history_files import Bounds, HistoryFile, find_files
-from loadmanager.pipeline.ingest.lines import BUNDLES, FILES, LINES, READ
-from loadmanager.pipeline.ingest.messages import (
-    SHOWN,
-    Taken,
-    messages_of_files,
-    messages_of_lines,
-    nothing_there,
+from loadmanager.pipeline.ingest.history_files import (
+    LARGEST_BYTES,
+    Bounds,
+    Found,
+    HistoryFile,
+    find_files,
 )
-from loadmanager.pipeline.ingest.parquet_files import (
-    PARQUET_FILES,
-    parquet_files_of,
-    write_parquet_files,
-)
+from loadmanager.pipeline.ingest.lines import BUNDLES, FILES, LINES, READ, parts_of
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.session import settings_of
 from loadmanager.pipeline.tables import (
@@ -50,6 +58,193 @@ from loadmanager.pipeline.tables import (
 
 BATCH_BYTES: Final = 2 << 30
 BATCH_FILES: Final = 10_000
+SHOWN: Final = 5
+
+
+PARQUET_FILES: Final = StructType(
+    [
+        StructField("part", StringType()),
+        StructField("date", DateType()),
+        StructField("content", BinaryType()),
+    ]
+)
+"""The output of `parquet_files_of`: Parquet files without their last bytes, `SEPARATOR`.
+
+``part`` is a part of `READ`. Rows of ``bundle_load`` have all columns of that table, and file
+and line; a file of them has rows of one ``date``. Other parts have no date.
+"""
+
+SEPARATOR: Final = "PAR1"
+
+_AT_ONCE_BYTES: Final = 40 << 20
+"""Size in memory; on disk it is a quarter of that."""
+
+_SCHEMA: Final = to_arrow_schema(PARQUET_FILES)
+_UNIQUE: Final = frozenset(one.name for one in TRAFFIC)
+"""Measured rates rarely repeat: a dictionary of them takes time and saves nothing."""
+
+
+def write_parquet_files(made: "DataFrame", where: str) -> None:
+    """Write rows of `PARQUET_FILES` below ``where``, in folders by ``part`` and ``date``."""
+    content = made.withColumn("content", made["content"].cast(StringType()))
+    writer = content.write.mode("overwrite").partitionBy("part", "date")
+    one_a_file = writer.option("lineSep", SEPARATOR).option("maxRecordsPerFile", 1)
+    # Settings of Hadoop may enable compression of text.
+    one_a_file.option("compression", "none").text(where)
+
+
+def parquet_files_of(files: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield rows of `PARQUET_FILES` for rows of ``binaryFile`` (``path`` and ``content``)."""
+    waiting: dict[str, list[pa.RecordBatch]] = {}
+    sizes: dict[str, int] = {}
+    for part, rows in parts_of(files):
+        waiting.setdefault(part, []).append(rows)
+        sizes[part] = sizes.get(part, 0) + rows.nbytes
+        if sizes[part] >= _AT_ONCE_BYTES:
+            yield from _made(part, waiting.pop(part))
+            del sizes[part]
+    for part, batches in waiting.items():
+        yield from _made(part, batches)
+
+
+def _made(part: str, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    rows = pa.Table.from_batches(batches).unify_dictionaries().combine_chunks()
+    batches.clear()
+    for date, one in _by_date(_with_namespaces(rows)) if part == BUNDLES else [(None, rows)]:
+        row = {"part": part, "date": date, "content": _parquet(one)}
+        yield pa.RecordBatch.from_pylist([row], schema=_SCHEMA)
+
+
+def _with_namespaces(rows: pa.Table) -> pa.Table:
+    """Return rows of bundles with the column ``namespace``, computed once for each name."""
+    (bundles,) = rows["bundle"].chunks
+    cut = pa.array([name.rpartition("/")[0] for name in bundles.dictionary.to_pylist()])
+    coded = cut.dictionary_encode()
+    of_row = coded.indices.take(bundles.indices)
+    namespaces = pa.DictionaryArray.from_arrays(of_row, coded.dictionary)
+    return rows.append_column("namespace", namespaces)
+
+
+def _by_date(rows: pa.Table) -> Iterator[tuple[object, pa.Table]]:
+    """Yield the date and the rows of each day, with the column ``at``."""
+    at_ms = rows["at_ms"]
+    at = at_ms.cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
+    dated = rows.append_column("at", at)
+    days = pc.divide(at_ms, DAY_MS).combine_chunks()
+    if len(days.unique()) > 1:
+        order = pc.sort_indices(days)
+        dated, days = dated.take(order), days.take(order)
+    ends = pc.run_end_encode(days)
+    begin = 0
+    for day, end in zip(ends.values.cast(pa.int32()), ends.run_ends.to_pylist(), strict=True):
+        yield day.cast(pa.date32()).as_py(), dated.slice(begin, end - begin)
+        begin = end
+
+
+def _parquet(rows: pa.Table) -> bytes:
+    """Return a Parquet file without its last bytes."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        rows,
+        sink,
+        compression="zstd",
+        use_dictionary=[name for name in rows.schema.names if name not in _UNIQUE],
+        store_schema=False,
+    )
+    found = sink.getvalue()
+    return bytes(found.slice(0, len(found) - len(SEPARATOR)))
+
+
+"""The most names listed of each kind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """Counts of lines: ``read`` is the sum of the next three.
+
+    ``gone`` files were deleted before they were read. ``doubled`` are some of the brokers that two
+    sidecars reported on at once.
+
+    Raises:
+        PipelineError: lines were lost or counted twice.
+    """
+
+    read: int = 0
+    kept: int = 0
+    quarantined: int = 0
+    duplicate: int = 0
+    gone: int = 0
+    doubled: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the sum; each of the numbers was counted independently."""
+        if self.read != self.kept + self.quarantined + self.duplicate:
+            text = ", ".join(f"{count} {name}" for name, count in self.lines.items())
+            expected = "read = kept + quarantined + duplicate; this is a fault of the pipeline"
+            raise PipelineError(f"ingest: lines: {text}; expected {expected}")
+
+    def __add__(self, other: "Taken") -> "Taken":
+        """Return the sum of both; ``other`` is the later one."""
+        return Taken(
+            read=self.read + other.read,
+            kept=self.kept + other.kept,
+            quarantined=self.quarantined + other.quarantined,
+            duplicate=self.duplicate + other.duplicate,
+            gone=self.gone + other.gone,
+            doubled=other.doubled or self.doubled,
+        )
+
+    @property
+    def lines(self) -> dict[str, int]:
+        names = ("read", "kept", "quarantined", "duplicate")
+        return {name: getattr(self, name) for name in names}
+
+
+def nothing_there(history: str, found: Found) -> str:
+    text = f"{history}: there is no file of history in it"
+    if found.foreign:
+        text += f", but {_some(found.foreign)}"
+    return f"{text}; expected date=*/hour=*/reports-*.jsonl.gz"
+
+
+def messages_of_files(found: Found) -> Iterator[str]:
+    """Yield the number of files of each class, and the names of unexpected ones."""
+    yield f"files: {len(found.new)} to be read, {found.known} read before"
+    if found.outside:
+        yield f"outside of --since and --until, left for later: {found.outside}"
+    if found.being_written:
+        yield f"being written, left for later: {found.being_written}"
+    if found.changed:
+        yield f"changed since they were read, and read again: {_some(found.changed)}"
+    if found.foreign:
+        yield f"not of history, left alone: {_some(found.foreign)}"
+    if found.too_large:
+        most = f"at most {LARGEST_BYTES >> 20} MiB; [history] roll_mib makes smaller ones"
+        yield f"too large to be read: {_some(found.too_large)}; expected {most}"
+
+
+def messages_of_lines(taken: Taken) -> Iterator[str]:
+    if taken.gone:
+        yield f"gone before they were read: {taken.gone} files"
+    yield (
+        f"lines: {taken.read} read = {taken.kept} kept + {taken.quarantined} quarantined + "
+        f"{taken.duplicate} duplicate"
+    )
+    if taken.quarantined:
+        yield "the table quarantine has file, line, reason and text of each that was refused"
+    if taken.doubled:
+        yield (
+            f"brokers that two sidecars reported on at once: {_some(taken.doubled)}; "
+            "the reports of the one that began later stand, the table doubled has when"
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    many = "more than " if len(names) > SHOWN and isinstance(names, tuple) else ""
+    shown = ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
+    return f"{many}{min(len(names), SHOWN) if many else len(names)}: {shown}"
+
+
 """A batch is committed by itself: a run that dies loses no more than one."""
 
 _SETTINGS: Final = {

@@ -1,6 +1,7 @@
 """Frames: the state of the leader at each round, from the events of a segment of history."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -8,14 +9,19 @@ import numpy as np
 
 from loadmanager.config import ConfigError
 from loadmanager.config.offline import Wanted, planner_for
+from loadmanager.core.bundle_task import AskedBy, TaskKind, TaskState
 from loadmanager.core.columns import BrokerColumns, BundleColumns, Indices, Mask, OwnedRows
 from loadmanager.core.errors import MalformedContent
+from loadmanager.core.history.schema import TRAFFIC
 from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.load import BrokerUrls, LoadReport
+from loadmanager.core.plan import Cause
 from loadmanager.core.policies import NO_POLICIES, Policies
 from loadmanager.core.round_memory import RoundMemory
-from loadmanager.core.scores import FloatArray
-from loadmanager.core.snapshot.document import InForce
-from loadmanager.pipeline.replay.carried_out import CarriedOut, CarriedOutMoves
+from loadmanager.core.scores import RESOURCES, FloatArray
+from loadmanager.core.snapshot.decoding import decode_snapshot
+from loadmanager.core.snapshot.document import InForce, Snapshot
+from loadmanager.core.wire.reports import report_to_json
 from loadmanager.pipeline.replay.events import Event
 from loadmanager.pipeline.replay.latest_reports import (
     CONNECTIONS,
@@ -32,9 +38,129 @@ from loadmanager.pipeline.replay.refusals import (
     REPORT_MISSING,
     UNREADABLE,
 )
-from loadmanager.pipeline.replay.round_lines import broker_columns, by_planner, recorded_parts
 
 _REMEMBERED_TICKS: Final = 8
+_RELOCATING: Final = frozenset({TaskKind.PLACE, TaskKind.MOVE})
+_ORDERED: Final = frozenset({"moved", "placed"})
+_ANYBODY: Final = LoadReport(
+    broker=BrokerId("any:0001"),
+    urls=BrokerUrls(http_url=""),
+    sidecar_url="",
+    reported_at_ms=0,
+    started_at_ms=0,
+)
+"""A snapshot needs at least one broker."""
+
+
+def by_planner(body: Mapping[str, Any]) -> bool:
+    """Return whether the planner decided a round; it did not with a strategy of before 0.4."""
+    return bool(body["shedder"] != "greedy_rate")
+
+
+def recorded_parts(body: Mapping[str, Any]) -> Snapshot:
+    """Return a snapshot with the settings of a round, and a base's memory and constraints.
+
+    Rounds that the planner did not decide have no settings.
+
+    Raises:
+        MalformedContent: one of them violates the format.
+    """
+    document: dict[str, Any] = {
+        "takenAtMs": body["at_ms"],
+        "brokers": {_ANYBODY.broker: report_to_json(_ANYBODY)},
+    }
+    where = f"round {body['round']} of epoch {body['epoch']}"
+    for name in ("settings", *(("memory", "constraints") if body["base"] else ())):
+        try:
+            document[name] = json.loads(body[name])
+        except (TypeError, ValueError):
+            raise MalformedContent(where, f"{name} = {body[name]!r:.80}", "JSON") from None
+    if not by_planner(body):
+        document["settings"] = {}
+    return decode_snapshot(where, json.dumps(document).encode())
+
+
+def broker_columns(
+    columns: Mapping[str, Any], reports: Sequence[Report], now_s: float
+) -> BrokerColumns:
+    """Return the brokers at the time of the round; ``columns`` are the lists of the line."""
+    connections = [one.connections for one in reports]
+    return BrokerColumns(
+        names=tuple(BrokerId(name) for name in columns["broker"]),
+        usage=_table(columns, [f"{name}_usage" for name in RESOURCES]),
+        limit=_table(columns, [f"{name}_limit" for name in RESOURCES]),
+        variance=np.full((len(reports), len(RESOURCES)), np.nan),
+        traffic=_table(columns, [one.name for one in TRAFFIC]),
+        long_msgs_per_s=_floats(columns["long_msgs_per_s"]),
+        preallocated_msgs_per_s=_floats(columns["preallocated_msgs_per_s"]),
+        load_ema=_floats(columns["load_ema"]),
+        bytes_ema=_floats(columns["bytes_ema"]),
+        seen_s=now_s - _floats(columns["age_s"]),
+        topics=np.array(columns["topics"], dtype=np.int64),
+        connections=np.array(connections, dtype=np.int64),
+        draining=np.array(columns["draining"], dtype=np.bool_),
+        persistent=np.array(columns["persistent_topics"], dtype=np.bool_),
+        non_persistent=np.array(columns["non_persistent_topics"], dtype=np.bool_),
+        versions=tuple(columns["version"]),
+        started_at_ms=tuple(columns["started_at_ms"]),
+    )
+
+
+def _table(columns: Mapping[str, Any], names: Sequence[str]) -> FloatArray:
+    found = np.array([columns[name] for name in names], dtype=np.float64)
+    return found.reshape(len(names), -1).T.copy()
+
+
+def _floats(values: Sequence[float | None]) -> FloatArray:
+    """Return the values, NaN for null."""
+    return np.array(values, dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedOut:
+    """A bundle that went to another broker; ``source`` is None if it had no owner."""
+
+    bundle: str
+    source: str | None
+    target: str
+    cause: Cause
+
+
+@dataclass(slots=True)
+class CarriedOutMoves:
+    """Collects the moves that were carried out, in order.
+
+    In a term with ``task`` lines a move was carried out when its task reached ``serving``: an
+    order that was superseded or timed out moved nothing. Tasks that follow orders of a former
+    leader were decided in that leader's term and are left out. Histories of 0.1 have no such
+    lines; there every move whose order was written counts.
+    """
+
+    _tasks: list[CarriedOut] = field(default_factory=list)
+    _moves: list[tuple[int, CarriedOut]] = field(default_factory=list)
+    _epoch: int | None = None
+    """The last epoch with a ``task`` line."""
+
+    def task(self, body: Mapping[str, Any]) -> None:
+        self._epoch = body["epoch"]
+        decided = body["asked_by"] != AskedBy.RECONCILIATION.word
+        if decided and body["action"] in _RELOCATING and body["state"] == TaskState.SERVING:
+            self._tasks.append(_carried_out(body["bundles"][0], body))
+
+    def move(self, body: Mapping[str, Any]) -> None:
+        if body["outcome"] in _ORDERED:
+            self._moves.append((body["epoch"], _carried_out(body["bundle"], body)))
+
+    def taken(self) -> tuple[CarriedOut, ...]:
+        """Return the collected moves, and clear them."""
+        moves = (move for epoch, move in self._moves if epoch != self._epoch)
+        found = (*self._tasks, *moves)
+        self._tasks, self._moves = [], []
+        return found
+
+
+def _carried_out(bundle: str, body: Mapping[str, Any]) -> CarriedOut:
+    return CarriedOut(bundle, body["source"], body["target"], Cause(body["cause"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -3,20 +3,25 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
+from pyspark.sql.types import StructField
 
 from loadmanager.core.bounds import DAY_MS, HOUR_MS
-from loadmanager.pipeline.contract import Table
-from loadmanager.pipeline.rollup import rollup_tables as t
-from loadmanager.pipeline.rollup.hashed_names import KEY, keys_of, names_in, with_names
-from loadmanager.pipeline.rollup.imbalance import cluster_minutes
+from loadmanager.core.history.schema import SHORT_AND_LONG
+from loadmanager.pipeline.contract import Declared, Table, columns
+from loadmanager.pipeline.expressions import weighted_mean
+from loadmanager.pipeline.rollup.imbalance import COMPARED, cluster_minutes
 from loadmanager.pipeline.rollup.leader_averages import LeaderHistory, latest_averages
-from loadmanager.pipeline.rollup.measures import FRACTIONS, RATES
+from loadmanager.pipeline.rollup.measures import FRACTIONS, RATES, statistics
 from loadmanager.pipeline.rollup.minutes import (
     BUNDLE,
+    COUNTS,
+    LIMITS,
+    USAGES,
     broker_minutes,
     broker_slices,
     bundle_minutes,
@@ -24,10 +29,247 @@ from loadmanager.pipeline.rollup.minutes import (
     bundle_slices,
     namespace_minutes,
 )
-from loadmanager.pipeline.rollup.period_rows import DAY, periods_of
-from loadmanager.pipeline.rollup.profiles import bundle_profiles, bundle_ranking
+from loadmanager.pipeline.rollup.period_rows import (
+    DAY,
+    KEY,
+    keys_of,
+    names_in,
+    periods_of,
+    with_names,
+)
 from loadmanager.pipeline.rollup.scope import Scope
 from loadmanager.pipeline.store import Made, Store
+from loadmanager.pipeline.tables import plain
+
+RANKED: Final = 100
+_COMMON: Final = {
+    one.name: one
+    for one in columns(
+        """
+        cluster string Name of the cluster.
+        bundle string tenant/namespace/0xLLLLLLLL_0xUUUUUUUU
+        namespace string tenant/namespace
+        broker string Broker.
+        broker_class string Class of the broker, empty if not set.
+        minute timestamp Beginning of the minute, UTC.
+        hour timestamp Beginning of the hour, UTC.
+        date date Day in UTC.
+        reports bigint Reports that stand for a part of it.
+        minutes bigint Minutes of which anything is known.
+        seconds double How much of the time reports stand for.
+        brokers bigint Number of brokers.
+        bundles bigint Number of bundles.
+        msgs_per_s_std double Deviation of minutes' messages, in and out together.
+        bytes_per_s_std double Deviation of minutes' bytes, in and out together.
+        writer string The leader's broker.
+        epoch bigint Epoch of its term.
+        """
+    )
+}
+_ALL: Final = ("mean", "p50", "p95", "p99", "max")
+
+
+def _table(name: str, meaning: str, common: str, *more: Declared) -> Table:
+    """Return a table with some of the `_COMMON` columns, and ``more``."""
+    shared = [_COMMON[one] for one in common.split()]
+    schema = columns(shared, *more)
+    by = ("date",) if "date" in schema.names else ()
+    return Table(name=name, job="rollup", meaning=meaning, schema=schema, by=by)
+
+
+def _doubles(*declared: tuple[str, str]) -> list[StructField]:
+    return list(columns("\n".join(f"{name} double {meaning}" for name, meaning in declared)))
+
+
+BROKER_MINUTES: Final = _table(
+    "broker_minutes",
+    "A broker in a minute; percentiles are over its reports.",
+    "cluster broker broker_class minute date reports seconds",
+    "draining boolean Whether it was being emptied for any part of it.",
+    statistics((*RATES, *FRACTIONS), _ALL),
+    _doubles(
+        *((f"{name}_mean", f"Mean number of {name}.") for name in COUNTS),
+        *((f"{name}_mean", "Mean use; null: not measured.") for name in USAGES),
+        *((name, "How much there is. 0: not measured.") for name in LIMITS),
+    ),
+)
+BUNDLE_MINUTES: Final = _table(
+    "bundle_minutes",
+    "A bundle in a minute.",
+    "cluster bundle namespace minute date reports seconds",
+    statistics(RATES, ("mean", "max")),
+)
+NAMESPACE_MINUTES: Final = _table(
+    "namespace_minutes",
+    "A namespace in a minute: its bundles together.",
+    "cluster namespace minute date seconds bundles",
+    statistics(RATES, ("mean",)),
+)
+CLUSTER_MINUTES: Final = _table(
+    "cluster_minutes",
+    "A cluster in a minute: its traffic, and how unevenly its brokers are loaded.",
+    "cluster minute date seconds brokers",
+    statistics((*RATES, "cpu_fraction"), ("mean",)),
+    _doubles(
+        *(
+            (f"{name}_{what}", f"Brokers' {name}: {meaning}.")
+            for name in COMPARED
+            for what, meaning in (
+                ("mean", "mean"),
+                ("std_over_mean", "standard deviation over mean"),
+                ("max_over_mean", "highest over mean"),
+                ("spread", "highest less lowest"),
+            )
+        )
+    ),
+)
+
+
+def _periods(subject: str, keys: str, measures: tuple[str, ...]) -> list[Table]:
+    deviations = [_COMMON["msgs_per_s_std"], _COMMON["bytes_per_s_std"]]
+    return [
+        _table(
+            f"{subject}_{length}s",
+            f"A {subject} in {a} {length}. Percentiles are over the means of its minutes.",
+            f"{keys} {time} seconds minutes",
+            statistics(measures, _ALL),
+            deviations,
+        )
+        for a, length, time in (("an", "hour", "hour date"), ("a", "day", "date"))
+    ]
+
+
+BROKER_HOURS, BROKER_DAYS = _periods("broker", "cluster broker broker_class", (*RATES, *FRACTIONS))
+BUNDLE_HOURS, BUNDLE_DAYS = _periods("bundle", "cluster bundle namespace", RATES)
+NAMESPACE_HOURS, NAMESPACE_DAYS = _periods("namespace", "cluster namespace", RATES)
+
+BUNDLE_PROFILES: Final = _table(
+    "bundle_profiles",
+    "A bundle in an hour of the week, over all weeks.",
+    "cluster bundle namespace",
+    """
+    hour_of_week int 0 to 167, from Monday 0:00 UTC on.
+    weeks bigint In how many weeks it was seen.
+    """,
+    _COMMON["seconds"],
+    statistics(RATES, ("mean", "p95")),
+)
+BUNDLE_RANKING: Final = _table(
+    "bundle_ranking",
+    "The first hundred bundles by their part of the traffic, and by how much they vary.",
+    "cluster",
+    """
+    ranking string hottest (by share) or most_volatile (by msgs_per_s_std).
+    rank int From 1.
+    """,
+    [_COMMON[one] for one in ("bundle", "namespace", "seconds")],
+    """
+    share double The larger of its parts of all messages and of all bytes, of 1.
+    msgs_per_s_mean double Messages, in and out together: mean by time.
+    bytes_per_s_mean double Bytes, in and out together: mean by time.
+    msgs_per_s_std double Deviation of minutes' messages from their mean.
+    msgs_std_over_mean double The same over the mean; null where that is 0.
+    """,
+)
+AVERAGES: Final = _table(
+    "averages",
+    "A bundle's short- and long-term averages as the leader had them at the end of the history.",
+    "cluster writer epoch bundle namespace",
+    """
+    at timestamp When the leader took the last sample of all, or decided.
+    ticks bigint Samples taken after they were recorded last; 0: as recorded.
+    """,
+    plain(SHORT_AND_LONG),
+    """
+    short_samples int Samples in the short-term average, at most 10.
+    long_samples int Samples in the long-term average, at most 1000.
+    topics bigint Topics at the last sample.
+    """,
+)
+
+ROLLUP: Final = (
+    *(BROKER_MINUTES, BROKER_HOURS, BROKER_DAYS),
+    *(BUNDLE_MINUTES, BUNDLE_HOURS, BUNDLE_DAYS),
+    *(NAMESPACE_MINUTES, NAMESPACE_HOURS, NAMESPACE_DAYS),
+    *(CLUSTER_MINUTES, BUNDLE_PROFILES, BUNDLE_RANKING, AVERAGES),
+)
+"""All of them."""
+
+
+"""The number of bundles of each cluster in a ranking."""
+
+_KEYS: Final = ("cluster", "bundle", "namespace")
+
+
+def bundle_profiles(hours: DataFrame) -> DataFrame:
+    """Return one row for each bundle and reported hour of the week, of ``bundle_hours``.
+
+    ``hour_of_week`` is 0 from Monday 0:00 UTC on. ``weeks`` is the number of weeks with the hour.
+    Means are weighted by time; ``_p95`` is the mean of the 95th percentiles of the hours, so that
+    one unusual week does not decide it alone.
+    """
+    hour = F.col("hour")
+    # dayofweek counts from 1 on Sunday.
+    of_week = (F.dayofweek(hour) + 5) % 7 * 24 + F.hour(hour)
+    seconds = F.col("seconds")
+    return hours.groupBy(*_KEYS, of_week.cast("int").alias("hour_of_week")).agg(
+        F.countDistinct(F.date_trunc("week", hour)).alias("weeks"),
+        F.sum(seconds).alias("seconds"),
+        *[
+            weighted_mean(F.col(f"{rate}_{one}"), seconds).alias(f"{rate}_{one}")
+            for rate in RATES
+            for one in ("mean", "p95")
+        ],
+    )
+
+
+def bundle_ranking(days: DataFrame) -> DataFrame:
+    """Return the first `RANKED` bundles of each cluster twice, of ``bundle_days``.
+
+    ``hottest``: by ``share``, the larger of its shares of all messages and of all bytes of the
+    cluster (in and out). ``most_volatile``: by ``msgs_per_s_std``, the standard deviation over
+    minutes in messages per second, since that is the effect on a broker; ``msgs_std_over_mean``
+    relates it to the bundle itself.
+    """
+    totals = _totals(days)
+    hottest = _ranked(totals, "hottest", F.col("share"))
+    volatile = _ranked(totals, "most_volatile", F.col("msgs_per_s_std"))
+    return hottest.unionByName(volatile)
+
+
+def _totals(days: DataFrame) -> DataFrame:
+    seconds = F.col("seconds")
+    msgs = F.col("msgs_in_per_s_mean") + F.col("msgs_out_per_s_mean")
+    bytes_ = F.col("bytes_in_per_s_mean") + F.col("bytes_out_per_s_mean")
+    square = weighted_mean(msgs * msgs + F.col("msgs_per_s_std") * F.col("msgs_per_s_std"), seconds)
+    mean = weighted_mean(msgs, seconds)
+    bundles = days.groupBy(*_KEYS).agg(
+        F.sum(seconds).alias("seconds"),
+        F.sum(msgs * seconds).alias("messages"),
+        F.sum(bytes_ * seconds).alias("bytes"),
+        mean.alias("msgs_per_s_mean"),
+        weighted_mean(bytes_, seconds).alias("bytes_per_s_mean"),
+        F.sqrt(F.greatest(square - mean * mean, F.lit(0.0))).alias("msgs_per_s_std"),
+    )
+    clusters = bundles.groupBy("cluster").agg(
+        F.sum("messages").alias("all_messages"), F.sum("bytes").alias("all_bytes")
+    )
+    return bundles.join(F.broadcast(clusters), "cluster").withColumns(
+        {
+            "share": F.greatest(_part("messages"), _part("bytes")),
+            "msgs_std_over_mean": F.try_divide("msgs_per_s_std", "msgs_per_s_mean"),
+        }
+    )
+
+
+def _part(name: str) -> Column:
+    return F.coalesce(F.try_divide(F.col(name), F.col(f"all_{name}")), F.lit(0.0))
+
+
+def _ranked(totals: DataFrame, ranking: str, measure: Column) -> DataFrame:
+    in_order = Window.partitionBy("cluster").orderBy(measure.desc(), "bundle")
+    ranked = totals.withColumn("rank", F.row_number().over(in_order))
+    return ranked.where(F.col("rank") <= RANKED).withColumn("ranking", F.lit(ranking))
 
 
 def longer(
@@ -92,20 +334,20 @@ class Frames:
 
     def every(self) -> dict[Table, Made]:
         """Return the maker of each table of `ROLLUP`; it can read tables written before."""
-        by_name = {one.name: one for one in t.ROLLUP}
-        self._add(t.BROKER_MINUTES, lambda _: self._broker_minutes())
-        self._add(t.BUNDLE_MINUTES, lambda _: self._bundle_minutes())
+        by_name = {one.name: one for one in ROLLUP}
+        self._add(BROKER_MINUTES, lambda _: self._broker_minutes())
+        self._add(BUNDLE_MINUTES, lambda _: self._bundle_minutes())
         self._add(
-            t.NAMESPACE_MINUTES, lambda read: namespace_minutes(self._to_recompute(read, "bundle"))
+            NAMESPACE_MINUTES, lambda read: namespace_minutes(self._to_recompute(read, "bundle"))
         )
-        self._add(t.CLUSTER_MINUTES, self._cluster_minutes)
+        self._add(CLUSTER_MINUTES, self._cluster_minutes)
         for subject, keys, measures in _SUBJECTS:
             periods = partial(self._periods, subject, keys, measures)
             for length, chosen in (("hours", hours), ("days", days)):
                 self._add(by_name[f"{subject}_{length}"], partial(_chosen, chosen, periods))
-        self._made[t.BUNDLE_PROFILES] = lambda read: bundle_profiles(read("bundle_hours"))
-        self._made[t.BUNDLE_RANKING] = lambda read: bundle_ranking(read("bundle_days"))
-        self._made[t.AVERAGES] = lambda _: self._latest_averages()
+        self._made[BUNDLE_PROFILES] = lambda read: bundle_profiles(read("bundle_hours"))
+        self._made[BUNDLE_RANKING] = lambda read: bundle_ranking(read("bundle_days"))
+        self._made[AVERAGES] = lambda _: self._latest_averages()
         return self._made
 
     def close(self) -> None:

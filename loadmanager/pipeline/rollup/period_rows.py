@@ -2,6 +2,11 @@
 
 For percentiles Spark would collect lists value by value, which takes most of the time of a rollup.
 Passing the rows to Python takes a fraction of that.
+
+Two hashes of 64 bits stand in place of the name of a bundle (50 characters or more) while rows are
+grouped, sorted and shuffled. The probability that two of a million names have the same 128 bits is
+about 10^-27 (half the square of their number over 2^128). The hashes do not resist an adversary: a
+client that can choose names of bundles to corrupt tables can also send wrong loads.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,15 +16,42 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.core.bounds import DAY_MS, HOUR_MS
-from loadmanager.pipeline.rollup.hashed_names import KEY
 from loadmanager.pipeline.rollup.measures import PERCENTILES
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 DAY: Final = "day"
+KEY: Final = ("key_1", "key_2")
+"""The columns that together replace a name."""
+
+_SEEDS: Final = (1, 2)
+
+
+def keys_of(names: Sequence[str]) -> list[Column]:
+    """Return the columns `KEY` for the columns ``names``, none of which may be null."""
+    return [
+        F.xxhash64(F.lit(seed), *names).alias(key) for key, seed in zip(KEY, _SEEDS, strict=True)
+    ]
+
+
+def names_in(rows: DataFrame, names: Sequence[str]) -> DataFrame:
+    """Return the distinct ``names`` in ``rows`` with their `KEY`."""
+    return rows.select(*names).distinct().select(*keys_of(names), *names)
+
+
+def with_names(rows: DataFrame, named: DataFrame) -> DataFrame:
+    """Return ``rows`` with their names (`names_in`) in place of their `KEY`.
+
+    All names are broadcast to the executors, about 200 bytes for each.
+    """
+    return rows.join(F.broadcast(named), list(KEY)).drop(*KEY)
+
+
 """A column of minutes: a hash of key and day."""
 
 WITH_DEVIATION: Final = ("msgs", "bytes")
