@@ -1,8 +1,12 @@
-"""The modelled world: capacity and costs of brokers, and the demand of clients."""
+"""The modelled world: capacity and costs of brokers, the demand of clients, and events in time."""
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
+from typing import Literal
 
 import numpy as np
 
@@ -16,17 +20,278 @@ from loadmanager.core.scores import FloatArray
 from loadmanager.simulator.errors import ScenarioError
 from loadmanager.simulator.fleet import Fleet, Use, grown_cpu, in_report_units
 from loadmanager.simulator.hand_overs import NOBODY, HandOvers, Members, Unmoved
-from loadmanager.simulator.hidden_costs import HiddenCosts
 from loadmanager.simulator.measured import Measured
 from loadmanager.simulator.run import Why
 from loadmanager.simulator.scenario.brokers import BrokerClass
-from loadmanager.simulator.scenario.events import Shift
-from loadmanager.simulator.scenario.model import Scenario
+from loadmanager.simulator.scenario.events import (
+    Crash,
+    Drain,
+    Event,
+    Join,
+    Leave,
+    Noise,
+    Restart,
+    Shift,
+    Silence,
+)
+from loadmanager.simulator.scenario.model import HiddenSettings, Scenario
 from loadmanager.simulator.scenario.policies import policies_of
 from loadmanager.simulator.topics import Topics
 from loadmanager.simulator.traces import Trace
 from loadmanager.simulator.workload import Workload
-from loadmanager.simulator.world_events import WorldEvents
+
+Action = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Silenced:
+    rows: tuple[int, ...]
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Draining:
+    when_empty: Action
+    when_lost: Action
+
+
+@dataclass(slots=True, kw_only=True)
+class WorldEvents:
+    """Runs events in order of time; at the same time in the order of the scenario.
+
+    ``texts`` are the events with their times. ``silences`` are for the agents; the caller clears
+    them.
+    """
+
+    fleet: Fleet
+    members: Members
+    hand_overs: HandOvers
+    workload: Workload
+    session_timeout_s: float
+    texts: list[tuple[float, str]] = field(default_factory=list)
+    silences: list[Silenced] = field(default_factory=list)
+    _due: list[tuple[float, int, Action]] = field(default_factory=list)
+    _serial: "count[int]" = field(default_factory=count)
+    _draining: dict[int, _Draining] = field(default_factory=dict)
+
+    def plan(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self._at(event.at_s, self._action(event))
+
+    def advance(self, now_s: float) -> None:
+        """Run all events that are due until ``now_s``, and the hand-overs in between."""
+        while self._due and self._due[0][0] <= now_s:
+            at_s, _, action = heappop(self._due)
+            self.hand_overs.advance(at_s)
+            action(at_s)
+        self.hand_overs.advance(now_s)
+        for row in [row for row in self._draining if self.hand_overs.is_empty(row)]:
+            self._draining.pop(row).when_empty(now_s)
+
+    def _at(self, at_s: float, action: Action) -> None:
+        heappush(self._due, (at_s, next(self._serial), action))
+
+    def _action(self, event: Event) -> Action:
+        if isinstance(event, Shift):
+            return lambda at_s: self._shift(event, at_s)
+        rows = self.fleet.rows(event.brokers)
+        match event:
+            case Restart():
+                return lambda at_s: self._restart(event, rows, at_s)
+            case Noise():
+                return lambda at_s: self._noise(event, rows, at_s)
+            case Silence():
+                return lambda at_s: self._silence(event, rows, at_s)
+            case Join() | Leave() | Crash() | Drain():
+                return lambda at_s: self._each(event.kind, rows, at_s)
+
+    def _each(
+        self, kind: Literal["join", "leave", "crash", "drain"], rows: list[int], at_s: float
+    ) -> None:
+        one = {
+            "join": self._join,
+            "leave": self._leave,
+            "crash": self._crash,
+            "drain": self._drain,
+        }
+        for row in rows:
+            one[kind](row, at_s)
+
+    def _add_text(self, at_s: float, row: int, what: str) -> None:
+        self.texts.append((at_s, f"{self.fleet.brokers[row]} {what}"))
+
+    def _join(self, row: int, at_s: float) -> None:
+        members = self.members
+        if members.alive[row]:
+            return
+        if members.registered[row]:  # Its former session still exists.
+            self._at(float(members.session_ends_s[row]), lambda then_s: self._join(row, then_s))
+            return
+        members.begin(row, at_s)
+        self._add_text(at_s, row, "joined")
+
+    def _leave(self, row: int, at_s: float) -> None:
+        if self.members.alive[row]:
+            self._gone(row, at_s)
+            self._add_text(at_s, row, "left")
+
+    def _gone(self, row: int, at_s: float) -> None:
+        draining = self._draining.pop(row, None)
+        if draining is not None:
+            draining.when_lost(at_s)
+        self.members.deregister(row)
+        self.hand_overs.freed(row, at_s)
+
+    def _crash(self, row: int, at_s: float) -> None:
+        if not self.members.alive[row]:
+            return
+        ends_s = at_s + self.session_timeout_s
+        self.members.die(row, ends_s)
+        self.hand_overs.stopped(row, at_s)
+        self.silences.append(Silenced((row,), ends_s))
+        self._at(ends_s, lambda then_s: self._session_ends(row, then_s))
+        self._add_text(at_s, row, "crashed")
+
+    def _session_ends(self, row: int, at_s: float) -> None:
+        self._gone(row, at_s)
+        self._add_text(at_s, row, "lost its session")
+
+    def _drain(self, row: int, at_s: float) -> None:
+        if self.members.alive[row]:
+            leaving = _Draining(lambda then_s: self._leave(row, then_s), lambda _: None)
+            self._begin_drain(row, at_s, leaving)
+
+    def _begin_drain(self, row: int, at_s: float, draining: _Draining) -> None:
+        self.members.draining[row] = True
+        self._draining[row] = draining
+        self._add_text(at_s, row, "drains")
+
+    def _restart(self, event: Restart, rows: list[int], at_s: float) -> None:
+        """Restart the first of ``rows``; the others follow when it has joined again."""
+        if not rows:
+            return
+        row, others = rows[0], rows[1:]
+        if not self.members.alive[row]:
+            self._restart(event, others, at_s)
+            return
+        next_s = at_s + event.every_s
+
+        def go_down(then_s: float) -> None:
+            self._leave(row, then_s)
+            self._at(then_s + event.down_s, come_back)
+
+        def come_back(then_s: float) -> None:
+            self._join(row, then_s)
+            go_on(then_s)
+
+        def go_on(then_s: float) -> None:
+            self._at(max(next_s, then_s), lambda late_s: self._restart(event, others, late_s))
+
+        if event.drained:
+            self._begin_drain(row, at_s, _Draining(go_down, go_on))
+        else:
+            go_down(at_s)
+
+    def _noise(self, event: Noise, rows: list[int], at_s: float) -> None:
+        self.members.noise_cores[rows] += event.cores
+        for row in rows:
+            self._add_text(at_s, row, f"has noisy neighbours: {event.cores:g} cores")
+
+        def end(then_s: float) -> None:
+            self.members.noise_cores[rows] -= event.cores
+            for row in rows:
+                self._add_text(then_s, row, "is alone again")
+
+        self._at(at_s + event.for_s, end)
+
+    def _silence(self, event: Silence, rows: list[int], at_s: float) -> None:
+        self.silences.append(Silenced(tuple(rows), at_s + event.for_s))
+        for row in rows:
+            self._add_text(at_s, row, f"reports nothing for {event.for_s:g} s")
+
+    def _shift(self, event: Shift, at_s: float) -> None:
+        self.workload.shift(event.namespace, event.factor)
+        self.texts.append((at_s, f"{event.namespace} times {event.factor:g}"))
+
+
+class HiddenCosts:
+    """The hidden costs of K bundles, step by step.
+
+    ``cpu_factor`` (K,) is the CPU cost of the traffic of a bundle as a multiple of the cost by its
+    rates, without the costs of moves.
+
+    Args:
+        settings: settings of the scenario.
+        clients: (K,) the number of clients that reconnect when a bundle has moved.
+        rng: draws the factors of bundles.
+    """
+
+    def __init__(
+        self, settings: HiddenSettings, clients: FloatArray, rng: np.random.Generator
+    ) -> None:
+        self._settings = settings
+        self._clients = clients
+        self.cpu_factor = _unlike(settings.bundle_cpu_spread, len(clients), rng)
+        self._waiting_s = np.zeros(len(clients))
+        self._now_s = self._step_s = 0.0
+        self._age_s = np.full(len(clients), np.inf)
+
+    def advance(self, now_s: float, hand_overs: HandOvers) -> None:
+        """Add the arrivals and the backlogs of the step that ends at ``now_s``."""
+        self._step_s, self._now_s = now_s - self._now_s, now_s
+        self._age_s = now_s - hand_overs.served_since_s
+        waited_s = self._waiting_s + hand_overs.take_waited_s()
+        self._waiting_s = np.minimum(waited_s, self._settings.backlog_s)
+
+    def cpu_factor_now(self) -> FloatArray:
+        """Return (K,) `cpu_factor` with the effect of cold caches, mean over the step."""
+        cold_s = self._settings.cold_s
+        more = self._settings.cold_cpu_factor - 1.0
+        if self._step_s <= 0 or cold_s <= 0 or not (self._age_s < cold_s + self._step_s).any():
+            return self.cpu_factor
+        # The extra cost falls linearly: its integral up to the age a is a - a^2 / (2 cold_s).
+        until, since = (age_s - age_s**2 / (2 * cold_s) for age_s in self._ages_within(cold_s))
+        return np.asarray(self.cpu_factor * (1.0 + more * (until - since) / self._step_s))
+
+    def reconnecting_cores(self, owner: Indices, brokers: int) -> FloatArray:
+        """Return (brokers,) the CPU for reconnecting clients in cores, mean over the step."""
+        spread_s = self._settings.reconnect_spread_s
+        if self._step_s <= 0 or not (self._age_s < spread_s + self._step_s).any():
+            return np.zeros(brokers)
+        until_s, since_s = self._ages_within(spread_s)
+        share = (until_s - since_s) / spread_s / self._step_s
+        cores = self._clients * share * self._settings.reconnect_cpu_ms / 1000.0
+        taken = np.bincount(owner + 1, cores, minlength=brokers + 1)
+        return np.asarray(taken[1:], dtype=np.float64)
+
+    def catch_up(self) -> FloatArray:
+        if self._step_s <= 0:
+            return np.zeros(len(self._waiting_s))
+        return np.minimum(self._waiting_s / self._step_s, self._settings.catch_up_factor)
+
+    def served(self, fraction: FloatArray, caught_up: FloatArray) -> None:
+        """Update the backlog after a step.
+
+        Both (K,) are multiples of the traffic: the served traffic (NaN for unserved bundles, whose
+        backlog is added when their hand-over ends), and the served backlog.
+        """
+        left = np.nan_to_num(1.0 - fraction, nan=0.0) - caught_up
+        waiting_s = self._waiting_s + left * self._step_s
+        self._waiting_s = np.clip(waiting_s, 0.0, self._settings.backlog_s)
+
+    def _ages_within(self, limit_s: float) -> tuple[FloatArray, FloatArray]:
+        """Return the times since bundles arrived, at the end and the beginning of the step.
+
+        Both are limited to the range from 0 to ``limit_s``.
+        """
+        begun_s = self._age_s - self._step_s
+        return np.clip(self._age_s, 0.0, limit_s), np.clip(begun_s, 0.0, limit_s)
+
+
+def _unlike(spread: float, count: int, rng: np.random.Generator) -> FloatArray:
+    """Return log-normal factors with mean 1 and standard deviation ``spread``."""
+    variance = math.log1p(spread * spread)
+    return np.asarray(rng.lognormal(-variance / 2.0, math.sqrt(variance), count))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

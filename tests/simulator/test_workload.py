@@ -10,12 +10,11 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import Namespace, parse_topic
 from loadmanager.core.scores import FloatArray
-from loadmanager.simulator.patterns import Factor, process
 from loadmanager.simulator.scenario import Load
 from loadmanager.simulator.scenario.loads import Even, Hot, LogNormal, Pattern, Skew, Zipf
 from loadmanager.simulator.topics import Topics, weights
 from loadmanager.simulator.traces import Trace
-from loadmanager.simulator.workload import Workload
+from loadmanager.simulator.workload import Factor, Workload, process
 
 HOUR_S = 3600.0
 SPACE = Namespace("tenant/space")

@@ -5,7 +5,7 @@ import pytest
 from simulated_worlds import Stepped, scenario
 
 from loadmanager.core.scores import CPU
-from loadmanager.simulator.world_events import Silenced
+from loadmanager.simulator.world import Silenced
 
 HAND_OVER = {
     "order_s": 0.0, "base_s": 1.0, "per_topic_s": 0.0, "reconnect_s": 0.0,

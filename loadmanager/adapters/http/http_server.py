@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.host.neighbours import listener_on
 from loadmanager.adapters.http.answers import Answers
-from loadmanager.adapters.http.assign import AssignResource
+from loadmanager.adapters.http.assign_client import AssignResource
 from loadmanager.adapters.http.describing import Describing
 from loadmanager.adapters.http.fast_path import FastPath
 from loadmanager.adapters.http.health import Health, Watching

@@ -13,14 +13,12 @@ from kazoo.protocol.states import KeeperState
 
 from loadmanager.adapters.coordination.link import ArmedTrigger, Trigger
 from loadmanager.adapters.zookeeper.errors import translated
-from loadmanager.adapters.zookeeper.inquiry import newest_transaction
 from loadmanager.adapters.zookeeper.kazoo_client import (
     ClientEvent,
     GatedClient,
     Resumption,
     Watcher,
 )
-from loadmanager.adapters.zookeeper.keepalive import Keepalive
 from loadmanager.adapters.zookeeper.options import ZooKeeperOptions
 from loadmanager.ports.coordination import (
     Connection,
@@ -33,6 +31,84 @@ from loadmanager.ports.coordination import (
 log = structlog.get_logger()
 
 WINDOW: Final = 128
+
+
+SILENCE_FRACTION: Final = 1 / 4
+"""A connection without a due answer for this fraction of the session timeout is dead.
+
+kazoo alone would notice at two thirds, when the broker must have stopped already, and
+not at all while requests are made faster than it sends pings."""
+
+PROBE_FRACTION: Final = 0.16
+"""Interval of probes on an idle connection, as a fraction of the session timeout.
+
+An agent's heartbeats come sooner ([ownership] heartbeat_fraction) and make probes unnecessary."""
+
+LOOK_FRACTION: Final = 1 / 24
+"""Interval of the checks of the two above. A dead link is noticed after at most
+0.16 + 1/24 + 1/4 + 1/24 < 1/2 of the session timeout."""
+
+
+class Keepalive:
+    """Counts requests and answers of one connection. Times are the loop's, in seconds."""
+
+    def __init__(self, timeout_s: float, now_s: float) -> None:
+        self.look_interval_s = timeout_s * LOOK_FRACTION
+        self._timeout_s = timeout_s
+        self._pending = 0
+        self._quiet_since_s = now_s
+
+    def asked(self, now_s: float) -> None:
+        if self._pending == 0:
+            self._quiet_since_s = now_s
+        self._pending += 1
+
+    def answered(self, now_s: float) -> None:
+        self._pending -= 1
+        self._quiet_since_s = now_s
+
+    def is_dead(self, now_s: float) -> bool:
+        return self._pending > 0 and self._silence_s(now_s) > self._timeout_s * SILENCE_FRACTION
+
+    def wants_probe(self, now_s: float) -> bool:
+        """Return whether no request is under way, and the connection has been idle for too long."""
+        return self._pending == 0 and self._silence_s(now_s) >= self._timeout_s * PROBE_FRACTION
+
+    def _silence_s(self, now_s: float) -> float:
+        return now_s - self._quiet_since_s
+
+
+async def newest_transaction(options: ZooKeeperOptions, within_s: float) -> int | None:
+    """Return the id of the newest transaction of the service; None if no server answers in time.
+
+    A server refuses a session that has seen newer transactions than its own: it closes the
+    connection without an answer. A new session has seen none and is not refused. The request is
+    ``sync``, so the answer is up to date even if its server lags behind the leader.
+    """
+    loop = asyncio.get_running_loop()
+    answered = asyncio.Event()
+
+    def on_loop(_answer: object) -> None:
+        # Called on kazoo's thread if the connection broke, perhaps after the loop was closed.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(answered.set)
+
+    def hear(event: ClientEvent) -> None:
+        if event.state == KeeperState.CONNECTED:
+            event.client.admit(event.generation)
+            event.client.sync_async("/").rawlink(on_loop)
+
+    client = GatedClient(options, loop, hear)
+    try:
+        client.start_async()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(answered.wait(), within_s)
+        # The header of each answer names the newest transaction that the server has applied.
+        return client.last_zxid or None
+    finally:
+        await asyncio.shield(asyncio.to_thread(client.end))
+
+
 """The most requests under way. An urgent one waits for the answers to no more than these."""
 
 Send = Callable[[GatedClient], Any]

@@ -13,7 +13,7 @@ from aiohttp import web
 from structlog.testing import capture_logs
 from tls_files import Files
 
-from loadmanager.adapters.http.assign import ASSIGN_PATH
+from loadmanager.adapters.http.assign_client import ASSIGN_PATH
 from loadmanager.adapters.http.replies import Refused, empty_reply
 from loadmanager.adapters.http.routes import Role, Route, Target
 from loadmanager.adapters.http.security.guard import Guard, Rights

@@ -15,7 +15,7 @@ from loadmanager.adapters.zookeeper.java import (
     find_java,
     zookeeper_class_path,
 )
-from loadmanager.adapters.zookeeper.keepalive import (
+from loadmanager.adapters.zookeeper.session import (
     LOOK_FRACTION,
     PROBE_FRACTION,
     SILENCE_FRACTION,

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
-from loadmanager.adapters.coordination.paths import parent_of
+from loadmanager.adapters.coordination.client import parent_of
 from loadmanager.ports.coordination import (
     Check,
     CommitRejected,
