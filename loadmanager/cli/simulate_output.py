@@ -64,7 +64,12 @@ def print_scenario(finding: Finding) -> None:
         for one in found
     ]
     print_table(title, columns, rows)
-    _print_judged(finding.judged)
+    held = sum(one.outcome is Outcome.HELD for one in finding.judged)
+    if held:
+        click.echo(f"{held} expectation{'' if held == 1 else 's'} held")
+    for one in finding.judged:
+        if one.outcome is not Outcome.HELD:
+            click.echo(str(one))
 
 
 def print_notes(findings: Iterable[Finding]) -> None:
@@ -150,15 +155,6 @@ def _expectation(one: Judged) -> dict[str, Any]:
     }
 
 
-def _print_judged(judged: Sequence[Judged]) -> None:
-    held = sum(one.outcome is Outcome.HELD for one in judged)
-    if held:
-        click.echo(f"{held} expectation{'' if held == 1 else 's'} held")
-    for one in judged:
-        if one.outcome is not Outcome.HELD:
-            click.echo(str(one))
-
-
 def _scenario_row(name: str, scenario: Scenario) -> tuple[str, ...]:
     brokers = sum(group.count for group in scenario.brokers)
     topics = sum(load.topics for load in scenario.load)
@@ -191,7 +187,10 @@ _NEVER: Final = "-"
 
 def print_one_table(findings: Sequence[Finding]) -> None:
     """Print a row for each scenario, medians over the seeds, and their means below."""
-    names = _names_of(findings)
+    every = [one.strategy for finding in findings for one in finding.found]
+    several = len(modes_of(every)) > 1
+    named = {f"{one.name} {one.mode}" if several else one.name for one in every}
+    names = sorted(named, reverse=True)
     columns = ["bound>", *(f"{name} {shown}>" for name in names for _, shown in _SCORES_SHOWN)]
     figures = [_row_of(one, names) for one in findings]
     rows = [
@@ -206,14 +205,6 @@ def print_one_table(findings: Sequence[Finding]) -> None:
         "above that, as a fraction of it; moved: traffic of moved bundles, as a multiple of all; "
         "all are means over time but the moves."
     )
-
-
-def _names_of(findings: Sequence[Finding]) -> list[str]:
-    """Return the names of the strategies in a fixed order, with the mode where there are two."""
-    every = [one.strategy for finding in findings for one in finding.found]
-    several = len(modes_of(every)) > 1
-    named = {f"{one.name} {one.mode}" if several else one.name for one in every}
-    return sorted(named, reverse=True)
 
 
 def _row_of(finding: Finding, names: Sequence[str]) -> list[float | None]:

@@ -127,7 +127,9 @@ class Agents:
         changed = self._listings.follow(measured.owner)
         self._varied.begin(changed)
         for row in changed.tolist():
-            self._compare(row)
+            self._other_bundles[row] = not np.array_equal(
+                self._listings.rows(row), self._listed_rows[row]
+            )
         for row in np.flatnonzero(self._stands & ~measured.present).tolist():
             self._stands[row] = False
             self._unseen.append(Gone(self.brokers[row], row, now_s + self._noise.delay_s))
@@ -136,11 +138,6 @@ class Agents:
         since_s = self._rng.random(len(arrived)) * min(self._interval_s, step_s)
         self._phase_s[arrived] = now_s - np.floor(since_s * _GRAINS_PER_S) / _GRAINS_PER_S
         self._awaited = measured.present & ~self._stands
-
-    def _compare(self, row: int) -> None:
-        self._other_bundles[row] = not np.array_equal(
-            self._listings.rows(row), self._listed_rows[row]
-        )
 
     def _moments(self, now_s: float, step_s: float) -> FloatArray:
         """Return the last sample time of each agent by ``now_s``; in long steps, seen by then."""

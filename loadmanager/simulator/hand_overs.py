@@ -157,7 +157,14 @@ class HandOvers:
                 self._let_go(row, order.release_s)
             # A bundle waits for a crashed target until its session ends.
             if order.serve_s <= now_s and self.members.alive[order.target]:
-                self._take_up(row, order)
+                ready_s = order.serve_s + self.settings.reconnect_s
+                self._record(row, order, ready_s, served=True)
+                if not np.isnan(since_s := self._unserved_since_s[row]):
+                    self._waited_s[row] += ready_s - since_s
+                    self._end_waiting(np.array([row]), ready_s)
+                self.holder[row] = order.target
+                self.served_since_s[row] = order.serve_s
+                self._forget(row)
 
     def wait_from(self, now_s: float, wanted: Mask) -> None:
         """Start the waiting time of ``wanted`` bundles that no broker serves."""
@@ -223,16 +230,6 @@ class HandOvers:
         self.holder[row] = NOBODY
         if np.isnan(self._unserved_since_s[row]):
             self._unserved_since_s[row] = at_s
-
-    def _take_up(self, row: int, order: _Order) -> None:
-        ready_s = order.serve_s + self.settings.reconnect_s
-        self._record(row, order, ready_s, served=True)
-        if not np.isnan(since_s := self._unserved_since_s[row]):
-            self._waited_s[row] += ready_s - since_s
-            self._end_waiting(np.array([row]), ready_s)
-        self.holder[row] = order.target
-        self.served_since_s[row] = order.serve_s
-        self._forget(row)
 
     def _end_waiting(self, rows: Indices, until_s: float) -> None:
         clients, since_s = self._clients[rows], self._unserved_since_s[rows]

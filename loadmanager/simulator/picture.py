@@ -383,15 +383,13 @@ def _lines(timeline: Timeline, loads: Thinned, axis: TimeAxis) -> list[Mapping[s
             **axis.line(loads.time_s, loads.load[:, row], name_of(broker)),
             **_BEHIND_MARKS,
             "line": {"color": HUES[row % len(HUES)], "width": 1.6},
-            "text": _resources(loads, row),
+            "text": [
+                RESOURCES[place].replace("_", " ") for place in loads.resource[:, row].tolist()
+            ],
             "hovertemplate": f"{name_of(broker)}: %{{y:.1%}} (%{{text}})<extra></extra>",
         }
         for row, broker in enumerate(timeline.brokers)
     ]
-
-
-def _resources(loads: Thinned, row: int) -> list[str]:
-    return [RESOURCES[place].replace("_", " ") for place in loads.resource[:, row].tolist()]
 
 
 def _bands(timeline: Timeline, loads: Thinned, axis: TimeAxis) -> list[Mapping[str, Json]]:

@@ -156,7 +156,9 @@ class Recording:
         averages: Callable[[], Mapping[BundleId, BundleAverages]],
     ) -> None:
         at_ms = self._at_ms(at_s)
-        view = self._by_wall_clock(view)
+        brokers = view.brokers
+        started_at_ms = tuple(at_ms + self.start_ms for at_ms in brokers.started_at_ms)
+        view = replace(view, brokers=replace(brokers, started_at_ms=started_at_ms))
         base = self._rounds % self.base_every_rounds == 0
         self._rounds += 1
         first_move = self._moves + 1
@@ -240,11 +242,6 @@ class Recording:
             broker: at_ms + self.start_ms for broker, at_ms in self._memory.started_at_ms.items()
         }
         return replace(shifted(self._memory, self.start_ms / 1000), started_at_ms=started)
-
-    def _by_wall_clock(self, view: ClusterView) -> ClusterView:
-        brokers = view.brokers
-        started_at_ms = tuple(at_ms + self.start_ms for at_ms in brokers.started_at_ms)
-        return replace(view, brokers=replace(brokers, started_at_ms=started_at_ms))
 
     def _at_ms(self, at_s: float) -> int:
         return self.start_ms + round(at_s * 1000)

@@ -108,16 +108,12 @@ def weights(skew: Skew, count: int, rng: np.random.Generator) -> FloatArray:
         case LogNormal(sigma=sigma):
             drawn = rng.lognormal(sigma=sigma, size=count)
         case Hot(topics=hot, share=share):
-            return _with_hot(hot, share, count, rng)
+            if hot >= count:
+                return np.full(count, 1.0 / count)
+            found = np.full(count, (1.0 - share) / (count - hot))
+            found[rng.choice(count, size=hot, replace=False)] = share / hot
+            return found
     return np.asarray(drawn / drawn.sum())
-
-
-def _with_hot(hot: int, share: float, count: int, rng: np.random.Generator) -> FloatArray:
-    if hot >= count:
-        return np.full(count, 1.0 / count)
-    found = np.full(count, (1.0 - share) / (count - hot))
-    found[rng.choice(count, size=hot, replace=False)] = share / hot
-    return found
 
 
 def _rows(counts: Mapping[Namespace, int]) -> dict[Namespace, slice]:
@@ -148,7 +144,10 @@ def _share(load: Load, cut: Boundaries, rows: slice, first: int, rng: np.random.
     """Return the parts of ``load`` in bundles; its topics are numbered from ``first`` on."""
     bundles = len(cut.bundles)
     if load.over == "topics":
-        row = _bundle_rows(cut, topic_positions(load.namespace, first, load.topics))
+        inner = np.array(cut.bounds[1:-1], dtype=np.int64)
+        row = np.searchsorted(
+            inner, topic_positions(load.namespace, first, load.topics), side="right"
+        )
         own: Counts = np.bincount(row, minlength=bundles).astype(np.int64)
         drawn = weights(load.skew, load.topics, rng)
         portion = np.bincount(row, drawn, minlength=bundles).astype(np.float64)
@@ -165,11 +164,6 @@ def _share(load: Load, cut: Boundaries, rows: slice, first: int, rng: np.random.
         msgs_in_per_s=load.msgs_in_per_s * portion,
         profile=np.array([1.0, fan_out, size, size * fan_out]),
     )
-
-
-def _bundle_rows(cut: Boundaries, positions: Counts) -> Indices:
-    inner = np.array(cut.bounds[1:-1], dtype=np.int64)
-    return np.searchsorted(inner, positions, side="right")
 
 
 def _traced_rows(

@@ -231,7 +231,11 @@ class HiddenCosts:
     ) -> None:
         self._settings = settings
         self._clients = clients
-        self.cpu_factor = _unlike(settings.bundle_cpu_spread, len(clients), rng)
+        # Log-normal factors with mean 1 and the standard deviation of the setting.
+        variance = math.log1p(settings.bundle_cpu_spread * settings.bundle_cpu_spread)
+        self.cpu_factor = np.asarray(
+            rng.lognormal(-variance / 2.0, math.sqrt(variance), len(clients))
+        )
         self._waiting_s = np.zeros(len(clients))
         self._now_s = self._step_s = 0.0
         self._age_s = np.full(len(clients), np.inf)
@@ -286,12 +290,6 @@ class HiddenCosts:
         """
         begun_s = self._age_s - self._step_s
         return np.clip(self._age_s, 0.0, limit_s), np.clip(begun_s, 0.0, limit_s)
-
-
-def _unlike(spread: float, count: int, rng: np.random.Generator) -> FloatArray:
-    """Return log-normal factors with mean 1 and standard deviation ``spread``."""
-    variance = math.log1p(spread * spread)
-    return np.asarray(rng.lognormal(-variance / 2.0, math.sqrt(variance), count))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -74,7 +74,11 @@ class Disk:
         os.close(fd)
         # The file is renamed; not every file system can make that survive a power failure.
         with contextlib.suppress(OSError):
-            _sync_folder(whole.parent)
+            folder = os.open(whole.parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
 
     def close(self, fd: int) -> None:
         os.close(fd)
@@ -94,14 +98,6 @@ class Disk:
                 hour = hour_of_partition(f"{date.name}/{folder.name}")
                 if hour is not None:
                     yield from _found_in(folder, hour)
-
-
-def _sync_folder(path: Path) -> None:
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _sorted(top: Path, beginning: str) -> list[Path]:

@@ -159,14 +159,11 @@ class ThreadedHistory:
         except queue.Empty:
             return
         if offer is not None:
-            self._add(offer)
-
-    def _add(self, offer: _Offer) -> None:
-        try:
-            self._writers[offer.stream].add(offer.make())
-        except ValueError as error:
-            log.error("history.record.invalid", stream=offer.stream.value, error=str(error))  # noqa: TRY400 - the number says all
-            self._lost(offer.stream, "unfit", offer.at_ms)
+            try:
+                self._writers[offer.stream].add(offer.make())
+            except ValueError as error:
+                log.error("history.record.invalid", stream=offer.stream.value, error=str(error))  # noqa: TRY400 - the number says all
+                self._lost(offer.stream, "unfit", offer.at_ms)
 
     def _flush(self) -> None:
         self._tell_losses()
@@ -184,7 +181,11 @@ class ThreadedHistory:
                 self._recovered = True
             self._metrics.uploads.inc(self._storage.store())
             if self._monotonic_s() >= self._tidy_at_s:
-                self._tidy()
+                finished = list(self._storage.finished())
+                for found in expired(finished, self._retention, self._wall_ms()):
+                    self._storage.delete(found)
+                    self._metrics.deletions.inc()
+                    log.info("history.file.expired", path=str(found.path))
                 self._tidy_at_s = self._monotonic_s() + _TIDY_EVERY_S
         except OSError as error:
             self._failed(error)
@@ -202,13 +203,6 @@ class ThreadedHistory:
         if not self.trouble:
             log.error("history.writing.failed", error=text)
         self.trouble = text
-
-    def _tidy(self) -> None:
-        finished = list(self._storage.finished())
-        for found in expired(finished, self._retention, self._wall_ms()):
-            self._storage.delete(found)
-            self._metrics.deletions.inc()
-            log.info("history.file.expired", path=str(found.path))
 
     def _last_turn(self) -> None:
         self._flush()

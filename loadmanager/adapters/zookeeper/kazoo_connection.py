@@ -269,7 +269,7 @@ class LoopConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo ships no
     def _wait_between_requests(self, sockets: Sequence[Any], timeout: float) -> list[Any]:
         """Wait for the end of the connection, for a ping that is due, or for kazoo's ``stop``."""
         alone = self._is_alone()
-        woken = _readable(sockets if alone else [self._read_sock], timeout)
+        woken = list(selector_select(sockets if alone else [self._read_sock], [], [], timeout)[0])
         with self._gate:
             if self._end is not None:
                 return [self._socket]
@@ -367,7 +367,3 @@ class SocketHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo 
         if len(rlist) > 1:
             return self.wait_between_requests(rlist, timeout), [], []
         return selector_select(rlist, wlist, xlist, timeout)
-
-
-def _readable(sockets: Sequence[Any], timeout: float) -> list[Any]:
-    return list(selector_select(sockets, [], [], timeout)[0])

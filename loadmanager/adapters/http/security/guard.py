@@ -256,7 +256,9 @@ class Guard:
         """Raises `Refused`: credentials are invalid, or the request is for another host."""
         offered = request.headers.get("Authorization")
         if offered is not None and self._tokens is not None:
-            return self._bearer(offered, self._tokens)
+            proven = proof_in(offered, self._tokens)
+            until_s = time.perf_counter() + self._tokens.left_s(proven)
+            return Caller(proven.subject, self._rights.of(proven.subject), until_s)
         name = _certified_name(request)
         if name:
             # The connection is authenticated; the same headers on another one prove nothing.
@@ -264,11 +266,6 @@ class Guard:
         if self._local_only:
             refuse_foreign_hosts(asked_hosts(request), self._names)
         return Caller(ANONYMOUS, self._rights.anonymous, math.inf)
-
-    def _bearer(self, offered: str, tokens: Tokens) -> Caller:
-        proven = proof_in(offered, tokens)
-        until_s = time.perf_counter() + tokens.left_s(proven)
-        return Caller(proven.subject, self._rights.of(proven.subject), until_s)
 
 
 def proof_in(offered: str, tokens: Tokens) -> Proven:
