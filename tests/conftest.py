@@ -11,8 +11,11 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
-from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeper
-from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_java
+from loadmanager.adapters.zookeeper.embedded import (
+    EmbeddedZooKeeper,
+    EmbeddedZooKeeperError,
+    find_java,
+)
 
 # A busy machine makes an example slow, not wrong.
 settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -47,7 +47,7 @@ def check_command(*, directory: Path, as_json: bool) -> None:
 
     Example: loadmanager history check --json /var/lib/loadmanager/history
     """
-    from loadmanager.adapters.history.checking import check_history
+    from loadmanager.adapters.history.disk import check_history
 
     found = check_history(directory)
     if as_json:

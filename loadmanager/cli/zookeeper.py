@@ -31,8 +31,6 @@ def zookeeper_command(host: str, port: int, data_dir: Path | None, tick_ms: int)
     """  # noqa: D301 - the backspace keeps click from wrapping the example
     from loadmanager.adapters.zookeeper.embedded import (
         EmbeddedZooKeeper,
-    )
-    from loadmanager.adapters.zookeeper.java import (
         EmbeddedZooKeeperError,
     )
 

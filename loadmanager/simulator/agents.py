@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadmanager.config.balancing import ReportSettings
 from loadmanager.core.columns import Indices, Listing, Mask
@@ -12,11 +14,34 @@ from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.rates import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
 from loadmanager.core.report import ReportRules
 from loadmanager.core.scores import FloatArray
-from loadmanager.simulator.measured import Measured
 from loadmanager.simulator.reports import Gone, ListingRows, Reading, Reported, VariedUsage, due
 from loadmanager.simulator.scenario import NoiseSettings
 
 _GRAINS_PER_S = 1024
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Measured:
+    """The true state in one step: B brokers and K bundles in the rows of the world.
+
+    ``owner`` is the row of the broker that serves each bundle, -1 for none. ``rates`` (K, 4) are
+    the served rates, in the order of `core.averages`: a saturated broker serves less than the
+    demand. ``usage`` and ``limit`` (B, 5) are in the units of load reports and in the order of
+    `core.scores.RESOURCES`.
+    """
+
+    owner: Indices
+    rates: FloatArray
+    topics: NDArray[np.int64]
+    producers: NDArray[np.int64]
+    consumers: NDArray[np.int64]
+    usage: FloatArray
+    limit: FloatArray
+    present: Mask
+    draining: Mask
+    started_at_ms: NDArray[np.int64]
+
+
 """Sample times are multiples of this fraction of a second, so that ages are exact."""
 
 

@@ -17,8 +17,8 @@ from loadmanager.core.ids import Namespace
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.shedding import SHEDDERS
 from loadmanager.simulator.scenario import Load, Scenario
-from loadmanager.simulator.scenario.events import Shift
 from loadmanager.simulator.scenario.loads import Burst, Daily, Flash, Hot, Pattern, Steps, Trend
+from loadmanager.simulator.scenario.model import Shift
 from loadmanager.simulator.scores import SCORE_NAMES
 from loadmanager.simulator.strategies import PAIR_NAMES
 

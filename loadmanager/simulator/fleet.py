@@ -11,7 +11,7 @@ from loadmanager.core.columns import Indices
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.rates import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
 from loadmanager.core.scores import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, MEMORY, FloatArray
-from loadmanager.simulator.scenario.brokers import BrokerClass
+from loadmanager.simulator.scenario.model import BrokerClass
 
 PORT: Final = 8080
 """The port of a modelled broker; its id is ``name:port``."""

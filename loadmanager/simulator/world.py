@@ -17,25 +17,26 @@ from loadmanager.core.plan import Move
 from loadmanager.core.policies import Policies, open_to
 from loadmanager.core.rates import MSGS_IN, MSGS_OUT
 from loadmanager.core.scores import FloatArray
+from loadmanager.simulator.agents import Measured
 from loadmanager.simulator.errors import ScenarioError
 from loadmanager.simulator.fleet import Fleet, Use, grown_cpu, in_report_units
 from loadmanager.simulator.hand_overs import NOBODY, HandOvers, Members, Unmoved
-from loadmanager.simulator.measured import Measured
 from loadmanager.simulator.run import Why
-from loadmanager.simulator.scenario.brokers import BrokerClass
-from loadmanager.simulator.scenario.events import (
+from loadmanager.simulator.scenario.model import (
+    BrokerClass,
     Crash,
     Drain,
     Event,
+    HiddenSettings,
     Join,
     Leave,
     Noise,
     Restart,
+    Scenario,
     Shift,
     Silence,
+    policies_of,
 )
-from loadmanager.simulator.scenario.model import HiddenSettings, Scenario
-from loadmanager.simulator.scenario.policies import policies_of
 from loadmanager.simulator.topics import Topics
 from loadmanager.simulator.traces import Trace
 from loadmanager.simulator.workload import Workload

@@ -20,8 +20,11 @@ import pytest
 from figures import emit, percentile
 from swarm import CLIENTS, Group, Swarm, Use, leader_in, swarm
 
-from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeper
-from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_java
+from loadmanager.adapters.zookeeper.embedded import (
+    EmbeddedZooKeeper,
+    EmbeddedZooKeeperError,
+    find_java,
+)
 from loadmanager.common.cluster_owners import UNREAD_FOR_S
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(1500)]

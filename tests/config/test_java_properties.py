@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from py4j.java_gateway import JavaGateway
 from py4j.protocol import Py4JJavaError
 
-from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_java
+from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeperError, find_java
 from loadmanager.config.java_properties import parse_properties
 
 

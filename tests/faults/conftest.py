@@ -1,6 +1,6 @@
 import pytest
 
-from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_java
+from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeperError, find_java
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -16,7 +16,7 @@ from typing import Final
 import pytest
 from zookeeper_servers import mortal
 
-from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_java
+from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeperError, find_java
 
 _FENCE = re.compile(r"^<!-- (\w+=[^\n]*) -->\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

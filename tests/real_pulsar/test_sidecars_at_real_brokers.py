@@ -21,7 +21,7 @@ from attaching import PATIENCE_S, overridden
 from pulsar_traffic import sending, zipf_rates
 from real_pulsar import RealPulsar, lies_in
 
-from loadmanager.adapters.zookeeper.java import find_java, zookeeper_class_path
+from loadmanager.adapters.zookeeper.embedded import find_java, zookeeper_class_path
 from loadmanager.attach.state import SHEDDING, SWITCHES
 from loadmanager.demo.children import free_ports
 

@@ -14,8 +14,7 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
 from loadmanager.core.report import Published, ReportRules
 from loadmanager.core.scores import RESOURCES
-from loadmanager.simulator.agents import Agents
-from loadmanager.simulator.measured import Measured
+from loadmanager.simulator.agents import Agents, Measured
 from loadmanager.simulator.reports import Gone, Reading, Reported, due
 from loadmanager.simulator.scenario import NoiseSettings
 

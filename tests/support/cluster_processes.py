@@ -13,8 +13,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeper
-from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_java
+from loadmanager.adapters.zookeeper.embedded import (
+    EmbeddedZooKeeper,
+    EmbeddedZooKeeperError,
+    find_java,
+)
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId, Namespace
 from loadmanager.demo.children import Child, Children

@@ -7,8 +7,8 @@ from pathlib import Path
 from loadmanager.core.ids import Namespace
 from loadmanager.simulator.report_page import Pictures, write_report
 from loadmanager.simulator.scenario import BrokerClass, Expectation, Load, Scenario
-from loadmanager.simulator.scenario.events import Crash, Join
 from loadmanager.simulator.scenario.loads import LogNormal
+from loadmanager.simulator.scenario.model import Crash, Join
 from loadmanager.simulator.scores import Scores
 from loadmanager.simulator.simulation_jobs import (
     Compared,

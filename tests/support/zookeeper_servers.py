@@ -9,8 +9,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from loadmanager.adapters.zookeeper.embedded import four_letter_word
-from loadmanager.adapters.zookeeper.java import find_java, zookeeper_class_path
+from loadmanager.adapters.zookeeper.embedded import (
+    find_java,
+    four_letter_word,
+    zookeeper_class_path,
+)
 from loadmanager.demo.children import PR_SET_PDEATHSIG
 
 LOOPBACK = "127.0.0.1"

@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from loadmanager.adapters.zookeeper import embedded
-from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeper, four_letter_word
-from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError
+from loadmanager.adapters.zookeeper.embedded import (
+    EmbeddedZooKeeper,
+    EmbeddedZooKeeperError,
+    four_letter_word,
+)
 
 pytestmark = pytest.mark.zookeeper
 

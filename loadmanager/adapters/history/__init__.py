@@ -9,9 +9,14 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.history.disk import Disk
-from loadmanager.adapters.history.retention import Retention, recover
 from loadmanager.adapters.history.sink import Pace, ThreadedHistory
-from loadmanager.adapters.history.storage import HistoryUnavailable, RemoteStorage, Storage
+from loadmanager.adapters.history.storage import (
+    HistoryUnavailable,
+    RemoteStorage,
+    Retention,
+    Storage,
+    recover,
+)
 from loadmanager.adapters.history.stream_writer import Rolling, StreamWriter
 from loadmanager.config.history import HistorySettings
 from loadmanager.core.history.files import writer_word

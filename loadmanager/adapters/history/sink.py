@@ -6,8 +6,13 @@ from typing import Final
 
 import structlog
 
-from loadmanager.adapters.history.retention import Recovered, Retention, expired
-from loadmanager.adapters.history.storage import HistoryUnavailable, Storage
+from loadmanager.adapters.history.storage import (
+    HistoryUnavailable,
+    Recovered,
+    Retention,
+    Storage,
+    expired,
+)
 from loadmanager.adapters.history.stream_writer import StreamWriter
 from loadmanager.core.history.records import Record, lost_record
 from loadmanager.core.history.schema import Stream

@@ -5,12 +5,10 @@ from typing import Any, Final
 from kazoo.protocol.states import EventType, ZnodeStat
 
 from loadmanager.adapters.coordination.client import LinkedCoordination
-from loadmanager.adapters.coordination.counted import Observe, counted
-from loadmanager.adapters.coordination.link import ArmedTrigger, Link, Trigger
-from loadmanager.adapters.zookeeper.errors import rejection
+from loadmanager.adapters.coordination.link import ArmedTrigger, Link, Observe, Trigger, counted
 from loadmanager.adapters.zookeeper.kazoo_client import GatedClient
 from loadmanager.adapters.zookeeper.options import ZooKeeperOptions
-from loadmanager.adapters.zookeeper.session import KazooSession
+from loadmanager.adapters.zookeeper.session import KazooSession, rejection
 from loadmanager.ports.coordination import (
     Check,
     Create,

@@ -9,10 +9,25 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final
 
 import structlog
+from kazoo.exceptions import (
+    AuthFailedError,
+    BadVersionError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    OperationTimeoutError,
+    RequestTimeoutError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+    SessionMovedError,
+)
 from kazoo.protocol.states import KeeperState
 
 from loadmanager.adapters.coordination.link import ArmedTrigger, Trigger
-from loadmanager.adapters.zookeeper.errors import translated
 from loadmanager.adapters.zookeeper.kazoo_client import (
     ClientEvent,
     GatedClient,
@@ -21,11 +36,16 @@ from loadmanager.adapters.zookeeper.kazoo_client import (
 )
 from loadmanager.adapters.zookeeper.options import ZooKeeperOptions
 from loadmanager.ports.coordination import (
+    CommitRejected,
     Connection,
     CoordinationError,
     Disconnected,
+    NodeExists,
+    NodeMissing,
+    NotEmpty,
     SessionLost,
     SessionState,
+    VersionMismatch,
 )
 
 log = structlog.get_logger()
@@ -34,6 +54,51 @@ WINDOW: Final = 128
 
 
 SILENCE_FRACTION: Final = 1 / 4
+
+
+_UNKNOWN_OUTCOME = "no reply; it may or may not have been applied"
+
+# The first match counts: ConnectionClosedError is a subclass of SessionExpiredError.
+_MEANINGS: Final[tuple[tuple[type[KazooException], type[CoordinationError], str], ...]] = (
+    (NoNodeError, NodeMissing, "no such node, or no parent to create it in"),
+    (NodeExistsError, NodeExists, "exists already"),
+    (BadVersionError, VersionMismatch, "has another version than expected"),
+    (NotEmptyError, NotEmpty, "has children"),
+    (ConnectionLoss, Disconnected, _UNKNOWN_OUTCOME),
+    (OperationTimeoutError, Disconnected, _UNKNOWN_OUTCOME),
+    (RequestTimeoutError, Disconnected, _UNKNOWN_OUTCOME),
+    (SessionMovedError, Disconnected, _UNKNOWN_OUTCOME),
+    # kazoo gave up on a client that is closing or cannot log in; its session may live on.
+    (ConnectionClosedError, Disconnected, _UNKNOWN_OUTCOME),
+    (AuthFailedError, Disconnected, _UNKNOWN_OUTCOME),
+    (SessionExpiredError, SessionLost, "the session has expired"),
+)
+
+
+def translated(error: Exception, where: str) -> CoordinationError:
+    for kazoo_class, port_class, text in _MEANINGS:
+        if isinstance(error, kazoo_class):
+            return port_class(f"{where}: {text}")
+    if isinstance(error, KazooException):
+        return CoordinationError(f"{where}: ZooKeeper answered {type(error).__name__}")
+    return Disconnected(f"{where}: an answer that cannot be read: {error}")
+
+
+def rejection(results: Sequence[Any], paths: Sequence[str]) -> CommitRejected | None:
+    """Return why a commit failed, or None if its results contain no error.
+
+    kazoo returns errors among the results instead of raising them. The failed operation has its
+    own error; ZooKeeper marks those before it as rolled back and those after it as inconsistent.
+    """
+    errors = [(i, result) for i, result in enumerate(results) if isinstance(result, Exception)]
+    if not errors:
+        return None
+    bystanders = (RolledBackError, RuntimeInconsistency)
+    culprits = [(i, error) for i, error in errors if not isinstance(error, bystanders)]
+    index, error = (culprits or errors)[0]
+    return CommitRejected(index, translated(error, paths[index]))
+
+
 """A connection without a due answer for this fraction of the session timeout is dead.
 
 kazoo alone would notice at two thirds, when the broker must have stopped already, and

@@ -1,9 +1,13 @@
-"""A scenario as a whole."""
+"""A scenario as a whole: its brokers and their hidden costs, isolation policies, and events.
 
+Events name brokers ``class-number``, or all of a ``class``.
+"""
+
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from loadmanager.config.balancing import (
     LeaderSettings,
@@ -12,12 +16,233 @@ from loadmanager.config.balancing import (
     ReportSettings,
     SheddingSettings,
 )
-from loadmanager.config.forms import Section
+from loadmanager.config.forms import Form, Section, Word
 from loadmanager.core.bounds import RATE
-from loadmanager.simulator.scenario.brokers import BrokerClass
-from loadmanager.simulator.scenario.events import Event
-from loadmanager.simulator.scenario.loads import Load, Pattern
-from loadmanager.simulator.scenario.policies import Isolation
+from loadmanager.core.ids import BrokerId, Namespace
+from loadmanager.core.patterns import checked
+from loadmanager.core.policies import IsolationPolicy, Policies
+from loadmanager.simulator.scenario.loads import Load, NamespaceName, Pattern
+
+Time = Annotated[
+    float, Field(ge=0, le=1e8, description="When, from the beginning; before the end.")
+]
+Brokers = Annotated[
+    tuple[str, ...],
+    Field(
+        strict=False,
+        min_length=1,
+        description="To which brokers: `class-number`, or the name of a class for all of it.",
+    ),
+]
+
+
+class Join(Section):
+    """Brokers that are not there start and register, empty."""
+
+    kind: Literal["join"]
+    at_s: Time
+    brokers: Brokers
+
+
+class Leave(Section):
+    """Brokers stop in an orderly way without a drain: their locks are free at once."""
+
+    kind: Literal["leave"]
+    at_s: Time
+    brokers: Brokers
+
+
+class Crash(Section):
+    """Brokers die: their bundles are unowned once their sessions have ended."""
+
+    kind: Literal["crash"]
+    at_s: Time
+    brokers: Brokers
+
+
+class Drain(Section):
+    """Brokers are emptied by the leader, and leave once they have nothing any more."""
+
+    kind: Literal["drain"]
+    at_s: Time
+    brokers: Brokers
+
+
+class Restart(Section):
+    """Brokers restart one after the other, ``every_s`` apart: drained or not, then away.
+
+    The next begins no sooner than the one before is back.
+    """
+
+    kind: Literal["restart"]
+    at_s: Time
+    brokers: Brokers
+    every_s: float = Field(
+        300.0, ge=0, le=1e6, description="From the beginning of one to that of the next, at least."
+    )
+    down_s: float = Field(60.0, gt=0, le=1e6, description="How long each is away.")
+    drained: bool = Field(default=True, description="Whether each is emptied before.")
+
+
+class Noise(Section):
+    """Other processes on brokers' hosts take ``cores`` more, for ``for_s``."""
+
+    kind: Literal["noise"]
+    at_s: Time
+    brokers: Brokers
+    cores: float = Field(gt=0, le=4096, description="How much CPU they take on each host.")
+    for_s: float = Field(gt=0, le=1e8, description="How long.")
+
+
+class Silence(Section):
+    """Brokers' agents publish nothing for ``for_s``; the brokers serve on."""
+
+    kind: Literal["silence"]
+    at_s: Time
+    brokers: Brokers
+    for_s: float = Field(gt=0, le=1e8, description="How long.")
+
+
+class Shift(Section):
+    """The loads of a namespace are multiplied by ``factor`` from now on."""
+
+    kind: Literal["shift"]
+    at_s: Time
+    namespace: NamespaceName = Field(description="Of which namespace.")
+    factor: float = Field(
+        ge=0, le=1e6, description="Times what it was; of several shifts the factors multiply."
+    )
+
+
+Event = Annotated[
+    Join | Leave | Crash | Drain | Restart | Noise | Silence | Shift,
+    Field(discriminator="kind"),
+]
+
+
+class HiddenCost(Section):
+    """The cost of work on a broker of a class, hidden from strategies.
+
+    Messages and bytes count in and out alike.
+    """
+
+    cpu_us_per_msg: float = Field(20.0, ge=0, le=1e6, description="CPU for one message.")
+    cpu_ns_per_byte: float = Field(2.0, ge=0, le=1e6, description="CPU for one byte.")
+    cpu_us_per_topic_s: float = Field(
+        50.0, ge=0, le=1e6, description="CPU each second for having a topic."
+    )
+    cpu_us_per_connection_s: float = Field(
+        20.0, ge=0, le=1e6, description="CPU each second for having a producer or consumer."
+    )
+    wire_bytes_per_msg: float = Field(
+        60.0, ge=0, le=1e6, description="Bytes on the network for a message besides its content."
+    )
+    memory_kib_per_topic: float = Field(64.0, ge=0, le=1e9, description="Memory for a topic.")
+    memory_kib_per_connection: float = Field(
+        128.0, ge=0, le=1e9, description="Memory for a producer or consumer."
+    )
+    memory_kib_per_msg_per_s: float = Field(
+        8.0, ge=0, le=1e9, description="Memory for each message per second, as buffers and cache."
+    )
+
+
+class Background(Section):
+    """What other processes on a broker's host use; a strategy sees it only in the usage."""
+
+    cores: float = Field(0.0, ge=0, le=4096, description="CPU.")
+    network_in_mbit_per_s: float = Field(
+        0.0, ge=0, le=1e6, description="What arrives on the network."
+    )
+    network_out_mbit_per_s: float = Field(
+        0.0, ge=0, le=1e6, description="What leaves on the network."
+    )
+    memory_mib: float = Field(256.0, ge=0, le=1e8, description="Memory.")
+
+
+class BrokerClass(Section):
+    """``count`` brokers that are alike: ``{name}-1`` and so on."""
+
+    name: Word = Field(
+        description="Its brokers are `name-1`, `name-2` and so on; the name stands for all of them."
+    )
+    count: int = Field(ge=1, le=100_000, description="How many.")
+    cores: float = Field(8.0, gt=0, le=4096, description="CPU of each.")
+    network_mbit_per_s: float = Field(
+        10_000.0, gt=0, le=1e7, description="Network of each, in and out."
+    )
+    memory_mib: float = Field(16_384.0, gt=0, le=1e8, description="Memory of each.")
+    cost: HiddenCost = Field(
+        default_factory=HiddenCost, description="The cost of their work, hidden from strategies."
+    )
+    background: Background = Field(
+        default_factory=Background, description="What other processes on their hosts use."
+    )
+    joined: bool = Field(default=True, description="Whether they are there from the beginning.")
+    failure_domain: str = Field("", description="The failure domain that they are in, if any.")
+
+    @property
+    def brokers(self) -> tuple[str, ...]:
+        return tuple(f"{self.name}-{number}" for number in range(1, self.count + 1))
+
+
+NamePattern = Annotated[str, AfterValidator(checked), Form("a regular expression")]
+
+
+class Isolation(Section):
+    """An isolation policy: namespaces that only certain brokers serve, and no others there.
+
+    All are regular expressions that must match as a whole: namespaces the name, brokers
+    `class-number`.
+    """
+
+    name: str = Field(min_length=1, description="Of the policy.")
+    namespaces: Annotated[
+        tuple[NamePattern, ...],
+        Field(strict=False, min_length=1, description="The namespaces that it is about."),
+    ]
+    primary: Annotated[
+        tuple[NamePattern, ...],
+        Field(strict=False, min_length=1, description="The brokers that serve them."),
+    ]
+    secondary: Annotated[
+        tuple[NamePattern, ...],
+        Field(strict=False, description="Brokers that help while too few primary ones are fit."),
+    ] = ()
+    min_limit: int = Field(1, ge=0, le=100_000, description="How many primary ones are enough.")
+    usage_threshold: float = Field(
+        1.0, ge=0, le=1, description="Usage up to which a primary broker is fit."
+    )
+
+
+def policies_of(
+    isolation: Iterable[Isolation],
+    loads: Iterable[Load],
+    classes: Iterable[tuple[BrokerClass, Iterable[BrokerId]]],
+) -> Policies:
+    """Return the policies of a scenario, as a leader has them; ``classes`` with their brokers."""
+    groups: dict[Namespace, str] = {}
+    for load in loads:
+        if load.anti_affinity_group:
+            groups.setdefault(load.namespace, load.anti_affinity_group)
+    return Policies(
+        isolation={
+            one.name: IsolationPolicy(
+                namespaces=one.namespaces,
+                primary=one.primary,
+                secondary=one.secondary,
+                min_limit=one.min_limit,
+                usage_threshold=one.usage_threshold,
+            )
+            for one in isolation
+        },
+        anti_affinity=groups,
+        domains={
+            broker: group.failure_domain
+            for group, brokers in classes
+            if group.failure_domain
+            for broker in brokers
+        },
+    )
 
 
 class HiddenSettings(Section):

@@ -1,7 +1,7 @@
 import pytest
 
 from loadmanager.adapters.coordination.client import LinkedCoordination
-from loadmanager.adapters.coordination.counted import counted
+from loadmanager.adapters.coordination.link import counted
 from loadmanager.ports.coordination import (
     Check,
     CommitRejected,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from history_sinks import FailingDisk, finished, lines_in, seqs_in, unfinished
 
-from loadmanager.adapters.history.retention import recover
+from loadmanager.adapters.history.storage import recover
 from loadmanager.adapters.history.stream_writer import Rolling, StreamWriter
 from loadmanager.core.history.records import Origin, Record, term_record
 from loadmanager.core.history.schema import Stream

@@ -8,9 +8,8 @@ from kazoo.protocol.states import ZnodeStat
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions, options
-from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeper
-from loadmanager.adapters.zookeeper.errors import rejection, translated
-from loadmanager.adapters.zookeeper.java import (
+from loadmanager.adapters.zookeeper.embedded import (
+    EmbeddedZooKeeper,
     EmbeddedZooKeeperError,
     find_java,
     zookeeper_class_path,
@@ -20,6 +19,8 @@ from loadmanager.adapters.zookeeper.session import (
     PROBE_FRACTION,
     SILENCE_FRACTION,
     Keepalive,
+    rejection,
+    translated,
 )
 from loadmanager.config.serving import OwnershipSettings
 from loadmanager.ports.coordination import (
