@@ -180,7 +180,7 @@ def pipeline_command(
 
 def _print_tables(context: click.Context) -> NoReturn:
     try:
-        from loadmanager.pipeline.described import described
+        from loadmanager.pipeline.contract import described
     except ModuleNotFoundError as error:
         text = f"tables are declared in Spark's words, and {error.name} is missing"
         raise click.ClickException(f"{text}: pip install 'loadmanager[pipeline]'") from None

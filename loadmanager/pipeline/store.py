@@ -81,7 +81,7 @@ class Store:
         Raises:
             PipelineError: the job that makes the table never ran; the text names the job.
         """
-        from loadmanager.pipeline.described import job_of  # noqa: PLC0415 - imports every job
+        from loadmanager.pipeline.contract import job_of  # noqa: PLC0415 - imports every job
 
         if name in INGESTED:
             return self._ingested(INGESTED[name])

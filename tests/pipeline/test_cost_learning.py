@@ -11,8 +11,7 @@ from rows_in_memory import InMemory
 
 from loadmanager.core.rates import MSGS_IN
 from loadmanager.core.scores import BANDWIDTH_IN, CPU, MEMORY, RESOURCES
-from loadmanager.pipeline.cost_model.identifiability import Verdict
-from loadmanager.pipeline.cost_model.learning import Learned, learn
+from loadmanager.pipeline.cost_model.learning import Learned, Verdict, learn
 from loadmanager.pipeline.cost_model.rows import RATES, Rows
 
 SMALL = Month(brokers=4, bundles=40, days=12, step_minutes=30, moves_per_day=12.0)

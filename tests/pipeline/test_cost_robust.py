@@ -11,11 +11,18 @@ from rows_in_memory import InMemory
 
 from loadmanager.pipeline.confidence import NORMAL_95, student_95
 from loadmanager.pipeline.cost_model import results
-from loadmanager.pipeline.cost_model.identifiability import Verdict, condition, entangled, verdict
-from loadmanager.pipeline.cost_model.learning import Learned, interval, learn
+from loadmanager.pipeline.cost_model.learning import (
+    Learned,
+    Verdict,
+    condition,
+    entangled,
+    interval,
+    learn,
+    verdict,
+)
+from loadmanager.pipeline.cost_model.results import Unit, Units, block_minutes
 from loadmanager.pipeline.cost_model.row_statistics import hazard
 from loadmanager.pipeline.cost_model.rows import RATES
-from loadmanager.pipeline.cost_model.units import Unit, Units, block_minutes
 
 
 @pytest.mark.parametrize("at", [-30.0, -6.0, -1.0, 0.0, 0.5, 2.0, 6.0])

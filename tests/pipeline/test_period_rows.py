@@ -15,8 +15,7 @@ from loadmanager.core.bounds import DAY_MS, HOUR_MS
 from loadmanager.core.rates import Rates
 from loadmanager.pipeline.move_effects.windows import fitting_window_s
 from loadmanager.pipeline.rollup.leader_averages import Listings, State, replayed
-from loadmanager.pipeline.rollup.measures import RATES
-from loadmanager.pipeline.rollup.period_rows import DAY, Periods, periods_of
+from loadmanager.pipeline.rollup.period_rows import DAY, RATES, Periods, periods_of
 
 Row = dict[str, Any]
 MINUTE_MS = 60_000

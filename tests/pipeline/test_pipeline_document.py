@@ -11,7 +11,7 @@ import pytest
 
 from loadmanager.cli import main
 from loadmanager.config import describe
-from loadmanager.pipeline.described import declared
+from loadmanager.pipeline.contract import declared
 from loadmanager.pipeline.jobs import JOBS
 
 PROJECT = Path(__file__).parents[2]

@@ -13,13 +13,14 @@ from snapshot_of_history import report_of, snapshot_of
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.snapshot.document import view_of_snapshot
 from loadmanager.pipeline.replay.events import Event
-from loadmanager.pipeline.replay.frames import Frame, Refused
-from loadmanager.pipeline.replay.refusals import (
+from loadmanager.pipeline.replay.frames import (
     BUNDLES_MISSING,
     CLOCK_SET_BACK,
     NO_BASE_YET,
     REPORT_MISSING,
     UNREADABLE,
+    Frame,
+    Refused,
 )
 from loadmanager.pipeline.replay.views import recorded_view
 

@@ -13,12 +13,10 @@ from simulated_worlds import EXACT, FREE, QUIET, scenario
 from loadmanager.core.ids import BundleId
 from loadmanager.core.policies import IsolationPolicy, Policies
 from loadmanager.core.scores import CPU, MEMORY
-from loadmanager.pipeline.replay.bundle_costs import TrafficCosts
 from loadmanager.pipeline.replay.combinations import combinations, spread_anew
 from loadmanager.pipeline.replay.events import Event
 from loadmanager.pipeline.replay.frames import Frame
-from loadmanager.pipeline.replay.planners import Planners
-from loadmanager.pipeline.replay.replay_run import Rules
+from loadmanager.pipeline.replay.replay_run import Planners, Rules, TrafficCosts
 from loadmanager.pipeline.replay.scores import scores_of
 from loadmanager.pipeline.replay.segment_replay import spread_anew as dealt
 

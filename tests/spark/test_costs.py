@@ -13,9 +13,9 @@ from rows_in_memory import InMemory
 from loadmanager.core.scores import RESOURCES
 from loadmanager.pipeline.cost_model import job as costs
 from loadmanager.pipeline.cost_model.job import changes as spark_changes
+from loadmanager.pipeline.cost_model.job import minutes, plausible
 from loadmanager.pipeline.cost_model.learning import learn
 from loadmanager.pipeline.cost_model.rows import RATES, Rows
-from loadmanager.pipeline.cost_model.spark_rows import minutes, plausible
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.store import Store
 from loadmanager.pipeline.tables import INGESTED

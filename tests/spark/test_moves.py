@@ -18,8 +18,14 @@ from moved_cluster import (
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from loadmanager.pipeline.confidence import NORMAL_95
-from loadmanager.pipeline.move_effects.effects import Recorded, effects, summary
-from loadmanager.pipeline.move_effects.hand_overs import ping_pong, with_hand_overs, with_returns
+from loadmanager.pipeline.move_effects.effects import (
+    Recorded,
+    effects,
+    ping_pong,
+    summary,
+    with_hand_overs,
+    with_returns,
+)
 from loadmanager.pipeline.move_effects.job import (
     MOVE_EFFECTS,
     MOVE_PREDICTIONS,

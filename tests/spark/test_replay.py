@@ -24,8 +24,8 @@ from loadmanager.pipeline.replay.combinations import SPREAD_ANEW, combinations, 
 from loadmanager.pipeline.replay.events import Event
 from loadmanager.pipeline.replay.job import Tables, events, index
 from loadmanager.pipeline.replay.replay_run import Rules
+from loadmanager.pipeline.replay.scores import SETTLE_S
 from loadmanager.pipeline.replay.segment_replay import SegmentReplay
-from loadmanager.pipeline.replay.thresholds import SETTLE_S
 from loadmanager.pipeline.store import Store
 
 if TYPE_CHECKING:

@@ -27,15 +27,14 @@ from loadmanager.pipeline.rollup.frames import (
     NAMESPACE_MINUTES,
     bundle_profiles,
     bundle_ranking,
+    cluster_minutes,
     days,
     hours,
     longer,
 )
-from loadmanager.pipeline.rollup.imbalance import cluster_minutes
 from loadmanager.pipeline.rollup.job import bundle_seeds, seeds_of
 from loadmanager.pipeline.rollup.leader_averages import AVERAGES as AVERAGED
 from loadmanager.pipeline.rollup.leader_averages import COUNTS, LeaderHistory, latest_averages
-from loadmanager.pipeline.rollup.measures import RATES
 from loadmanager.pipeline.rollup.minutes import (
     broker_minutes,
     broker_slices,
@@ -43,6 +42,7 @@ from loadmanager.pipeline.rollup.minutes import (
     bundle_slices,
     namespace_minutes,
 )
+from loadmanager.pipeline.rollup.period_rows import RATES
 from loadmanager.pipeline.store import Store
 from loadmanager.pipeline.tables import ROUNDS
 

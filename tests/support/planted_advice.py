@@ -19,9 +19,8 @@ from loadmanager.pipeline.replay.combinations import combinations, spread_anew
 from loadmanager.pipeline.replay.events import Event
 from loadmanager.pipeline.replay.replay_run import Rules
 from loadmanager.pipeline.replay.results import Found
-from loadmanager.pipeline.replay.scores import scores_of, stretches_of
+from loadmanager.pipeline.replay.scores import SEGMENT_H, SETTLE_S, scores_of, stretches_of
 from loadmanager.pipeline.replay.segment_replay import SegmentReplay
-from loadmanager.pipeline.replay.thresholds import SEGMENT_H, SETTLE_S
 from loadmanager.pipeline.replay.trust import evidence_of
 from loadmanager.simulator.scenario import Scenario
 

@@ -16,7 +16,7 @@ from loadmanager.cli.sections import SectionedGroup
 from loadmanager.core.bounds import TIMES_END_MS, TOTAL
 from loadmanager.core.history.kinds import KINDS
 from loadmanager.core.history.schema import ENVELOPE, VERSION, Columns, Field, Kind, Type
-from loadmanager.pipeline.described import described
+from loadmanager.pipeline.contract import described
 
 _INTRODUCTION: Final = """\
 # REST API

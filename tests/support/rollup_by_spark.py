@@ -24,8 +24,8 @@ from loadmanager.pipeline.rollup.frames import (
     hours,
     longer,
 )
-from loadmanager.pipeline.rollup.measures import RATES
 from loadmanager.pipeline.rollup.minutes import BUNDLE, bundle_minutes, bundle_names, bundle_slices
+from loadmanager.pipeline.rollup.period_rows import RATES
 from loadmanager.pipeline.session import SessionSettings, spark_session
 from loadmanager.pipeline.store import write_rows
 

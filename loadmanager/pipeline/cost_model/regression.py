@@ -15,14 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmanager.core.scores import FloatArray
-from loadmanager.pipeline.cost_model import robust
 from loadmanager.pipeline.cost_model.normal_equations import (
     BUCKETS,
+    NORMAL_MEDIAN,
+    Phase,
     State,
     least_deviation,
     normal_equations,
+    quantile,
 )
-from loadmanager.pipeline.cost_model.robust import Phase
 from loadmanager.pipeline.cost_model.row_statistics import RowStatistics
 from loadmanager.pipeline.cost_model.rows import FITS, RATE_COUNT, RESOURCE_COUNT, Source, Sums
 
@@ -137,15 +138,15 @@ def _better(statistics: RowStatistics, state: State, sums: Sums) -> State:
         background=background,
         deviation=deviation,
         balance=_balance(counts.sum(axis=-1)),
-        reach=np.nan_to_num(robust.quantile(counts[:, :, :BUCKETS].sum(axis=2), 0.9), nan=2.0),
+        reach=np.nan_to_num(quantile(counts[:, :, :BUCKETS].sum(axis=2), 0.9), nan=2.0),
     )
 
 
 def _deviation(statistics: RowStatistics, state: State, counts: FloatArray) -> FloatArray:
     """Return the scale of residuals in each bucket; one with few rows takes that of a neighbour."""
-    middle = robust.quantile(counts, 0.5) / robust.NORMAL_MEDIAN * state.deviation
+    middle = quantile(counts, 0.5) / NORMAL_MEDIAN * state.deviation
     enough = counts.sum(axis=-1) >= _FEW
-    pooled = robust.quantile(counts.sum(axis=2), 0.5) / robust.NORMAL_MEDIAN
+    pooled = quantile(counts.sum(axis=2), 0.5) / NORMAL_MEDIAN
     usual = np.nan_to_num(pooled, nan=1.0)[:, :, np.newaxis] * state.deviation
     found = np.where(enough, middle, np.nan)
     levels = _filled(found[:, :, :BUCKETS])

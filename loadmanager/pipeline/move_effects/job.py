@@ -11,8 +11,7 @@ from loadmanager.pipeline.contract import Table, columns
 from loadmanager.pipeline.expressions import between
 from loadmanager.pipeline.files import literal
 from loadmanager.pipeline.jobs import Work
-from loadmanager.pipeline.move_effects.effects import Recorded, effects, summary
-from loadmanager.pipeline.move_effects.hand_overs import ping_pong
+from loadmanager.pipeline.move_effects.effects import Recorded, effects, ping_pong, summary
 from loadmanager.pipeline.move_effects.predictions import MODELS, errors
 from loadmanager.pipeline.move_effects.windows import (
     FRACTIONS,

@@ -8,16 +8,16 @@ from typing import Any, Final
 from loadmanager.pipeline.replay.combinations import Combination
 from loadmanager.pipeline.replay.recorded_rounds import RECORDED
 from loadmanager.pipeline.replay.results import Found
-from loadmanager.pipeline.replay.scores import Scores
-from loadmanager.pipeline.replay.segment_replay import SegmentReplay
-from loadmanager.pipeline.replay.thresholds import (
+from loadmanager.pipeline.replay.scores import (
     LEAST_BETTER,
     LEAST_GAIN,
     LEAST_OWN_DECISIONS,
     LEAST_STRETCHES,
     SETTLE_S,
     STRETCH_S,
+    Scores,
 )
+from loadmanager.pipeline.replay.segment_replay import SegmentReplay
 from loadmanager.pipeline.replay.trust import Level, judged
 from loadmanager.pipeline.reporting.formats import many, percent, plain, span
 

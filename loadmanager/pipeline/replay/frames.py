@@ -31,13 +31,6 @@ from loadmanager.pipeline.replay.latest_reports import (
     owners,
 )
 from loadmanager.pipeline.replay.numbering import Averages, Brokers, Bundles
-from loadmanager.pipeline.replay.refusals import (
-    BUNDLES_MISSING,
-    CLOCK_SET_BACK,
-    NO_BASE_YET,
-    REPORT_MISSING,
-    UNREADABLE,
-)
 
 _REMEMBERED_TICKS: Final = 8
 _RELOCATING: Final = frozenset({TaskKind.PLACE, TaskKind.MOVE})
@@ -49,6 +42,24 @@ _ANYBODY: Final = LoadReport(
     reported_at_ms=0,
     started_at_ms=0,
 )
+
+
+CLOCK_SET_BACK: Final = "clock_set_back"
+NO_BASE_YET: Final = "no_base_yet"
+REPORT_MISSING: Final = "report_missing"
+BUNDLES_MISSING: Final = "bundles_missing"
+UNREADABLE: Final = "unreadable"
+
+REFUSALS: Final[Mapping[str, str]] = {
+    CLOCK_SET_BACK: "the leader's clock was set back",
+    NO_BASE_YET: "no base round before it in its stretch could be read",
+    REPORT_MISSING: "a load report that the leader had is not in the history",
+    BUNDLES_MISSING: "lines of the bundles of a base round are missing",
+    UNREADABLE: "its memory, constraints or settings cannot be read",
+}
+"""Why a round cannot be replayed."""
+
+
 """A snapshot needs at least one broker."""
 
 

@@ -30,10 +30,9 @@ from loadmanager.pipeline.replay.events import AVERAGED, LISTED
 from loadmanager.pipeline.replay.recorded_rounds import RECORDED
 from loadmanager.pipeline.replay.replay_run import Rules
 from loadmanager.pipeline.replay.results import Found, ranked, scored, summary
-from loadmanager.pipeline.replay.scores import Scores
+from loadmanager.pipeline.replay.scores import SEGMENT_H, SETTLE_S, Scores
 from loadmanager.pipeline.replay.segment_replay import SegmentReplay
 from loadmanager.pipeline.replay.spark_tasks import LINES, TaskSplit, replayed, task_split, tasks_of
-from loadmanager.pipeline.replay.thresholds import SEGMENT_H, SETTLE_S
 from loadmanager.pipeline.replay.trust import judged
 from loadmanager.pipeline.session import settings_of
 from loadmanager.pipeline.tables import columns_of

@@ -10,11 +10,15 @@ from loadmanager.core.columns import Indices
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.projection import loads
 from loadmanager.core.scores import RESOURCES, FloatArray
-from loadmanager.pipeline.replay.bundle_costs import TrafficCosts
 from loadmanager.pipeline.replay.frames import Frame, Refused
 from loadmanager.pipeline.replay.measures import Ledger, Line, Moved, measure
-from loadmanager.pipeline.replay.planners import Planners, following, plain_weights
-from loadmanager.pipeline.replay.replay_run import Rules
+from loadmanager.pipeline.replay.replay_run import (
+    Planners,
+    Rules,
+    TrafficCosts,
+    following,
+    plain_weights,
+)
 from loadmanager.pipeline.replay.views import recorded_view
 
 RECORDED: Final = -1

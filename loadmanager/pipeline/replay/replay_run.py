@@ -7,19 +7,150 @@ from typing import Final
 
 import numpy as np
 
+from loadmanager.config.offline import Wanted, planner_for
+from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import BrokerColumns, Indices, Mask
 from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.memory import Memory
+from loadmanager.core.placement import Placement, Ranking, Watching
 from loadmanager.core.plan import Cause, Move
+from loadmanager.core.planner import Planner
 from loadmanager.core.projection import loads
+from loadmanager.core.rates import BYTES_IN, BYTES_OUT
 from loadmanager.core.round_memory import RoundMemory
-from loadmanager.core.scores import FloatArray, ResourceWeights, weighted_max_with_memory
-from loadmanager.pipeline.replay.bundle_costs import TrafficCosts
+from loadmanager.core.scores import (
+    BANDWIDTH_IN,
+    BANDWIDTH_OUT,
+    CPU,
+    DIRECT_MEMORY,
+    RESOURCES,
+    FloatArray,
+    ResourceWeights,
+    weighted_max_with_memory,
+)
+from loadmanager.core.settings import with_arithmetic
 from loadmanager.pipeline.replay.frames import Frame
 from loadmanager.pipeline.replay.measures import Ledger, Line, Moved, measure
-from loadmanager.pipeline.replay.planners import Planners, plain_weights
 from loadmanager.pipeline.replay.views import other_view, summed
 
 _KEPT_FRACTION: Final = 0.9
+_WHERE: Final = "the history"
+_MSGS: Final = slice(0, 2)
+_BYTES: Final = slice(2, 4)
+
+
+class TrafficCosts:
+    """The rule of `TrafficShare`: the usage of a broker at one frame is shared out by traffic.
+
+    A bundle costs the same on every broker. Amounts are (bundles, resources) in the units of usage.
+    """
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+        totals = np.concatenate([frame.brokers.traffic, [frame.brokers.traffic.sum(axis=0)]])
+        usage = np.concatenate([frame.brokers.usage, [frame.brokers.usage.sum(axis=0)]])
+        # The last row, of the whole cluster, is used for bundles without an owner (row -1).
+        self._prices = _unit_prices(usage, totals)
+
+    def _amounts(self, rates: FloatArray, owner: Indices) -> FloatArray:
+        prices = self._prices[owner]
+        return np.asarray(np.einsum("nr,nru->nu", rates[:, :4], prices))
+
+    def of(self, rows: Indices) -> FloatArray:
+        """Return the shares of the bundles in the usage of their recorded owners."""
+        return self._amounts(self._frame.rates[rows], self._frame.owner[rows])
+
+    def predicted(self, rates: FloatArray, owner: Indices) -> FloatArray:
+        """Return the usage of the brokers of this frame with other rates and owners of bundles.
+
+        The price of each message and byte, and the usage beyond that of bundles, stay the same.
+        """
+        frame, count = self._frame, len(self._frame.owner)
+        former = np.full(len(rates), -1, dtype=np.intp)
+        former[:count] = frame.owner
+        shared = summed(frame.owner, self._amounts(frame.rates, frame.owner), len(frame.reports))
+        amounts = summed(owner, self._amounts(rates, former), len(frame.reports))
+        return np.asarray(np.maximum(frame.brokers.usage - shared, 0.0) + amounts)
+
+
+def _unit_prices(usage: FloatArray, totals: FloatArray) -> FloatArray:
+    """Return (brokers, 4 rates, resources): the usage for one unit of each rate."""
+    prices = np.zeros((len(usage), 4, len(RESOURCES)))
+    msgs, volume = totals[:, _MSGS].sum(axis=1), totals[:, _BYTES].sum(axis=1)
+    prices[:, _MSGS, CPU] = _each(usage[:, CPU], msgs)[:, None] / 2
+    prices[:, _BYTES, CPU] = _each(usage[:, CPU], volume)[:, None] / 2
+    prices[:, _BYTES, DIRECT_MEMORY] = _each(usage[:, DIRECT_MEMORY], volume)[:, None]
+    prices[:, BYTES_IN, BANDWIDTH_IN] = _each(usage[:, BANDWIDTH_IN], totals[:, BYTES_IN])
+    prices[:, BYTES_OUT, BANDWIDTH_OUT] = _each(usage[:, BANDWIDTH_OUT], totals[:, BYTES_OUT])
+    return prices
+
+
+def _each(amount: FloatArray, units: FloatArray) -> FloatArray:
+    return np.asarray(np.where(units > 0, amount / np.where(units > 0, units, 1.0), 0.0))
+
+
+@dataclass(slots=True)
+class Planners:
+    """Makes the planner of each round: the recorded one with the changes ``wanted``."""
+
+    wanted: Wanted = field(default_factory=Wanted)
+    _made: dict[str, Planner] = field(default_factory=dict)
+
+    def at(self, frame: Frame) -> Planner:
+        """Return the planner of one round.
+
+        Raises:
+            ConfigError: the recorded settings and the changes contradict each other.
+        """
+        planner = self._made.get(frame.settings)
+        if planner is None:
+            planner = planner_for(_WHERE, frame.in_force, self.wanted)
+            self._made[frame.settings] = planner
+        return planner
+
+
+def plain_weights(planner: Planner) -> ResourceWeights:
+    """Return the weights of resources, without Pulsar's accidents of rounding."""
+    return with_arithmetic(planner.weights, like_java=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """A placement that chooses the recorded target among equally good ones.
+
+    The random choice of the leader is not in the history; everything else is decided again.
+    """
+
+    placement: Placement
+    recorded: dict[BundleId, BrokerId]
+
+    def rank(
+        self, view: ClusterView, candidates: Indices, bundle: BundleId, memory: Memory
+    ) -> Ranking:
+        """Return the best brokers; only the recorded target if it is one of them."""
+        ranking = self.placement.rank(view, candidates, bundle, memory)
+        row = view.brokers.index.get(self.recorded.get(bundle, BrokerId("")))
+        if row is None or row not in ranking.best:
+            return ranking
+        return Ranking(np.array([row], dtype=np.intp), ranking.memory)
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedWatching(Followed):
+    """The same for a placement that observes every round."""
+
+    def watch(self, view: ClusterView, memory: Memory) -> Memory:
+        watching = self.placement
+        return watching.watch(view, memory) if isinstance(watching, Watching) else memory
+
+
+def following(planner: Planner, recorded: dict[BundleId, BrokerId]) -> Planner:
+    """Return a planner that chooses the recorded target among equally good ones."""
+    watching = isinstance(planner.placement, Watching)
+    kind = FollowedWatching if watching else Followed
+    return replace(planner, placement=kind(planner.placement, recorded))
+
+
 """Weight of the past in the moving average of a broker's load, as in the leader's load tracker."""
 
 

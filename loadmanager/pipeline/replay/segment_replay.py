@@ -13,14 +13,12 @@ from loadmanager.core.placement import RoundRobin
 from loadmanager.core.planner import Planner
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.shedding import ThresholdShedder
-from loadmanager.pipeline.replay.bundle_costs import TrafficCosts
 from loadmanager.pipeline.replay.combinations import Combination
 from loadmanager.pipeline.replay.events import Event
 from loadmanager.pipeline.replay.frames import Frame, Frames, Refused
 from loadmanager.pipeline.replay.measures import Line
-from loadmanager.pipeline.replay.planners import Planners
 from loadmanager.pipeline.replay.recorded_rounds import RecordedRounds
-from loadmanager.pipeline.replay.replay_run import ReplayRun, Rules
+from loadmanager.pipeline.replay.replay_run import Planners, ReplayRun, Rules, TrafficCosts
 from loadmanager.pipeline.replay.views import other_view
 
 

@@ -20,8 +20,7 @@ from loadmanager.pipeline.reporting.formats import (
     points,
 )
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight, figures
-from loadmanager.pipeline.reporting.predicted import broker_hours, terms_of
-from loadmanager.pipeline.reporting.sources import Row, Tables, rows
+from loadmanager.pipeline.reporting.sources import Row, Tables, broker_hours, rows, terms_of
 
 TITLE: Final = "Quality of the cost model"
 SAMPLE: Final = 1200

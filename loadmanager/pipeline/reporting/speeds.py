@@ -11,8 +11,7 @@ from loadmanager.charts import Cell, Chart, Column, Html, Json, numbers, shown, 
 from loadmanager.pipeline.confidence import NORMAL_95
 from loadmanager.pipeline.reporting.formats import COLOURS, GREY, layout, percent, plain
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight, figures
-from loadmanager.pipeline.reporting.predicted import broker_hours, terms_of
-from loadmanager.pipeline.reporting.sources import Row, Tables, rows
+from loadmanager.pipeline.reporting.sources import Row, Tables, broker_hours, rows, terms_of
 
 TITLE: Final = "Brokers that are differently fast"
 SHOWN: Final = 40

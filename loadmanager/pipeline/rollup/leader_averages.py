@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, add_samples
 from loadmanager.core.history.schema import SHORT_AND_LONG
 from loadmanager.pipeline.expressions import union
-from loadmanager.pipeline.rollup.measures import RATES
+from loadmanager.pipeline.rollup.period_rows import RATES
 from loadmanager.pipeline.tables import namespace_of
 
 BUNDLES_AT_ONCE: Final = 10_000

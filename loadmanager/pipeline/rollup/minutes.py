@@ -20,8 +20,15 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from loadmanager.core.bounds import MINUTE_MS
 from loadmanager.core.scores import RESOURCES
 from loadmanager.pipeline.expressions import weighted_mean
-from loadmanager.pipeline.rollup.measures import FRACTIONS, RATES, percentiles
-from loadmanager.pipeline.rollup.period_rows import KEY, keys_of, names_in, with_names
+from loadmanager.pipeline.rollup.period_rows import (
+    FRACTIONS,
+    KEY,
+    RATES,
+    keys_of,
+    names_in,
+    percentiles,
+    with_names,
+)
 from loadmanager.pipeline.tables import namespace_of
 
 CAP_S: Final = 300.0

@@ -3,6 +3,9 @@
 For percentiles Spark would collect lists value by value, which takes most of the time of a rollup.
 Passing the rows to Python takes a fraction of that.
 
+A measure ``x`` has the columns ``x_mean`` (weighted by time), ``x_max``, and, over longer
+periods, ``x_p50``, ``x_p95``, ``x_p99``.
+
 Two hashes of 64 bits stand in place of the name of a bundle (50 characters or more) while rows are
 grouped, sorted and shuffled. The probability that two of a million names have the same 128 bits is
 about 10^-27 (half the square of their number over 2^128). The hashes do not resist an adversary: a
@@ -18,15 +21,63 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
+from pyspark.sql.types import DoubleType, StructField
 
 from loadmanager.core.bounds import DAY_MS, HOUR_MS
-from loadmanager.pipeline.rollup.measures import PERCENTILES
+from loadmanager.core.history.schema import TRAFFIC
+from loadmanager.core.scores import RESOURCES
+from loadmanager.pipeline.contract import column
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 DAY: Final = "day"
 KEY: Final = ("key_1", "key_2")
+RATES: Final = tuple(one.name for one in TRAFFIC)
+FRACTIONS: Final = tuple(f"{resource}_fraction" for resource in RESOURCES)
+"""Usage over limit of each resource; null if it was not measured."""
+
+PERCENTILES: Final = (("p50", 0.50), ("p95", 0.95), ("p99", 0.99))
+
+_UNITS: Final = {
+    **{one.name: one.meaning.rstrip(".") for one in TRAFFIC},
+    **{
+        name: f"Part of the {name.removesuffix('_fraction').replace('_', ' ')} that is used, of 1"
+        for name in FRACTIONS
+    },
+}
+_STATISTICS: Final = {
+    "mean": "mean, weighted by time",
+    "p50": "median",
+    "p95": "95th percentile",
+    "p99": "99th percentile",
+    "max": "highest",
+}
+
+
+def statistics(measures: Sequence[str], kept: Sequence[str]) -> list[StructField]:
+    """Return the columns of measures, for the statistics in ``kept`` (``mean``, ``p50``...)."""
+    return [
+        column(f"{measure}_{one}", DoubleType(), f"{_UNITS[measure]}: {_STATISTICS[one]}.")
+        for measure in measures
+        for one in kept
+    ]
+
+
+def percentiles(value: Column, measure: str) -> list[Column]:
+    """Return aggregates: the 50th, 95th and 99th percentiles.
+
+    They are exact; each is a value that occurred, or null without values.
+    """
+    in_order = F.sort_array(F.collect_list(value))
+    return [
+        F.get(in_order, F.ceil(F.size(in_order) * F.lit(part)).cast("int") - 1).alias(
+            f"{measure}_{name}"
+        )
+        for name, part in PERCENTILES
+    ]
+
+
 """The columns that together replace a name."""
 
 _SEEDS: Final = (1, 2)
@@ -195,11 +246,11 @@ def _in_order(minutes: pa.Table) -> pa.Table:
 def _starts(minutes: pa.Table, length_ms: int) -> IntArray:
     begins = np.zeros(minutes.num_rows, dtype=np.bool_)
     begins[0] = True
-    for column in (
+    for values in (
         *(_integers(minutes, name) for name in KEY),
         _periods_of(minutes, length_ms),
     ):
-        begins[1:] |= column[1:] != column[:-1]
+        begins[1:] |= values[1:] != values[:-1]
     return np.flatnonzero(begins)
 
 
