@@ -145,14 +145,10 @@ def check_memory(wanted: str, free_bytes: float | None) -> None:
 
 
 def _too_old(java: Path) -> str | None:
-    version = _version(java)
-    return f"is Java {version}, Spark needs {LEAST_JAVA}" if version < LEAST_JAVA else None
-
-
-def _version(java: Path) -> int:
     output = _run(java, "-version")
     found = re.search(r'version "(?:1\.)?(\d+)', output.stderr + output.stdout)
-    return int(found[1]) if found else 0
+    version = int(found[1]) if found else 0
+    return f"is Java {version}, Spark needs {LEAST_JAVA}" if version < LEAST_JAVA else None
 
 
 def _knows(java: Path, option: str) -> bool:

@@ -117,7 +117,14 @@ class Store:
             tables[table.name] = {"folder": where, "schema": table.schema.jsonValue()}
         manifest = {"tables": tables, "facts": dict(facts)}
         self.files.write(f"{folder}/{number:06d}.json", _text(manifest))
-        self._remove_old(job)
+        manifests = self._manifests(f"{self.out}/jobs/{job}")
+        kept = {f"version={number:06d}" for number, _ in manifests[-_KEPT_VERSIONS:]}
+        for name in {name for _, path in manifests for name in self._manifest(path)["tables"]}:
+            for version in self.files.names(f"{self.out}/{name}"):
+                if version not in kept:
+                    self.files.delete(f"{self.out}/{name}/{version}")
+        for _, path in manifests[:-_KEPT_VERSIONS]:
+            self.files.delete(path)
 
     def facts(self, job: str) -> Mapping[str, Any] | None:
         """Return the facts that a job stored with its last run; None if it never ran."""
@@ -181,17 +188,6 @@ class Store:
             f"`loadmanager pipeline {job}` to be run first" if job else "the job to be run first"
         )
         return PipelineError(f"{self.out}: there is no table {name} yet; expected {first}")
-
-    def _remove_old(self, job: str) -> None:
-        """Delete the versions of a job's tables before the `_KEPT_VERSIONS` last ones."""
-        manifests = self._manifests(f"{self.out}/jobs/{job}")
-        kept = {f"version={number:06d}" for number, _ in manifests[-_KEPT_VERSIONS:]}
-        for name in {name for _, path in manifests for name in self._manifest(path)["tables"]}:
-            for version in self.files.names(f"{self.out}/{name}"):
-                if version not in kept:
-                    self.files.delete(f"{self.out}/{name}/{version}")
-        for _, path in manifests[:-_KEPT_VERSIONS]:
-            self.files.delete(path)
 
     def _batch(self, number: int, path: str) -> Batch:
         """Return a batch; its manifest never changes and is read once."""

@@ -378,8 +378,11 @@ def run(work: Work) -> list[str]:
     try:
         units = _units(of_minutes)
         if not units.every:
-            return _nothing(work)
-        stretches = _stretches(units)
+            # Costs of former history would be wrong.
+            _replace(work, dict.fromkeys((COST_TERMS, COST_QUALITY, BACKGROUNDS), ()), {})
+            return ["no report of a broker in the asked-for time: no costs"]
+        middle = units.middle_minute
+        stretches = Stretches(block_minutes=block_minutes(units.every), middle_minute=middle)
         hand_overs = between(work.store.table("hand_overs"), work.since, work.until)
         of_changes = changes(of_minutes, hand_overs)
         numbered = _numbered(work, units)
@@ -401,11 +404,6 @@ def _units(of_minutes: DataFrame) -> Units:
         text = f"there are more than {MOST_BROKERS} brokers"
         raise PipelineError(f"table broker_load: {text}; expected fewer, or choose by --since")
     return Units.of(Unit(**row.asDict()) for row in found)
-
-
-def _stretches(units: Units) -> Stretches:
-    middle = units.middle_minute
-    return Stretches(block_minutes=block_minutes(units.every), middle_minute=middle)
 
 
 def _numbered(work: Work, units: Units) -> DataFrame:
@@ -439,12 +437,6 @@ def _written(work: Work, units: Units, learned: Learned, stretches: Stretches) -
         {"cluster": units.largest_cluster, "block_minutes": stretches.block_minutes},
     )
     yield from results.summary(units, learned)
-
-
-def _nothing(work: Work) -> list[str]:
-    """Write empty tables: costs of former history would be wrong."""
-    _replace(work, dict.fromkeys((COST_TERMS, COST_QUALITY, BACKGROUNDS), ()), {})
-    return ["no report of a broker in the asked-for time: no costs"]
 
 
 def _replace(

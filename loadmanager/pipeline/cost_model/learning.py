@@ -438,19 +438,15 @@ class _Found:
             return f"has {text}; expected {LEAST_MINUTES} or more"
         if blocks < LEAST_BLOCKS:
             return f"has {blocks} stretches of time; expected {LEAST_BLOCKS} or more"
-        variation = self._variation(number, resource)
-        if variation < LEAST_VARIATION:
-            text = f"{variation:.2%} of its mean within brokers"
-            return f"traffic varied by {text}; expected {LEAST_VARIATION:.0%} or more"
-        return None
-
-    def _variation(self, number: int, resource: int) -> float:
-        """Return the relative standard deviation within units of the rate that varies most."""
         units = self.statistics.units_of(number)
         weight = float(self.closed.middles.weight[units, ALL, resource].sum())
         slopes = self.closed.slopes[number, ALL, resource, :2].sum(axis=0)
         most = float(np.diag(slopes).max())
-        return float(np.sqrt(most / weight)) if weight > 0 and most > 0 else 0.0
+        variation = float(np.sqrt(most / weight)) if weight > 0 and most > 0 else 0.0
+        if variation < LEAST_VARIATION:
+            text = f"{variation:.2%} of its mean within brokers"
+            return f"traffic varied by {text}; expected {LEAST_VARIATION:.0%} or more"
+        return None
 
     def _terms(self, number: int, resource: int, estimate: Estimate) -> tuple[FoundTerm, ...]:
         most = self._most(number, resource)

@@ -191,7 +191,9 @@ def _of_resource(number: int, row: int, resource: str, learned: Learned) -> Iter
         times, per = _PER[one.rate]
         if one.verdict is Verdict.KNOWN and one.term.low <= 0.0:
             continue  # known to be negligible
-        value, low, high = (f"{amount * times:,.4g}" for amount in _amounts(one.term))
+        value, low, high = (
+            f"{amount * times:,.4g}" for amount in (one.term.value, one.term.low, one.term.high)
+        )
         yield f"    {per:22} {value:>9} {unit} [{low} to {high}]{_remark(one)}"
     if finding.drift is not None and finding.drift.sure:
         yield f"    typical traffic costs {finding.drift.fraction:+.0%} in the last half"
@@ -209,10 +211,6 @@ def _remark(one: FoundTerm) -> str:
 
 def _drifted(drift: Drift | None) -> str:
     return f" {drift.fraction:+.0%} in the last half" if drift is not None and drift.sure else ""
-
-
-def _amounts(term: Term) -> tuple[float, float, float]:
-    return term.value, term.low, term.high
 
 
 def _percent(fraction: float) -> str:

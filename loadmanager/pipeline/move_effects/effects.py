@@ -168,16 +168,13 @@ def judged(measured: DataFrame, window_s: float) -> DataFrame:
         )
         .withColumn("gain", F.col("spread_expected") - F.col("spread_after"))
         .withColumn("reason", _reason(window_s))
-        .withColumn("verdict", _verdict())
-    )
-
-
-def _verdict() -> Column:
-    return (
-        F.when(F.col("reason") != "", Verdict.UNKNOWN.value)
-        .when(F.col("gain") > F.col("tolerance"), Verdict.HELPED.value)
-        .when(F.col("gain") < -F.col("tolerance"), Verdict.HURT.value)
-        .otherwise(Verdict.NO_DIFFERENCE.value)
+        .withColumn(
+            "verdict",
+            F.when(F.col("reason") != "", Verdict.UNKNOWN.value)
+            .when(F.col("gain") > F.col("tolerance"), Verdict.HELPED.value)
+            .when(F.col("gain") < -F.col("tolerance"), Verdict.HURT.value)
+            .otherwise(Verdict.NO_DIFFERENCE.value),
+        )
     )
 
 

@@ -279,7 +279,10 @@ class Frames:
             else:
                 self._late.append(body)
         elif event.kind == "bundles":
-            self._base(event)
+            rows = self.bundles.rows(event.names)
+            self._averages = Averages.recorded(len(self.bundles), rows, event.numbers)
+            self._at_tick = {}
+            self._rounds = {(event.body["epoch"], event.body["round"]): (len(rows), self._averages)}
         elif event.kind == "cut":
             self._cut(body)
         elif event.kind == "move":
@@ -328,12 +331,6 @@ class Frames:
                 latest.rates[:, :4], latest.rates[:, 4], latest.listed
             )
         self._ticks += times
-
-    def _base(self, event: Event) -> None:
-        rows = self.bundles.rows(event.names)
-        self._averages = Averages.recorded(len(self.bundles), rows, event.numbers)
-        self._at_tick = {}
-        self._rounds = {(event.body["epoch"], event.body["round"]): (len(rows), self._averages)}
 
     def _cut(self, body: Mapping[str, Any]) -> None:
         whole, parts = self.bundles.row(body["whole"]), self.bundles.rows(body["parts"])

@@ -365,7 +365,9 @@ def run(work: Work) -> list[str]:
         with settings_of(work.spark, _SETTINGS):
             made = replayed(events(tables, lines), tasks, how, replay)
             made = made.persist(StorageLevel.DISK_ONLY)
-            found = scored(made, _outside(lines))
+            found = scored(
+                made, lines.where((F.col("kind") == "round") & F.col("segment").isNull()).count()
+            )
             _store(work, made, found, replay)
     finally:
         lines.unpersist()
@@ -396,10 +398,6 @@ def _spread(work: Work, lines: DataFrame, tried: int) -> TaskSplit:
     segments = lines.where(F.col("kind") == "round").agg(F.countDistinct("segment")).first()
     cores = work.spark.sparkContext.defaultParallelism
     return task_split(int(segments[0]) if segments else 0, tried, cores)
-
-
-def _outside(lines: DataFrame) -> int:
-    return lines.where((F.col("kind") == "round") & F.col("segment").isNull()).count()
 
 
 def _store(work: Work, lines: DataFrame, found: Found, replay: SegmentReplay) -> None:

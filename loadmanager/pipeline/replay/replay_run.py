@@ -50,7 +50,15 @@ class TrafficCosts:
         totals = np.concatenate([frame.brokers.traffic, [frame.brokers.traffic.sum(axis=0)]])
         usage = np.concatenate([frame.brokers.usage, [frame.brokers.usage.sum(axis=0)]])
         # The last row, of the whole cluster, is used for bundles without an owner (row -1).
-        self._prices = _unit_prices(usage, totals)
+        # The usage for one unit of each rate.
+        prices = np.zeros((len(usage), 4, len(RESOURCES)))
+        msgs, volume = totals[:, _MSGS].sum(axis=1), totals[:, _BYTES].sum(axis=1)
+        prices[:, _MSGS, CPU] = _each(usage[:, CPU], msgs)[:, None] / 2
+        prices[:, _BYTES, CPU] = _each(usage[:, CPU], volume)[:, None] / 2
+        prices[:, _BYTES, DIRECT_MEMORY] = _each(usage[:, DIRECT_MEMORY], volume)[:, None]
+        prices[:, BYTES_IN, BANDWIDTH_IN] = _each(usage[:, BANDWIDTH_IN], totals[:, BYTES_IN])
+        prices[:, BYTES_OUT, BANDWIDTH_OUT] = _each(usage[:, BANDWIDTH_OUT], totals[:, BYTES_OUT])
+        self._prices = prices
 
     def _amounts(self, rates: FloatArray, owner: Indices) -> FloatArray:
         prices = self._prices[owner]
@@ -71,18 +79,6 @@ class TrafficCosts:
         shared = summed(frame.owner, self._amounts(frame.rates, frame.owner), len(frame.reports))
         amounts = summed(owner, self._amounts(rates, former), len(frame.reports))
         return np.asarray(np.maximum(frame.brokers.usage - shared, 0.0) + amounts)
-
-
-def _unit_prices(usage: FloatArray, totals: FloatArray) -> FloatArray:
-    """Return (brokers, 4 rates, resources): the usage for one unit of each rate."""
-    prices = np.zeros((len(usage), 4, len(RESOURCES)))
-    msgs, volume = totals[:, _MSGS].sum(axis=1), totals[:, _BYTES].sum(axis=1)
-    prices[:, _MSGS, CPU] = _each(usage[:, CPU], msgs)[:, None] / 2
-    prices[:, _BYTES, CPU] = _each(usage[:, CPU], volume)[:, None] / 2
-    prices[:, _BYTES, DIRECT_MEMORY] = _each(usage[:, DIRECT_MEMORY], volume)[:, None]
-    prices[:, BYTES_IN, BANDWIDTH_IN] = _each(usage[:, BANDWIDTH_IN], totals[:, BYTES_IN])
-    prices[:, BYTES_OUT, BANDWIDTH_OUT] = _each(usage[:, BANDWIDTH_OUT], totals[:, BYTES_OUT])
-    return prices
 
 
 def _each(amount: FloatArray, units: FloatArray) -> FloatArray:
@@ -221,7 +217,11 @@ class ReplayRun:
             settling=frame.at_s < self._began_s + self.rules.settle_s,
         )
         measure(line, loads(view, plain_weights(self.measured.at(frame))), self.rules.overload)
-        line.bytes_per_s, line.away = _away(frame, owner)
+        volume = np.where(frame.present, frame.rates[:, 2:4].sum(axis=1), 0.0)
+        total = float(volume.sum())
+        elsewhere = (owner != frame.owner) & (owner >= 0) & (frame.owner >= 0)
+        line.bytes_per_s = total
+        line.away = float(volume[elsewhere].sum()) / total if total > 0 else 0.0
         plan = planner.round(
             view,
             self._memory,
@@ -373,11 +373,3 @@ def _rows(frame: Frame) -> Indices:
     rows = np.full(len(frame.all_brokers.names), -1, dtype=np.intp)
     rows[frame.broker_numbers] = np.arange(len(frame.broker_numbers))
     return rows
-
-
-def _away(frame: Frame, owner: Indices) -> tuple[float, float]:
-    """Return the traffic in bytes per second, and its fraction on other than recorded brokers."""
-    volume = np.where(frame.present, frame.rates[:, 2:4].sum(axis=1), 0.0)
-    total = float(volume.sum())
-    elsewhere = (owner != frame.owner) & (owner >= 0) & (frame.owner >= 0)
-    return total, float(volume[elsewhere].sum()) / total if total > 0 else 0.0

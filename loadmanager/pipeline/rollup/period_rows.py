@@ -184,7 +184,14 @@ class _Groups:
 
     @classmethod
     def of(cls, minutes: pa.Table, length_ms: int) -> "_Groups":
-        starts = _starts(minutes, length_ms)
+        begins = np.zeros(minutes.num_rows, dtype=np.bool_)
+        begins[0] = True
+        for values in (
+            *(_integers(minutes, name) for name in KEY),
+            _periods_of(minutes, length_ms),
+        ):
+            begins[1:] |= values[1:] != values[:-1]
+        starts = np.flatnonzero(begins)
         return cls(starts, np.diff(starts, append=minutes.num_rows))
 
     def sums(self, values: FloatArray) -> FloatArray:
@@ -241,17 +248,6 @@ def _in_order(minutes: pa.Table) -> pa.Table:
     """Return rows sorted by key and time; two keys may have the same hash of their days."""
     order = np.lexsort([_integers(minutes, name) for name in ("minute_ms", *reversed(KEY))])
     return minutes.take(order)
-
-
-def _starts(minutes: pa.Table, length_ms: int) -> IntArray:
-    begins = np.zeros(minutes.num_rows, dtype=np.bool_)
-    begins[0] = True
-    for values in (
-        *(_integers(minutes, name) for name in KEY),
-        _periods_of(minutes, length_ms),
-    ):
-        begins[1:] |= values[1:] != values[:-1]
-    return np.flatnonzero(begins)
 
 
 def _periods_of(minutes: pa.Table, length_ms: int) -> IntArray:
