@@ -14,7 +14,6 @@ from urllib.parse import quote, urlencode
 from urllib.request import (
     HTTPRedirectHandler,
     HTTPSHandler,
-    OpenerDirector,
     Request,
     build_opener,
 )
@@ -171,7 +170,9 @@ class SidecarClient:
         data = None if body is None else json.dumps(body).encode()
         request = Request(full, data=data, headers=headers, method=method)  # noqa: S310 - only http and https get here
         try:
-            with _opener(self.tls).open(request, timeout=self.timeout_s) as reply:
+            handlers = [] if self.tls is None else [HTTPSHandler(context=self.tls)]
+            opener = build_opener(_NoRedirects, *handlers)
+            with opener.open(request, timeout=self.timeout_s) as reply:
                 content: bytes = reply.read()
                 return content
         except HTTPError as error:
@@ -314,10 +315,6 @@ def _context(ca_file: str, known: Profile) -> ssl.SSLContext:
     except TlsFilesUnusable as error:
         raise click.UsageError(str(error)) from None
     return files.context
-
-
-def _opener(tls: ssl.SSLContext | None) -> OpenerDirector:
-    return build_opener(_NoRedirects, *([] if tls is None else [HTTPSHandler(context=tls)]))
 
 
 class _NoRedirects(HTTPRedirectHandler):

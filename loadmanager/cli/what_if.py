@@ -14,7 +14,7 @@ from loadmanager.attach.observation import Rules
 from loadmanager.attach.observation import document as observed
 from loadmanager.attach.observer import Observer
 from loadmanager.attach.sampling import Sampler
-from loadmanager.attach.what_if import Change, Forecast, document, forecast, snapshot_in
+from loadmanager.attach.what_if import Change, document, forecast, snapshot_in
 from loadmanager.cli.pulsar_access import AccessFiles
 from loadmanager.cli.text_tables import print_table
 from loadmanager.core.errors import LoadManagerError
@@ -30,7 +30,12 @@ def print_what_if(source: str, files: AccessFiles, change: Change, *, as_json: b
     if as_json:
         click.echo(json.dumps(document(now, then), allow_nan=False))
         return
-    _print_brokers(then)
+    rows = [
+        (name, *chain.from_iterable((f"{m:,.0f}", f"{b / 1e6:,.2f}") for m, b in (before, after)))
+        for name, before, after in zip(then.seen.brokers, then.loads, then.evened, strict=True)
+    ]
+    names = ("broker", "msg/s>", "MB/s>", "msg/s after moves>", "MB/s after moves>")
+    print_table("changed", names, rows)
     for title, one in (("as it is", now), ("changed", then)):
         click.echo(
             f"{title}: the fullest broker has {one.plan.max_over_mean:.2f} times the mean, "
@@ -45,15 +50,6 @@ def print_what_if(source: str, files: AccessFiles, change: Change, *, as_json: b
             f"{len(then.unserved)} bundles have no broker that isolation policies allow: {some}"
             f"{', ...' if len(then.unserved) > _MOST_NAMED else ''}"
         )
-
-
-def _print_brokers(then: Forecast) -> None:
-    rows = [
-        (name, *chain.from_iterable((f"{m:,.0f}", f"{b / 1e6:,.2f}") for m, b in (before, after)))
-        for name, before, after in zip(then.seen.brokers, then.loads, then.evened, strict=True)
-    ]
-    names = ("broker", "msg/s>", "MB/s>", "msg/s after moves>", "MB/s after moves>")
-    print_table("changed", names, rows)
 
 
 def _reported(source: str, files: AccessFiles) -> Any:

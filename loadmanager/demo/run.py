@@ -97,19 +97,6 @@ class Run:
 
     async def run(self, interrupt: Interrupt) -> Callable[[Evidence], Summary]:
         """Run to the end; the summary lacks only the evidence of the brokers' records."""
-        traffic = await self._start_traffic()
-        reading = asyncio.create_task(traffic.read(self._on_report))
-        try:
-            await self._wait_until_placed(traffic)
-            interrupt.running = True
-            await self._observe(traffic, interrupt)
-            seconds = monotonic() - self._journal.began_s
-            await self._finish(traffic, reading)
-        finally:
-            reading.cancel()
-        return lambda evidence: self._summary(traffic.last[-1], seconds, evidence)
-
-    async def _start_traffic(self) -> TrafficProcess:
         settings = self._settings
         self.step(f"looking up {settings.topics} topics, which places every bundle")
         path = settings.data_dir / "traffic.json"
@@ -124,7 +111,17 @@ class Run:
         ).save(path)
         arguments = ("-m", "loadmanager.demo.traffic", str(path))
         pipe = asyncio.subprocess.PIPE
-        return TrafficProcess(await self._children.start("traffic", *arguments, stdout=pipe))
+        traffic = TrafficProcess(await self._children.start("traffic", *arguments, stdout=pipe))
+        reading = asyncio.create_task(traffic.read(self._on_report))
+        try:
+            await self._wait_until_placed(traffic)
+            interrupt.running = True
+            await self._observe(traffic, interrupt)
+            seconds = monotonic() - self._journal.began_s
+            await self._finish(traffic, reading)
+        finally:
+            reading.cancel()
+        return lambda evidence: self._summary(traffic.last[-1], seconds, evidence)
 
     async def _wait_until_placed(self, traffic: TrafficProcess) -> None:
         async def unplaced() -> str:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -62,11 +62,7 @@ def own_address(master: str) -> str:
                 return str(connection.getsockname()[0])
         except OSError as error:
             failures.append(f"{host}:{port}: {error.strerror or error}")
-    raise SparkUnavailable(_summary(master, failures))
-
-
-def _summary(master: str, failures: Sequence[str]) -> str:
-    return (
+    raise SparkUnavailable(
         f"no Spark master answers at {master} ({'; '.join(failures)}); "
         "expected one that runs there, and a network that lets this host reach it"
     )

@@ -400,24 +400,21 @@ class PulsarTerm:
     async def run(self, wanted: Callable[[], bool]) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._importer.run(), name="import")
-            await self._keep_off(wanted)
+            off = False
+            while True:
+                try:
+                    off = await self._check_balancer(wanted=wanted(), off=off)
+                except Deposed:
+                    raise
+                except LoadManagerError as error:
+                    self._hold(str(error))
+                self._context.metrics.balancing_held.set(wanted() and bool(self._held))
+                await self._context.clock.sleep(CHECK_EVERY_S)
 
     def close(self) -> None:
         self.owners.close()
         self._context.metrics.balancing_held.set(0)
         self._context.metrics.moves_awaiting_clients.set_function(lambda: 0)
-
-    async def _keep_off(self, wanted: Callable[[], bool]) -> None:
-        off = False
-        while True:
-            try:
-                off = await self._check_balancer(wanted=wanted(), off=off)
-            except Deposed:
-                raise
-            except LoadManagerError as error:
-                self._hold(str(error))
-            self._context.metrics.balancing_held.set(wanted() and bool(self._held))
-            await self._context.clock.sleep(CHECK_EVERY_S)
 
     async def _check_balancer(self, *, wanted: bool, off: bool) -> bool:
         """Switch Pulsar's balancer off, or restore it; return whether this term switched it off."""

@@ -5,7 +5,7 @@ over bundles is as uneven as in a cluster.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,7 +72,8 @@ class Topics:
             counts.setdefault(parse_full_topic(topic).namespace, traced_bundles)
         cut = {name: Boundaries.even(name, count) for name, count in counts.items()}
         rows = _rows(counts)
-        traced_rows = _traced_rows(traced, cut, rows)
+        found = [_traced_row(topic, cut, rows) for topic in traced]
+        traced_rows = np.array(found, dtype=np.intp)
         topics = np.bincount(traced_rows, minlength=sum(counts.values())).astype(np.int64)
         clients = np.stack([topics, topics]).astype(np.float64)
         shares = _shares(loads, cut, rows, rng)
@@ -164,13 +165,6 @@ def _share(load: Load, cut: Boundaries, rows: slice, first: int, rng: np.random.
         msgs_in_per_s=load.msgs_in_per_s * portion,
         profile=np.array([1.0, fan_out, size, size * fan_out]),
     )
-
-
-def _traced_rows(
-    traced: Iterable[str], cut: Mapping[Namespace, Boundaries], rows: Mapping[Namespace, slice]
-) -> Indices:
-    found = [_traced_row(topic, cut, rows) for topic in traced]
-    return np.array(found, dtype=np.intp)
 
 
 def _traced_row(

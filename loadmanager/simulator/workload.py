@@ -59,7 +59,17 @@ class _Planned:
     def factor(self, now_s: float) -> float:
         match self._pattern:
             case Flash() as flash:
-                return _flash(flash, now_s)
+                up_s = flash.at_s + flash.rise_s
+                down_s = up_s + flash.hold_s
+                if now_s < flash.at_s or now_s >= down_s + flash.fall_s:
+                    return 1.0
+                if now_s < up_s:
+                    part = (now_s - flash.at_s) / flash.rise_s
+                elif now_s < down_s or flash.fall_s == 0:
+                    part = 1.0
+                else:
+                    part = 1.0 - (now_s - down_s) / flash.fall_s
+                return 1.0 + (flash.factor - 1.0) * part
             case Trend(per_hour=per_hour, from_s=from_s):
                 return max(0.0, 1.0 + per_hour * max(0.0, now_s - from_s) / _HOUR_S)
             case Growth(doubling_h=doubling_h):
@@ -67,20 +77,6 @@ class _Planned:
             case Steps(at_s=at_s, factors=factors):
                 passed = sum(at <= now_s for at in at_s)
                 return factors[passed - 1] if passed else 1.0
-
-
-def _flash(flash: Flash, now_s: float) -> float:
-    up_s = flash.at_s + flash.rise_s
-    down_s = up_s + flash.hold_s
-    if now_s < flash.at_s or now_s >= down_s + flash.fall_s:
-        return 1.0
-    if now_s < up_s:
-        part = (now_s - flash.at_s) / flash.rise_s
-    elif now_s < down_s or flash.fall_s == 0:
-        part = 1.0
-    else:
-        part = 1.0 - (now_s - down_s) / flash.fall_s
-    return 1.0 + (flash.factor - 1.0) * part
 
 
 class _Tide:

@@ -1,7 +1,7 @@
 import asyncio
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NoReturn
+from typing import Final
 
 import structlog
 
@@ -373,15 +373,11 @@ class LinkedCoordination:
         await self._link.heartbeat()
         try:
             if not ephemeral and await self._link.exists(where) is not None:
-                _refuse_to_guess(where, error)
+                text = f"{where}: exists, but the reply that says who created it was lost"
+                raise Disconnected(text) from error
             return await self._own_lock(where, data, session_id)
         except NodeMissing:
             raise Disconnected(f"{where}: the connection broke before it was created") from error
-
-
-def _refuse_to_guess(where: str, error: Disconnected) -> NoReturn:
-    text = f"{where}: exists, but the reply that says who created it was lost"
-    raise Disconnected(text) from error
 
 
 def _owner(stat: Stat) -> str:

@@ -134,7 +134,15 @@ class RemoteStorage(Storage):
         self.writer = spool.writer
         self._retention = retention
         self._wall_ms = wall_ms
-        self._files, self._url = _file_system(url)
+        try:
+            import fsspec  # noqa: PLC0415 - installed only for URLs
+        except ImportError:
+            raise HistoryUnavailable(f"[history] dir = {url}: needs fsspec; {_HOW}") from None
+        try:
+            files, top = fsspec.core.url_to_fs(url)
+        except (ImportError, ValueError) as error:
+            raise HistoryUnavailable(f"[history] dir = {url}: {error}; {_HOW}") from None
+        self._files, self._url = files, str(top).rstrip("/")
 
     def store(self) -> int:
         """Upload the files in the spool, oldest first.
@@ -187,15 +195,3 @@ class RemoteStorage(Storage):
 _HOW: Final = (
     "pip install 'loadmanager[history]', and the package of that file system (s3fs, gcsfs)"
 )
-
-
-def _file_system(url: str) -> tuple[Any, str]:
-    try:
-        import fsspec  # noqa: PLC0415 - installed only for URLs
-    except ImportError:
-        raise HistoryUnavailable(f"[history] dir = {url}: needs fsspec; {_HOW}") from None
-    try:
-        files, top = fsspec.core.url_to_fs(url)
-    except (ImportError, ValueError) as error:
-        raise HistoryUnavailable(f"[history] dir = {url}: {error}; {_HOW}") from None
-    return files, str(top).rstrip("/")

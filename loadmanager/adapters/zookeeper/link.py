@@ -101,7 +101,17 @@ class KazooLink:
         def send(client: GatedClient) -> Any:
             transaction = client.transaction()
             for operation in operations:
-                _add(transaction, operation)
+                match operation:
+                    case Create():
+                        transaction.create(
+                            operation.path, operation.data, ephemeral=operation.ephemeral
+                        )
+                    case SetData():
+                        transaction.set_data(operation.path, operation.data, operation.version)
+                    case Delete():
+                        transaction.delete(operation.path, operation.version)
+                    case Check():
+                        transaction.check(operation.path, operation.version)
             return transaction.commit_async()
 
         paths = [operation.path for operation in operations]
@@ -135,18 +145,6 @@ def _in_requests(triggers: Sequence[ArmedTrigger]) -> Iterator[list[ArmedTrigger
         size_bytes += path_bytes
     if some:
         yield some
-
-
-def _add(transaction: Any, operation: Operation) -> None:
-    match operation:
-        case Create():
-            transaction.create(operation.path, operation.data, ephemeral=operation.ephemeral)
-        case SetData():
-            transaction.set_data(operation.path, operation.data, operation.version)
-        case Delete():
-            transaction.delete(operation.path, operation.version)
-        case Check():
-            transaction.check(operation.path, operation.version)
 
 
 def _stat(stat: ZnodeStat) -> Stat:

@@ -32,7 +32,7 @@ from loadmanager.pipeline.replay.replay_run import Rules
 from loadmanager.pipeline.replay.results import Found, ranked, scored, summary
 from loadmanager.pipeline.replay.scores import SEGMENT_H, SETTLE_S, Scores
 from loadmanager.pipeline.replay.segment_replay import SegmentReplay
-from loadmanager.pipeline.replay.spark_tasks import LINES, TaskSplit, replayed, task_split, tasks_of
+from loadmanager.pipeline.replay.spark_tasks import LINES, replayed, task_split, tasks_of
 from loadmanager.pipeline.replay.trust import judged
 from loadmanager.pipeline.session import settings_of
 from loadmanager.pipeline.tables import columns_of
@@ -357,7 +357,9 @@ def run(work: Work) -> list[str]:
     lines = index(tables, segment_s).persist(StorageLevel.MEMORY_AND_DISK)
     made: DataFrame | None = None
     try:
-        how = _spread(work, lines, len(tried))
+        segments = lines.where(F.col("kind") == "round").agg(F.countDistinct("segment")).first()
+        cores = work.spark.sparkContext.defaultParallelism
+        how = task_split(int(segments[0]) if segments else 0, len(tried), cores)
         work.print_line(
             f"{len(tried)} combinations, {how.segments} segments of history, {how.tasks} tasks"
         )
@@ -392,12 +394,6 @@ def _hand_over_s(tables: Tables) -> float:
     )
     row = done.agg(F.percentile_approx("took_s", 0.5)).first()
     return _USUAL_HAND_OVER_S if row is None or row[0] is None else float(row[0])
-
-
-def _spread(work: Work, lines: DataFrame, tried: int) -> TaskSplit:
-    segments = lines.where(F.col("kind") == "round").agg(F.countDistinct("segment")).first()
-    cores = work.spark.sparkContext.defaultParallelism
-    return task_split(int(segments[0]) if segments else 0, tried, cores)
 
 
 def _store(work: Work, lines: DataFrame, found: Found, replay: SegmentReplay) -> None:

@@ -1,6 +1,5 @@
 """Days until capacity is short: the trend of the mean load, adjusted for day and week."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -187,7 +186,23 @@ def read(tables: Tables) -> Capacity | None:
 def show(found: Capacity) -> Part:
     fitted = trend(found.hours_ms // HOUR_MS - _MONDAY_H, found.loads)
     words = _words(found, fitted)
-    rows = _table_rows(found, fitted)
+    lines = [
+        ("history", f"{plain(_days(found), 2)} days"),
+        ("resource", named(found.resource)),
+        ("mean use", percent(float(found.loads.mean()), 1)),
+        ("highest hour", percent(float(found.loads.max()), 1)),
+    ]
+    if fitted is not None:
+        lines += [
+            ("change a day", f"{100 * fitted.slope_per_day:+.3f} points of capacity"),
+            (
+                "its 90 % interval",
+                f"{100 * fitted.slope_low:+.3f} to {100 * fitted.slope_high:+.3f}",
+            ),
+            ("peak now (p95 of the rhythm)", percent(fitted.peak, 1)),
+            ("short above", percent(SHORT)),
+        ]
+    rows = [[Cell(name), Cell(value)] for name, value in lines]
     columns = [Column(name="of the forecast"), Column(name="value")]
     shown = table("What it is computed from", columns, rows)
     return Part(
@@ -281,23 +296,3 @@ def _chart(found: Capacity, fitted: Trend | None) -> Chart:
             shapes=[limit],
         ),
     )  # fmt: skip
-
-
-def _table_rows(found: Capacity, fitted: Trend | None) -> Sequence[Sequence[Cell]]:
-    lines = [
-        ("history", f"{plain(_days(found), 2)} days"),
-        ("resource", named(found.resource)),
-        ("mean use", percent(float(found.loads.mean()), 1)),
-        ("highest hour", percent(float(found.loads.max()), 1)),
-    ]
-    if fitted is not None:
-        lines += [
-            ("change a day", f"{100 * fitted.slope_per_day:+.3f} points of capacity"),
-            (
-                "its 90 % interval",
-                f"{100 * fitted.slope_low:+.3f} to {100 * fitted.slope_high:+.3f}",
-            ),
-            ("peak now (p95 of the rhythm)", percent(fitted.peak, 1)),
-            ("short above", percent(SHORT)),
-        ]
-    return [[Cell(name), Cell(value)] for name, value in lines]

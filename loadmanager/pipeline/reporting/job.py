@@ -88,7 +88,18 @@ def cluster_parts(tables: Tables) -> list[Part]:
     """
     bounds = bounds_ms(sound(tables.table("broker_load")), "at")
     history_s = 0.0 if bounds is None else (bounds[1] - bounds[0]) / 1000
-    parts = _all_parts(tables)
+    parts = [
+        _part(tables, "rollup", balance),
+        optimality.show(optimality.read(tables)),
+        _part(tables, "moves", move_results),
+        _part(tables, "rollup", hottest),
+        *_of_sizes(tables),
+        _part(tables, "rollup", capacity),
+        _part(tables, "rollup", speeds),
+        _part(tables, "costs", cost_quality),
+        _part(tables, "replay", replayed),
+        intake.show(intake.read(tables)),
+    ]
     return parts if history_s >= LEAST_HISTORY_S else [too_short(one, history_s) for one in parts]
 
 
@@ -102,21 +113,6 @@ def too_short(part: Part, history_s: float) -> Part:
         for one in part.findings
     ]
     return replace(part, findings=findings)
-
-
-def _all_parts(tables: Tables) -> list[Part]:
-    return [
-        _part(tables, "rollup", balance),
-        optimality.show(optimality.read(tables)),
-        _part(tables, "moves", move_results),
-        _part(tables, "rollup", hottest),
-        *_of_sizes(tables),
-        _part(tables, "rollup", capacity),
-        _part(tables, "rollup", speeds),
-        _part(tables, "costs", cost_quality),
-        _part(tables, "replay", replayed),
-        intake.show(intake.read(tables)),
-    ]
 
 
 def _part(tables: Tables, job: str, of: ModuleType) -> Part:

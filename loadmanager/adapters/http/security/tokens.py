@@ -6,7 +6,7 @@ is verified.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -153,7 +153,13 @@ class Tokens:
         except (ArithmeticError, TypeError, ValueError, RecursionError):
             # The library converts values of a token before it checks their type or depth.
             raise TokenRefused("the token is refused: it is malformed") from None
-        _check_dates(claims)
+        # The library accepts dates that are texts, and numbers of any size.
+        for name in _DATES:
+            value = claims.get(name, 0)
+            if type(value) not in {int, float} or not 0 <= value <= _END_OF_9999_S:
+                raise TokenRefused(
+                    f"the token is refused: {name} must be seconds since 1970, up to the year 9999"
+                )
         subject = claims.get(self._claim)
         if not isinstance(subject, str) or not subject:
             raise TokenRefused(f"the token has no {self._claim!r} that names its bearer")
@@ -163,16 +169,6 @@ class Tokens:
             raise TokenRefused("the token is refused: it has expired")
         right = claims.get("right")
         return Proven(subject, until_s, right if isinstance(right, str) else "")
-
-
-def _check_dates(claims: Mapping[str, Any]) -> None:
-    """Refuse invalid dates: the library accepts texts and numbers of any size."""
-    for name in _DATES:
-        value = claims.get(name, 0)
-        if type(value) not in {int, float} or not 0 <= value <= _END_OF_9999_S:
-            raise TokenRefused(
-                f"the token is refused: {name} must be seconds since 1970, up to the year 9999"
-            )
 
 
 def _content(path: Path) -> bytes:
