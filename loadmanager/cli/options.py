@@ -31,11 +31,6 @@ SET_OPTION: Final = option(
     multiple=True,
     help="Set one key; overrides file and environment. May be given again.",
 )
-JOBS_OPTION: Final = option(
-    "--jobs",
-    type=click.IntRange(1),
-    help="Processes to run them in. Without it, one for each core.",
-)
 SEED_OPTION: Final = option(
     "--seed", default=0, type=click.IntRange(min=0), help="Seed of random choices."
 )
