@@ -111,7 +111,11 @@ class Agents:
         step_s = now_s - self._looked_s
         self._looked_s = now_s
         self._follow(measured, now_s, step_s)
-        moments_s = self._moments(now_s, step_s)
+        # The last sample time of each agent by now; in long steps, what is seen by then.
+        long = step_s > 2 * self._interval_s + self._noise.delay_s
+        by_s = now_s - self._noise.delay_s if long else now_s
+        passed = np.floor((by_s - self._phase_s) / self._interval_s)
+        moments_s = np.asarray(self._phase_s + passed * self._interval_s)
         sampled = moments_s > now_s - step_s
         self._usage.add(measured.usage, step_s)
         usage = self._usage.take(sampled) * self._errors(measured.usage.shape, "usage")
@@ -163,13 +167,6 @@ class Agents:
         since_s = self._rng.random(len(arrived)) * min(self._interval_s, step_s)
         self._phase_s[arrived] = now_s - np.floor(since_s * _GRAINS_PER_S) / _GRAINS_PER_S
         self._awaited = measured.present & ~self._stands
-
-    def _moments(self, now_s: float, step_s: float) -> FloatArray:
-        """Return the last sample time of each agent by ``now_s``; in long steps, seen by then."""
-        long = step_s > 2 * self._interval_s + self._noise.delay_s
-        by_s = now_s - self._noise.delay_s if long else now_s
-        passed = np.floor((by_s - self._phase_s) / self._interval_s)
-        return np.asarray(self._phase_s + passed * self._interval_s)
 
     def _taken_s(self, moments_s: FloatArray, now_s: float, measured: Measured) -> FloatArray:
         """Return the time of each reading: since the start of the broker, and at most ``now_s``."""

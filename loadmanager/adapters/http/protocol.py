@@ -114,7 +114,16 @@ def refusal_for(
     a long URL from a long header.
     """
     if status != _BAD_REQUEST or not isinstance(error, http_exceptions.HttpProcessingError):
-        return _unexpected(request, status, error, failures)
+        reason_id = secrets.token_hex(6)
+        log.error(
+            "http.request.failed",
+            method=request.method,
+            path=request.raw_path,
+            reason_id=reason_id,
+            error=repr(error),
+            exc_info=failures.trace_of(error),
+        )
+        return Refused(status, f"an unexpected error; it is in the log under {reason_id}")
     if isinstance(error, http_exceptions.LineTooLong):
         if error.args[1] == line_bytes:
             return Refused(414, f"the URL is longer than {line_bytes} bytes")
@@ -123,21 +132,6 @@ def refusal_for(
         return Refused(431, "there are too many headers")
     first_line = error.message.partition("\n")[0].rstrip(": ")
     return Refused(400, f"the request is not valid HTTP: {first_line}")
-
-
-def _unexpected(
-    request: web.BaseRequest, status: int, error: BaseException | None, failures: "Failures"
-) -> Refused:
-    reason_id = secrets.token_hex(6)
-    log.error(
-        "http.request.failed",
-        method=request.method,
-        path=request.raw_path,
-        reason_id=reason_id,
-        error=repr(error),
-        exc_info=failures.trace_of(error),
-    )
-    return Refused(status, f"an unexpected error; it is in the log under {reason_id}")
 
 
 class Failures:
