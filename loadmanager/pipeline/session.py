@@ -21,6 +21,9 @@ from loadmanager.config.java import CHECK_TIMEOUT_S, NoJava, find_java
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.pipeline.failures import plain_cause
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 ANSWERS_WITHIN_S: Final = 5.0
 _ADDRESS: Final = re.compile(r"([^:,/\s]+|\[[0-9a-fA-F:]+\]):(\d{1,5})")
 _SCHEME: Final = "spark://"
@@ -157,9 +160,6 @@ def _run(java: Path, *options: str) -> subprocess.CompletedProcess[str]:
         [java, *options], capture_output=True, text=True, timeout=CHECK_TIMEOUT_S, check=False
     )
 
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 LOOPBACK: Final = "127.0.0.1"

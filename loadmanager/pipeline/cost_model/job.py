@@ -282,7 +282,7 @@ _CHANGED: Final = (*RATES, *USAGE_COLUMNS)
 def changes(of_minutes: DataFrame, hand_overs: DataFrame) -> DataFrame:
     """Return one row for each broker and slot in which it gained or lost bundles.
 
-    In: `spark_rows.minutes` and the table ``hand_overs``. Out: the columns of the minutes,
+    In: `minutes` and the table ``hand_overs``. Out: the columns of the minutes,
     with the differences of rates and usage between after and before; limits are the usage after.
     A broker that did not report in each of the seven slots is left out.
     """

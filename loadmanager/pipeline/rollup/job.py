@@ -121,7 +121,7 @@ _SEEDS: Final = "seeds"
 
 
 def run(work: Work) -> list[str]:
-    """Write all tables of `rollup_tables`, and the seed files for leaders.
+    """Write all tables of the rollup, and the seed files for leaders.
 
     Raises:
         PipelineError: nothing was ingested.
