@@ -482,7 +482,7 @@ async def test_thousands_of_dead_brokers_are_tried_at_once_and_remembered(
     alive = [one.name for one in pulsar.brokers]
     for one in pulsar.brokers:
         one.tells("/admin/v2/brokers/research", json.dumps(dead + alive))
-    admin = PulsarAdmin(Access(connect_timeout_s=0.1))
+    admin = PulsarAdmin(Access(connect_timeout_s=0.3))
     reader = ClusterReader(admin, (pulsar.url,))
     sampler = Sampler(admin, addresses(pulsar.url))
     for _ in range(12):
@@ -503,10 +503,12 @@ async def test_a_restore_finds_the_one_of_a_thousand_stored_brokers_that_answers
     pulsar: FakePulsar, silent: int
 ) -> None:
     dead = [f"http://127.9.{n // 250}.{n % 250 + 1}:{silent}" for n in range(1_000)]
-    admin = PulsarAdmin(Access(connect_timeout_s=0.5))
+    admin = PulsarAdmin(Access(connect_timeout_s=2.0))
     reader = ClusterReader(admin, (*dead, pulsar.url))
     began_s = time.monotonic()
-    assert await reader.at_any(partial(read_dynamic, admin)) == pulsar.dynamic
-    # One after the other they would take over eight minutes.
-    assert time.monotonic() - began_s < 120.0
-    await admin.close()
+    try:
+        assert await reader.at_any(partial(read_dynamic, admin)) == pulsar.dynamic
+    finally:
+        await admin.close()
+    # One after the other they would take over half an hour.
+    assert time.monotonic() - began_s < 600.0
