@@ -159,6 +159,31 @@ def test_work_explains_what_is_reported_though_the_first_reports_were_of_an_idle
     assert at.level == pytest.approx(reported.mean(), rel=0.3)
 
 
+def test_a_report_over_a_change_neither_anchors_nor_makes_urgent() -> None:
+    """It has no variance, as none of its time has; the usage may be of before the change."""
+    traffic = dict.fromkeys(range(20), Traffic(msgs=12_000))
+
+    def seen(now_s: float, varied: float, background: float = 0.0) -> ClusterView:
+        given = {"a:1": Broker(bundles=range(5), background=background)}
+        brokers = {**four(), **given}
+        changed = {"variance": (varied,) * 5}
+        return view(
+            {key: replace(one, changed=changed) for key, one in brokers.items()},
+            traffic,
+            now_s=now_s,
+        )
+
+    known = learned([seen(10.0, 1.0), seen(20.0, 1.0)])
+    uses = []
+    for varied in (1.0, np.nan):
+        now = seen(30.0, varied, background=0.7)
+        state = learned_from(now, known)
+        at = standing(now, state, ResourceWeights(memory=0.0), np.ones(4, dtype=np.bool_))
+        uses.append(float(at.low[0, at.resources.index("cpu")] * at.level))
+    assert uses[0] > 0.9
+    assert uses[1] < 0.5
+
+
 def test_a_report_teaches_once() -> None:
     seen = view(four(), now_s=60.0)
     once = learned_from(seen, None)

@@ -31,10 +31,9 @@ _MOST_NOISE: Final = 0.1
 _LAGS: Final = 0.03
 """Error of a usage that may be of the time before the work began, in fractions of the limit."""
 
-_UNSETTLED: Final = 0.1
-"""Relative error of a usage that was measured over a start or a change of bundles."""
-
-_UNSETTLED_WEIGHT: Final = 0.25
+_UNSETTLED: Final = 0.2
+"""Error of a usage that was measured over a start or a change of bundles, as a fraction of it or,
+if that is more, of brokers' mean usage."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -43,7 +42,7 @@ class Learned:
 
     ``unit_costs`` is (`RESOURCES`, `KINDS`), in the units of load reports per unit of work.
     ``noise`` (`RESOURCES`) is the mean squared prediction error, in fractions, over ``looks``
-    (`RESOURCES`) at fresh reports.
+    (`RESOURCES`) at fresh reports. ``varies`` is whether any report had a variance.
     """
 
     at_s: float
@@ -52,6 +51,7 @@ class Learned:
     noise: FloatArray
     looks: FloatArray
     brokers: BrokerFigures
+    varies: bool = False
 
     @classmethod
     def nothing(cls, view: ClusterView) -> "Learned":
@@ -75,6 +75,8 @@ class Learned:
         known = replace(self, brokers=self.brokers.of(columns), at_s=view.now_s)
         minutes = max(view.now_s - self.at_s, 0.0) / 60.0
         fresh = columns.seen_s > known.brokers.seen_s
+        varies = known.varies or not np.isnan(columns.variance).all()
+        known = replace(known, varies=varies)
         known = known.regressed(columns, fresh, _KEPT_PER_MIN**minutes)
         usage = fractions(columns.usage, columns.limit)
         varying = known.varying(served_by(columns), columns.limit)
@@ -98,20 +100,27 @@ class Learned:
                 fresh,
                 usage,
                 served_by(columns),
-                np.where(settled(columns), 1.0, _UNSETTLED_WEIGHT),
+                known.settled(columns).astype(np.float64),
             ),
         )
+
+    def settled(self, columns: BrokerColumns) -> Mask:
+        """Return (B,): reports over a constant set of bundles: others have no variance."""
+        known = ~np.isnan(columns.variance).all(axis=1)
+        return np.asarray(known | (not self.varies))
 
     def measured_error(self, columns: BrokerColumns) -> FloatArray:
         """Return (brokers, `RESOURCES`): the mean squared error of a measured usage, in fractions.
 
         It is the error of the model plus the variance of usage between samples, supposed where a
-        report has none because it covers a change. Usage may be of the time before a change of
-        work.
+        report has none because it covers a change. Usage of a broker that has just appeared, or
+        whose bundles have just changed, may be of the time before.
         """
         usage = fractions(columns.usage, columns.limit)
         varied = fractions(columns.variance, columns.limit**2)
-        supposed = np.where(settled(columns)[:, np.newaxis], 0.0, (_UNSETTLED * usage) ** 2)
+        least = usage.sum(axis=0) / max(len(usage), 1)
+        supposed = (_UNSETTLED * np.maximum(usage, least)) ** 2
+        supposed = np.where(self.settled(columns)[:, np.newaxis], 0.0, supposed)
         varied = np.where(np.isnan(varied), supposed, varied)
         young = (self.brokers.weights[1] == 0)[:, np.newaxis]
         return np.asarray((0.03 * usage + 0.005) ** 2 + varied + _LAGS**2 * young)
@@ -133,9 +142,3 @@ class Learned:
         scaled = fractions(work[:, np.newaxis, :], columns.limit[:, :, np.newaxis])
         sums = self.sums.after(kept, weight, scaled, target, usage)
         return replace(self, sums=sums, unit_costs=solved(sums))
-
-
-def settled(columns: BrokerColumns) -> Mask:
-    """Return (B,): reports over a constant set of bundles; after a change, none has a variance."""
-    known = ~np.isnan(columns.variance)
-    return np.asarray(known.any(axis=1) | ~known.any())

@@ -252,7 +252,7 @@ def _anchored(
 
     usage, varying = parts(figures.last)
     reported = fractions(columns.usage, columns.limit)[:, counting]
-    urgent = reported > URGENT
+    urgent = (reported > URGENT) & learned.settled(columns)[:, np.newaxis]
     last_varying = learned.varying(served_by(columns), columns.limit)[:, counting]
     varying = np.where(urgent, last_varying, varying)
     usage = np.where(urgent, reported, usage)
