@@ -20,10 +20,10 @@ help: ## List these commands
 demo: $(DEMO) ## Watch a cluster of brokers being balanced, for a minute and a half
 	@$(BIN)/loadmanager demo --duration 90
 
-# Suites to leave out: make test WITHOUT="docker pulsar". What needs the processor goes first, by two workers. Then
-# what waits for other processes, by three, and alone at last those faults whose promises have bounds in seconds.
+# Suites to leave out: make test WITHOUT="docker pulsar". What needs the processor goes first, then
+# what waits for other processes, and alone at last those faults whose promises have bounds in seconds.
 WITHOUT ?=
-WORKERS ?= 2
+WORKERS ?= 3
 WAITING_WORKERS ?= 3
 PYTEST := $(BIN)/pytest -raR
 WAITING := zookeeper or processes or browser or docker or pulsar

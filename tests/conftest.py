@@ -78,14 +78,14 @@ class ByServer(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return 2 for `pytest` alone; 0, this process, where tests, markers, -s or --trace are named.
+    """Return 3 for `pytest` alone; 0, this process, where tests, markers, -s or --trace are named.
 
     -n is as pytest-xdist has it, and --pdb needs this process, too.
     """
     asked = config.option
     alone = config.args_source is not config.ArgsSource.ARGS
     quick = asked.markexpr in config.getini("addopts")
-    return 2 if alone and quick and asked.capture != "no" and not asked.trace else 0
+    return 3 if alone and quick and asked.capture != "no" and not asked.trace else 0
 
 
 @pytest.hookimpl(optionalhook=True)
