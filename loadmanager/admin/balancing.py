@@ -2,7 +2,7 @@ from typing import Final
 
 from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
 from loadmanager.admin.drains import AuthorQuery
-from loadmanager.common.balancing_mode import BalancingModeRequests
+from loadmanager.common.documents import BalancingModeRequests
 from loadmanager.core.balancing import Balancing, BalancingMode
 
 _PATH: Final = "/admin/v2/loadmanager/balancing"

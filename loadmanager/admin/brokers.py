@@ -7,7 +7,7 @@ from loadmanager.adapters.http.assign_client import TOPICS_PATH, topics_to_json
 from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query
 from loadmanager.admin.topics import Topics
-from loadmanager.common.bundle_names import check_cluster
+from loadmanager.common.cluster_state import check_cluster
 from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents, as_unavailable
 from loadmanager.core import znodes

@@ -2,7 +2,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from loadmanager.adapters.http.operations import Reply, Resource, operation
-from loadmanager.common.dynamic_settings import DynamicSettings
+from loadmanager.common.runtime_settings import DynamicSettings
 
 _PATH: Final = "/admin/v2/brokers/configuration"
 _TEXTS: Final = dict[str, str]

@@ -5,7 +5,7 @@ import structlog
 from pydantic import Field, StringConstraints
 
 from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
-from loadmanager.common.bundle_names import check_cluster
+from loadmanager.common.cluster_state import check_cluster
 from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents, as_unavailable
 from loadmanager.core import znodes

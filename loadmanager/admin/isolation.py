@@ -6,7 +6,7 @@ from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
 
 from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
 from loadmanager.admin.unloads import Unload
-from loadmanager.common.bundle_names import check_cluster
+from loadmanager.common.cluster_state import check_cluster
 from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents, as_unavailable
 from loadmanager.core import policies as core_policies
@@ -16,7 +16,7 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace, belongs_to_a_bro
 from loadmanager.core.patterns import MOST_CHARACTERS, checked, matches_any
 from loadmanager.core.policies import hosts_matching
 from loadmanager.core.wire.policies import decode_isolation
-from loadmanager.leader.leadership import Leadership
+from loadmanager.leader.term import Leadership
 from loadmanager.ports.administration import Missing
 from loadmanager.ports.lookup import LookupRefused
 

@@ -5,14 +5,14 @@ from pydantic import Field
 
 from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query
-from loadmanager.common.bundle_names import boundaries_of, bundle_in
+from loadmanager.common.cluster_state import boundaries_of, bundle_in
 from loadmanager.common.context import Context
 from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId, Namespace
 from loadmanager.core.load import BundleStats
 from loadmanager.core.splitting.merging import CannotMerge, Merge, cut_again, neighbours
-from loadmanager.leader.leadership import Leadership, unavailable
+from loadmanager.leader.term import Leadership, unavailable
 from loadmanager.ports.administration import MergeRefused
 from loadmanager.ports.lookup import Unavailable
 

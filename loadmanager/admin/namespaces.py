@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Flag, Query
 from loadmanager.adapters.http.replies import Refused
-from loadmanager.common.bundle_names import boundaries_of
+from loadmanager.common.cluster_state import boundaries_of
 from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents, as_unavailable
 from loadmanager.core import znodes
@@ -21,7 +21,7 @@ from loadmanager.core.wire.policies import (
     encode_policies,
     encode_tenant,
 )
-from loadmanager.leader.leadership import Leadership
+from loadmanager.leader.term import Leadership
 from loadmanager.ports.administration import Conflict, Missing
 from loadmanager.ports.coordination import (
     Check,

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from loadmanager.adapters.http.operations import Reply, Resource, operation
 from loadmanager.adapters.http.parameters import PATH_PARAMETERS, Flag, Parameter, Query
-from loadmanager.common.bundle_names import boundaries_of, bundle_in
+from loadmanager.common.cluster_state import boundaries_of, bundle_in
 from loadmanager.common.context import Context
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import FULL_RANGE_END
@@ -14,7 +14,7 @@ from loadmanager.core.ids import BundleId, Namespace
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.splitting.cutting import can_split
 from loadmanager.core.splitting.positions import SPLIT_ALGORITHMS
-from loadmanager.leader.leadership import Leadership, unavailable
+from loadmanager.leader.term import Leadership, unavailable
 from loadmanager.ports.administration import BundleUnknown, SplitRefused
 from loadmanager.ports.lookup import Unavailable
 

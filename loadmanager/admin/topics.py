@@ -10,7 +10,7 @@ from loadmanager.adapters.http.assign_client import HttpTopicsClient
 from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Flag, Query
 from loadmanager.adapters.http.routes import Role
-from loadmanager.common.bundle_names import boundaries_of, bundle_in
+from loadmanager.common.cluster_state import boundaries_of, bundle_in
 from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents
 from loadmanager.core import znodes

@@ -6,12 +6,11 @@ from pydantic import Field, PlainSerializer
 
 from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Flag, Query
-from loadmanager.common.bundle_names import boundaries_of, bundle_in
+from loadmanager.common.cluster_state import boundaries_of, bundle_in
 from loadmanager.common.context import Context
 from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of, parse_broker
-from loadmanager.leader.leadership import Leadership, unavailable
-from loadmanager.leader.term import LeaderTerm
+from loadmanager.leader.term import Leadership, LeaderTerm, unavailable
 from loadmanager.ports.administration import UnloadRefused
 from loadmanager.ports.lookup import Unavailable
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import structlog
 
-from loadmanager.agent.unleased import TELL_EVERY_S
+from loadmanager.agent.lease import TELL_EVERY_S
 from loadmanager.common.context import Context
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent

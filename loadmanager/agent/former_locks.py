@@ -12,8 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import structlog
 
-from loadmanager.agent.ownership_effects import PARALLEL
-from loadmanager.agent.ownership_worker import OwnershipWorker
+from loadmanager.agent.ownership import PARALLEL, OwnershipWorker
 from loadmanager.agent.registration import Membership, listed_in
 from loadmanager.common.context import Context
 from loadmanager.core import znodes

@@ -12,8 +12,7 @@ from functools import partial
 
 import structlog
 
-from loadmanager.agent.ownership_worker import OwnershipWorker
-from loadmanager.agent.range_changes import RangeChange
+from loadmanager.agent.ownership import OwnershipWorker, RangeChange
 from loadmanager.common.context import Context
 from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.core import znodes

@@ -31,10 +31,9 @@ from loadmanager.attach.observation import Observation
 from loadmanager.attach.observer import holds_policies, name_in
 from loadmanager.attach.sampling import Samples
 from loadmanager.attach.tasks import Proposal
-from loadmanager.common.cluster_owners import Holding
-from loadmanager.common.cluster_state import OwnerView
+from loadmanager.common.cluster_state import Holding, OwnerView
 from loadmanager.common.runtime_settings import TaskBounds
-from loadmanager.common.subscriptions import Subscriptions
+from loadmanager.common.watching import Subscriptions
 from loadmanager.core import znodes
 from loadmanager.core.bundle_task import BundleTask, TaskEvent, TaskKind, TaskState
 from loadmanager.core.bundle_traffic import NO_TRAFFIC, BundleTraffic, topics_in

@@ -28,7 +28,7 @@ def agent(*, config_file: Path | None, overrides: tuple[str, ...]) -> None:
 
     Example: loadmanager agent --config /etc/loadmanager.toml
     """
-    from loadmanager.agent.lease_terms import Displaced
+    from loadmanager.agent.registration import Displaced
     from loadmanager.config import ConfigError, load_config
     from loadmanager.core.errors import LoadManagerError
     from loadmanager.telemetry.logging import configure_logging

@@ -43,7 +43,7 @@ from loadmanager.cli.attach_page import (
     served_page,
     show_window,
 )
-from loadmanager.common.liveness import Liveness
+from loadmanager.common.context import Liveness
 from loadmanager.config import Config, load_config
 from loadmanager.config.planning import planner_of
 from loadmanager.config.strategies import go_together, not_together

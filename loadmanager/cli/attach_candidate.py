@@ -20,9 +20,7 @@ from loadmanager.cli.attach_page import host_name
 from loadmanager.cli.simulate_history import warnings_alone
 from loadmanager.common.cluster_conditions import OF_ATTACH, agree
 from loadmanager.common.cluster_state import ClusterState
-from loadmanager.common.identity import Identity
-from loadmanager.common.liveness import Liveness
-from loadmanager.common.unexpected import UnexpectedErrors
+from loadmanager.common.context import Identity, Liveness, UnexpectedErrors
 from loadmanager.config import load_config
 from loadmanager.core import znodes
 from loadmanager.core.errors import LoadManagerError

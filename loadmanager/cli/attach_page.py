@@ -54,13 +54,6 @@ from loadmanager.attach.strategy import Strategy
 from loadmanager.attach.tasks import LastHour
 from loadmanager.cli.simulate_history import warnings_alone
 from loadmanager.cli.text_tables import fitted, print_table, terminal_width
-from loadmanager.common.overview import (
-    MOST_BROKERS,
-    MOST_DECISIONS,
-    MOST_TASKS,
-    most_refused,
-    scarcest_first,
-)
 from loadmanager.config.deployment import HttpSettings
 from loadmanager.config.history import HistorySettings
 from loadmanager.core.balancing import Balancing, BalancingMode
@@ -71,6 +64,13 @@ from loadmanager.core.history.records import Origin
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.move_limits import HeldReason
 from loadmanager.core.rates import Rates
+from loadmanager.leader.explain import (
+    MOST_BROKERS,
+    MOST_DECISIONS,
+    MOST_TASKS,
+    most_refused,
+    scarcest_first,
+)
 from loadmanager.ports.leading import TaskList
 from loadmanager.ports.lookup import Unavailable
 from loadmanager.ports.overview import BrokerUse, MissingBroker, Overview

@@ -141,8 +141,7 @@ def _refuse_other_signers(config: "Config") -> None:
 
 async def _key(config: "Config", timeout_s: float, *, replace_key: bool) -> bytes:
     from loadmanager.adapters.zookeeper import ZooKeeperCoordination
-    from loadmanager.common.chroot import refuse_nodes_of_others
-    from loadmanager.common.cluster_key import key_of_cluster
+    from loadmanager.common.cluster_conditions import key_of_cluster, refuse_nodes_of_others
     from loadmanager.core import znodes
     from loadmanager.ports.coordination import Connection, NodeMissing, SessionState
     from loadmanager.wiring.sidecar import conditions_of, zookeeper_options

@@ -1,19 +1,102 @@
+"""The key that signs the cluster's tokens, unless another is configured.
+
+It is stored in ZooKeeper, so every client that can read it there can sign. The first one that
+needs it
+makes it; all sidecars watch it, so that a replaced one counts at once, and make it
+again when it was deleted.
+"""
+
+import secrets
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
-from loadmanager.common.chroot import refuse_nodes_of_others
+from loadmanager.common.watching import Subscriptions
 from loadmanager.core import znodes
 from loadmanager.core.errors import LoadManagerError, MalformedContent
-from loadmanager.core.fields import parse_fields, to_json
+from loadmanager.core.fields import OURS, parse_fields, to_json
 from loadmanager.core.hashing import DEFAULT_HASH, HASH_FUNCTIONS, HashName, position
 from loadmanager.core.ids import TopicName
-from loadmanager.ports.coordination import Coordination, CoordinationError, NodeExists
+from loadmanager.ports.coordination import (
+    Coordination,
+    CoordinationError,
+    Disconnected,
+    Node,
+    NodeExists,
+    SessionLost,
+)
 from loadmanager.ports.host import Clock
 from loadmanager.ports.lookup import Unavailable
 
 log = structlog.get_logger()
+
+LEDGERS: Final = "/managed-ledgers"
+"""Where Pulsar keeps its managed ledgers; no node of ours has this path."""
+
+
+class ChrootRefused(LoadManagerError):
+    """The nodes below the chroot belong to something else, or the cluster's are elsewhere."""
+
+
+async def refuse_nodes_of_others(coordination: Coordination, default_chroot: str) -> None:
+    """Raise unless this cluster may keep its nodes in the chroot.
+
+    Args:
+        coordination: a session below the chroot.
+        default_chroot: the chroot if it is the default one, empty if it was configured.
+            A cluster of version 0.1 kept its nodes at the root by default.
+
+    Raises `ChrootRefused`: Pulsar uses these paths, or the root has a cluster of version 0.1;
+    `CoordinationError`: ZooKeeper could not be read.
+    """
+    if await _exists(coordination, LEDGERS):
+        raise _of_pulsar(f"{LEDGERS} exists in it")
+    names = _names(znodes.LEADER, await coordination.get(znodes.LEADER))
+    if "serviceUrl" in names and OURS not in names:
+        raise _of_pulsar(f"{znodes.LEADER} in it was written by a Pulsar broker")
+    if not default_chroot or await coordination.get(znodes.CLUSTER) is not None:
+        return
+    try:
+        node = await coordination.get_from_root(znodes.CLUSTER)
+    except (Disconnected, SessionLost):
+        raise
+    except CoordinationError:
+        return  # Not readable with this login, so no sidecar of this cluster wrote it.
+    if "hash" in _names(znodes.CLUSTER, node):
+        raise ChrootRefused(
+            f"[zookeeper] chroot is not set, which means {default_chroot}, and there is a cluster "
+            f"of version 0.1 at ZooKeeper's root ({znodes.CLUSTER}). To keep it, set "
+            '[zookeeper] chroot = "/". To begin a new cluster, without the namespaces and '
+            "policies of the old one, stop all sidecars of the old one and set [zookeeper] "
+            f'chroot = "{default_chroot}"'
+        )
+
+
+async def _exists(coordination: Coordination, path: str) -> bool:
+    try:
+        return await coordination.get(path) is not None
+    except (Disconnected, SessionLost):
+        raise
+    except CoordinationError:
+        return True  # Access is denied only to a node that exists.
+
+
+def _names(path: str, node: Node | None) -> Collection[str]:
+    """Return the names of a node's fields, none if it has no content that can be read."""
+    try:
+        return parse_fields(path, node.data).names() if node else ()
+    except MalformedContent:
+        return ()
+
+
+def _of_pulsar(why: str) -> ChrootRefused:
+    return ChrootRefused(
+        f"the [zookeeper] chroot is that of a Pulsar cluster: {why}. Both would change the same "
+        "nodes; expected a path of its own, such as the default, /loadmanager/{[cluster] name}"
+    )
+
 
 FORMAT: Final = 2
 """The format of all nodes of a cluster. Version 0.1 recorded none."""
@@ -129,3 +212,85 @@ def _agreed(data: bytes, wanted: Conditions) -> HashName:
             f"{recorded!r}, or use another [zookeeper] chroot for a new cluster"
         )
     return recorded
+
+
+KEY_BYTES: Final = 32
+_MOST_BYTES: Final = 4_096
+_KEY_RETRY_S: Final = 1.0
+_RECHECK_S: Final = 30.0
+
+
+def new_key() -> bytes:
+    return secrets.token_bytes(KEY_BYTES)
+
+
+async def key_of_cluster(coordination: Coordination, make: Callable[[], bytes] = new_key) -> bytes:
+    """Return the key, created if the cluster has none.
+
+    Raises `CoordinationError`: the key can be neither read nor created now; `MalformedContent`: the
+    node's content is not a key.
+    """
+    while True:
+        node = await coordination.get(znodes.KEY)
+        if node is not None:
+            return _decoded(node)
+        await _create(coordination, make())
+
+
+class ClusterKey:
+    def __init__(
+        self, coordination: Coordination, clock: Clock, make: Callable[[], bytes] = new_key
+    ) -> None:
+        self._coordination = coordination
+        self._clock = clock
+        self._make = make
+        self._changes = Subscriptions()
+        self.value: bytes | None = None
+        """None while unknown; after a lost connection the last known key."""
+
+    async def run(self) -> None:
+        watch = self._coordination.watch(znodes.KEY, self._read)
+        try:
+            while True:
+                if self.value is None and not await self._makes_sure():
+                    await self._clock.sleep(_KEY_RETRY_S)
+                else:
+                    await self._changes.wait(_RECHECK_S)
+        finally:
+            watch.close()
+
+    async def _makes_sure(self) -> bool:
+        """Ensure that a key exists, which the watch then reads; return whether it does."""
+        try:
+            await key_of_cluster(self._coordination, self._make)
+        except (Disconnected, SessionLost):
+            return False  # The session's state shows it.
+        except CoordinationError as error:
+            log.warning("cluster.key.read_failed", path=znodes.KEY, error=str(error))
+            return False
+        except MalformedContent:
+            return True  # The watch reports it, and its replacement.
+        return True
+
+    def _read(self, node: Node | None) -> None:
+        self.value = None
+        try:
+            self.value = None if node is None else _decoded(node)
+        except MalformedContent as error:
+            log.warning("znode.content.refused", path=znodes.KEY, error=str(error))
+        self._changes.notify()
+
+
+async def _create(coordination: Coordination, key: bytes) -> None:
+    try:
+        await coordination.create(znodes.KEY, key, private=True)
+    except NodeExists:
+        return  # Another process created it first: its key applies.
+    log.info("cluster.key.created", path=znodes.KEY)
+
+
+def _decoded(node: Node) -> bytes:
+    if not KEY_BYTES <= len(node.data) <= _MOST_BYTES:
+        found, expected = f"{len(node.data)} bytes", f"a key of {KEY_BYTES} to {_MOST_BYTES} bytes"
+        raise MalformedContent(znodes.KEY, found, f"{expected}; delete the node to get a new one")
+    return node.data

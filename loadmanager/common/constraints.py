@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from loadmanager.common.context import Context
-from loadmanager.common.subscriptions import Subscriptions
-from loadmanager.common.watched_folder import WatchedFolder
+from loadmanager.common.watching import Subscriptions, WatchedFolder
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BrokerId, Namespace, parse_namespace

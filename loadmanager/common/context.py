@@ -1,16 +1,176 @@
+"""Whether the work that a process is there for still begins; what hangs is to be restarted."""
+
+import asyncio
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from time import monotonic
+from typing import Final
+
+import structlog
 
 from loadmanager.common.cluster_conditions import TopicHash
 from loadmanager.common.cluster_state import ClusterState
-from loadmanager.common.identity import Identity
-from loadmanager.common.liveness import Liveness
-from loadmanager.common.oversized import OversizedWrites
-from loadmanager.common.unexpected import UnexpectedErrors
+from loadmanager.core.hosts import unreachable
+from loadmanager.core.ids import BrokerId
+from loadmanager.core.load import BrokerUrls
+from loadmanager.core.wire.records import LeaderRecord, LockRecord, encode_leader, encode_lock
 from loadmanager.ports.broker import BrokerControl
-from loadmanager.ports.coordination import Coordination
+from loadmanager.ports.coordination import Coordination, TooLarge
 from loadmanager.ports.history import HistorySink, NoHistory, NoSeed, SeedSource
 from loadmanager.ports.host import Clock, Computing, ComputingInline
 from loadmanager.telemetry.metrics import Metrics
+
+log = structlog.get_logger()
+
+
+def raise_if_cancelled() -> None:
+    """Continue a cancellation that coincided with an error.
+
+    A `TaskGroup` that is cancelled while a task of it fails raises the failure alone. Raises
+    `CancelledError`: this task is being cancelled.
+    """
+    task = asyncio.current_task()
+    if task and task.cancelling():
+        raise asyncio.CancelledError
+
+
+def leaves(group: BaseExceptionGroup[Exception]) -> list[BaseException]:
+    found: list[BaseException] = []
+    for error in group.exceptions:
+        found += leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return found
+
+
+def first_leaf(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    first: BaseException = group
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first
+
+
+LEAST_S: Final = 30.0
+"""No work counts as overdue before: answers of ZooKeeper and of brokers may take that long."""
+
+
+class Liveness:
+    def __init__(self, clock_s: Callable[[], float] = monotonic) -> None:
+        self._clock_s = clock_s
+        self._begun: dict[str, tuple[float, Callable[[], float]]] = {}
+
+    def begun(self, work: str, interval_s: Callable[[], float]) -> None:
+        """Note that ``work`` begins, and expect it again within three times its interval."""
+        self._begun[work] = self._clock_s(), interval_s
+
+    def over(self, work: str) -> None:
+        self._begun.pop(work, None)
+
+    def overdue(self) -> str:
+        """Return which work has not begun in time, "" if all has. Any thread may ask."""
+        now_s = self._clock_s()
+        return "; ".join(
+            f"no {work} has begun for {now_s - since_s:.0f} s"
+            for work, (since_s, interval_s) in tuple(self._begun.items())
+            if now_s - since_s > max(3 * interval_s(), LEAST_S)
+        )
+
+
+LOG_EVERY_S: Final = 60.0
+REST_S: Final = 10.0
+"""How long to wait before an oversized write is tried again."""
+
+
+class OversizedWrites:
+    """The oversized writes of one process, by purpose.
+
+    Only such a write fails: its subject stays unchanged, and everything else continues.
+    """
+
+    def __init__(self, clock: Clock, metrics: Metrics) -> None:
+        self._clock = clock
+        self._metrics = metrics
+        self._log_again_s: dict[str, float] = {}
+
+    def refused(self, kind: str, subject: str, error: TooLarge) -> None:
+        """Count a write, and log it: at most once a minute for each kind."""
+        self._metrics.oversized_writes.labels(kind).inc()
+        now_s = self._clock.monotonic_s()
+        if now_s >= self._log_again_s.get(kind, -math.inf):
+            self._log_again_s[kind] = now_s + LOG_EVERY_S
+            log.error(
+                "zookeeper.write.too_large",
+                kind=kind,
+                subject=subject,
+                size_bytes=error.size_bytes,
+                limit_bytes=error.limit_bytes,
+            )
+
+
+class UnexpectedErrors:
+    """The unexpected errors of one process, by the place that caught them.
+
+    ``followers`` are called with each error: tests and simulated faults treat every one as a
+    fault of the program.
+    """
+
+    def __init__(self, clock: Clock, metrics: Metrics) -> None:
+        self._clock = clock
+        self._metrics = metrics
+        self._logged_at_s: dict[str, float] = {}
+        self._since: dict[str, int] = {}
+        self.followers: list[Callable[[str, BaseException], None]] = []
+
+    def caught(self, place: str, error: BaseException) -> None:
+        """Count an error, and log it with its trace: at most once a minute for each place."""
+        self._metrics.unexpected_errors.labels(place).inc()
+        now_s = self._clock.monotonic_s()
+        last_s = self._logged_at_s.get(place)
+        if last_s is None or now_s - last_s >= LOG_EVERY_S:
+            self._logged_at_s[place] = now_s
+            log.error(
+                "error.unexpected",
+                place=place,
+                error=f"{type(error).__name__}: {error}",
+                not_logged=self._since.pop(place, 0),
+                exc_info=error,
+            )
+        else:
+            self._since[place] = self._since.get(place, 0) + 1
+        for follower in self.followers:
+            follower(place, error)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """The broker beside this sidecar, and this run of the sidecar.
+
+    ``instance`` is generated at each start, so that two processes configured with the same
+    broker id by mistake still differ. ``host`` and ``process_id`` are where it runs; an empty
+    host is unknown.
+    """
+
+    broker: BrokerId
+    urls: BrokerUrls
+    sidecar_url: str
+    instance: str
+    started_at_ms: int
+    version: str
+    host: str = ""
+    process_id: int = 0
+
+    def lock_content(self, epoch: int) -> bytes:
+        return encode_lock(LockRecord(urls=self.urls, broker=self.broker, epoch=epoch))
+
+    def leader_content(self, epoch: int) -> bytes:
+        return encode_leader(
+            LeaderRecord(
+                broker=self.broker,
+                service_url=self.urls.http_url,
+                sidecar_url=self.sidecar_url,
+                instance=self.instance,
+                epoch=epoch,
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,3 +195,42 @@ class Context:
         object.__setattr__(self, "liveness", Liveness(self.clock.monotonic_s))
         object.__setattr__(self, "unexpected", UnexpectedErrors(self.clock, self.metrics))
         object.__setattr__(self, "oversized", OversizedWrites(self.clock, self.metrics))
+
+
+_RECHECK_S = 30.0
+_TELL_EVERY_S = 60.0
+
+
+class Reachability:
+    """Whether clients may be sent to this sidecar, and it may lead: the others ask the leader."""
+
+    def __init__(self, context: Context) -> None:
+        self._identity = context.identity
+        self._cluster_state = context.cluster_state
+        self._clock = context.clock
+        self._logged_at_s: float | None = None
+
+    def unready(self) -> Iterator[str]:
+        why = self.why
+        if why:
+            yield why
+
+    @property
+    def why(self) -> str:
+        return unreachable(self._identity.sidecar_url, self._cluster_state.brokers)
+
+    async def run(self) -> None:
+        """Log the problem when it begins, and repeatedly while it lasts, until cancelled."""
+        while True:
+            self._report(self._clock.monotonic_s())
+            await self._cluster_state.changes.wait(_RECHECK_S)
+
+    def _report(self, now_s: float) -> None:
+        why = self.why
+        if not why:
+            if self._logged_at_s is not None:
+                log.info("sidecar.url.reachable", url=self._identity.sidecar_url)
+            self._logged_at_s = None
+        elif self._logged_at_s is None or now_s - self._logged_at_s >= _TELL_EVERY_S:
+            self._logged_at_s = now_s
+            log.error("sidecar.url.unreachable", why=why)

@@ -1,4 +1,13 @@
-from collections.abc import Collection, Iterable, Mapping
+"""Leaves out the brokers whose reports may have made a round fail.
+
+Figures are bounded where they are read, so no report should make a decision raise an exception.
+If one does, it would stop balancing for the whole cluster, under this leader and the next. The
+failed round is therefore repeated without the brokers whose reports are new since the last round
+that succeeded.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
@@ -6,25 +15,209 @@ from typing import Final
 import numpy as np
 import structlog
 
-from loadmanager.common.balancing_mode import BalancingModeWatch
+from loadmanager.common.cluster_state import KnownLoads
+from loadmanager.common.constraints import Constraints
+from loadmanager.common.context import Context
+from loadmanager.common.documents import BalancingModeWatch
 from loadmanager.common.runtime_settings import RuntimeSettings
-from loadmanager.core.balancing import steered
+from loadmanager.core.averages import BundleAverages
+from loadmanager.core.balancing import Balancing, steered
 from loadmanager.core.bundle_task import AskedBy, BundleTask, Dispatched, TaskKind
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.plan import Cause, Move, Reason, Refusal
 from loadmanager.core.planner import Plan, Planner
+from loadmanager.core.policies import Policies
 from loadmanager.core.rates import Rates
 from loadmanager.core.round_memory import RoundMemory
-from loadmanager.leader.cluster_view import ViewBuilder
-from loadmanager.leader.decision_log import DecisionLog
-from loadmanager.leader.history_recorder import HistoryRecorder
-from loadmanager.leader.sight import Sight
+from loadmanager.leader.reconciliation import UntakenOrders
+from loadmanager.leader.records import DecisionLog, HistoryRecorder, Sight
 from loadmanager.leader.task_controller import TaskController
 from loadmanager.ports.coordination import SetData
 from loadmanager.ports.host import Computing
 
 log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class _LeftOut:
+    mzxid: int
+    why: str
+
+
+@dataclass(slots=True)
+class HarmfulReports:
+    """The brokers left out of decisions in one term, with reasons.
+
+    ``_used`` and ``_sound`` are the versions of the reports in the round under way, and in the last
+    one that succeeded.
+    """
+
+    context: Context
+    _left_out: dict[BrokerId, _LeftOut] = field(default_factory=dict)
+    _used: Mapping[BrokerId, int] = field(default_factory=dict)
+    _sound: Mapping[BrokerId, int] = field(default_factory=dict)
+
+    @property
+    def brokers(self) -> Mapping[BrokerId, str]:
+        return {broker: one.why for broker, one in self._left_out.items()}
+
+    def current(self) -> frozenset[BrokerId]:
+        """Return the brokers still left out: those that have neither reported again nor left."""
+        known = self.context.cluster_state.loads.reports
+        for broker, one in list(self._left_out.items()):
+            if broker not in known or known[broker].mzxid != one.mzxid:
+                del self._left_out[broker]
+                log.info("broker.report.retried", broker=broker)
+        self._show()
+        return frozenset(self._left_out)
+
+    def round_begins(self) -> None:
+        left_out = self.current()
+        known = self.context.cluster_state.loads.reports
+        self._used = {name: one.mzxid for name, one in known.items() if name not in left_out}
+
+    def round_succeeded(self) -> None:
+        self._sound = self._used
+
+    def leave_out_new(self, error: Exception) -> bool:
+        """Leave out the brokers with new reports after a failed round; return whether any was.
+
+        If all reports are new, or none is, no report is known to be at fault, and none is left out.
+        """
+        new = [name for name, mzxid in self._used.items() if self._sound.get(name) != mzxid]
+        why = f"{type(error).__name__}: {error}"
+        if not new or len(new) == len(self._used):
+            log.error("broker.report.cause_not_found", brokers=len(self._used), error=why)
+            return False
+        for broker in new:
+            self._left_out[broker] = _LeftOut(self._used[broker], why)
+            log.error("broker.report.left_out", broker=broker, error=why)
+        self._show()
+        return True
+
+    def end(self) -> None:
+        self._left_out.clear()
+        self._show()
+
+    def _show(self) -> None:
+        self.context.metrics.brokers_left_out.set(len(self._left_out))
+
+
+REPORTS_A_TURN: Final = 8
+"""How many reports are taken in one after the other in a turn of the event loop: 0.7 ms with 100
+bundles each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """The view and memory of the leader of ``epoch`` at one time, on its own clock.
+
+    ``unowned`` are the bundles about to be placed, ``left_out`` the brokers excluded from
+    decisions, with the error that their report caused. ``planner`` makes the decisions, as far
+    as ``balancing`` permits.
+    """
+
+    epoch: int
+    view: ClusterView
+    averages: Mapping[BundleId, BundleAverages]
+    memory: RoundMemory
+    planner: Planner
+    balancing: Balancing
+    unowned: tuple[BundleId, ...]
+    left_out: Mapping[BrokerId, str] = field(default_factory=dict)
+
+    @property
+    def steered(self) -> Planner:
+        return steered(self.planner, self.balancing.mode)
+
+
+@dataclass(slots=True, eq=False)
+class ViewBuilder:
+    context: Context
+    tasks: TaskController
+    constraints: Constraints
+    tracker: LoadTracker
+    recorder: HistoryRecorder
+    harmful: HarmfulReports
+    untaken: UntakenOrders
+    _taken: dict[BrokerId, KnownLoads] = field(default_factory=dict, init=False)
+
+    def take_reports(self) -> None:
+        for _broker in self._take_changed():
+            pass
+        reports = self.context.cluster_state.loads.reports.keys() - self.harmful.brokers
+        for broker in self._taken.keys() - reports:
+            del self._taken[broker]
+            self.tracker.forget(broker, self.context.clock.monotonic_s())
+            self.recorder.forgot(broker)
+
+    async def take_reports_in_turns(self) -> None:
+        """Do as `take_reports`, and let other tasks of the event loop run meanwhile."""
+        for number, _broker in enumerate(self._take_changed(), 1):
+            if number % REPORTS_A_TURN == 0:
+                await asyncio.sleep(0)
+        self.take_reports()
+
+    def _take_changed(self) -> Iterator[BrokerId]:
+        """Add the reports that were not taken yet, and yield the broker of each.
+
+        Between two of them others may be read, or taken by another caller.
+        """
+        self.harmful.current()  # Brokers that reported again are not left out any more.
+        reports = self.context.cluster_state.loads.reports
+        for broker in list(reports):
+            known = reports.get(broker)
+            taken = known is self._taken.get(broker)
+            if known is None or taken or broker in self.harmful.brokers:
+                continue
+            self._taken[broker] = known
+            self.tracker.report(known.report, known.seen_at_s)
+            self.recorder.took(broker, known.report.reported_at_ms)
+            yield broker
+
+    @property
+    def policies(self) -> Policies:
+        return self.constraints.policies
+
+    def view(self, afresh: Collection[BundleId] = ()) -> ClusterView:
+        """Return the current view; bundles to be placed ``afresh`` count as unowned."""
+        sight = self.sight()
+        ordered = sight.assigned
+        if afresh:
+            ordered = {bundle: to for bundle, to in ordered.items() if bundle not in afresh}
+        return replace(sight, assigned=ordered).view()
+
+    def sight(self) -> Sight:
+        self.take_reports()
+        return Sight(
+            now_s=self.context.clock.monotonic_s(),
+            tally=self.tracker.tally(),
+            assigned=dict(self.tasks.assigned),
+            policies=self.constraints.policies,
+            passed_over=self.untaken.passed_over,
+        )
+
+    def outdated(self, sight: Sight, moves: Iterable[Move]) -> Mapping[BundleId, str]:
+        """Return the moves decided on ``sight`` whose target can no longer take them, and why.
+
+        Changes of the bundles themselves are detected by the task controller.
+        """
+        brokers, began = self.context.cluster_state.brokers, sight.tally.started_at_ms
+        unassignable = {*self.untaken.passed_over, *self.harmful.brokers}
+        found: dict[BundleId, str] = {}
+        for bundle, target in ((move.bundle, move.target) for move in moves):
+            if target not in brokers:
+                found[bundle] = f"{target} left meanwhile"
+            elif brokers[target].registration.started_at_ms != began.get(target):
+                found[bundle] = f"{target} restarted meanwhile"
+            elif brokers[target].registration.draining:
+                found[bundle] = f"{target} is draining now"
+            elif target in unassignable:
+                found[bundle] = f"{target} is assigned no bundles now"
+        return found
+
 
 _MUSTS: Final = frozenset(
     {Reason.DRAINING, Reason.REPORT_STALE, Reason.DOMAIN_UNSUPPORTED, Reason.ISOLATED}

@@ -7,10 +7,7 @@ from typing import Final, Protocol
 import structlog
 
 from loadmanager.common.cluster_state import ClusterState
-from loadmanager.common.identity import Identity
-from loadmanager.common.liveness import Liveness
-from loadmanager.common.task_groups import first_leaf
-from loadmanager.common.unexpected import UnexpectedErrors
+from loadmanager.common.context import Identity, Liveness, UnexpectedErrors, first_leaf
 from loadmanager.core import znodes
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.leadership import Candidate, Standing, judge

@@ -1,10 +1,16 @@
 import asyncio
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 
 from loadmanager.common.context import Context
+from loadmanager.config.errors import ConfigError
+from loadmanager.config.offline import Wanted, planner_for
+from loadmanager.core.balance_course import last_hour
+from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.errors import InvalidName
@@ -18,22 +24,79 @@ from loadmanager.core.ids import (
     parse_broker,
     parse_bundle,
 )
+from loadmanager.core.plan import Reason, Refusal
+from loadmanager.core.planner import Planner
 from loadmanager.core.round_memory import shifted
+from loadmanager.core.scores import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, MEMORY
 from loadmanager.core.snapshot.agreement import agreed
 from loadmanager.core.snapshot.document import RunningLoad, Snapshot
 from loadmanager.core.snapshot.encoding import encode_snapshot, in_force
-from loadmanager.leader.cluster_view import Look
-from loadmanager.leader.leadership import Leadership
+from loadmanager.leader.decisions import Look
+from loadmanager.leader.term import Leadership, LeaderTerm
+from loadmanager.ports.administration import Unfit
 from loadmanager.ports.leading import (
     Account,
     Assessment,
     DecisionFilter,
+    PlanOverrides,
+    Preview,
     ShadowList,
     SubjectUnknown,
     TaskFilter,
     TaskList,
 )
 from loadmanager.ports.lookup import Unavailable
+from loadmanager.ports.overview import BrokerUse, MissingBroker, Overview, RefusalCount, ResourceUse
+
+MOST_BROKERS: Final = 200
+MOST_TASKS: Final = 60
+MOST_DECISIONS: Final = 60
+MOST_MISSING: Final = 50
+_MOST_REFUSALS: Final = 12
+
+
+def scarcest_first(brokers: Iterable[BrokerUse]) -> list[BrokerUse]:
+    """Return brokers, fullest first; brokers of unknown usage are sorted by traffic."""
+    return sorted(
+        brokers, key=lambda one: (-(one.largest_fraction or 0.0), -one.bytes_per_s, one.broker)
+    )
+
+
+def resources_of(brokers: Iterable[BrokerUse]) -> list[ResourceUse]:
+    uses: dict[str, list[tuple[float, BrokerUse]]] = {}
+    for one in brokers:
+        for resource, fraction in one.uses.items():
+            uses.setdefault(resource, []).append((fraction, one))
+    found = []
+    for resource, every in uses.items():
+        highest, broker = max(every, key=lambda use: use[0])
+        mean = sum(fraction for fraction, _ in every) / len(every)
+        found.append(
+            ResourceUse(
+                resource=resource,
+                mean_fraction=mean,
+                highest_fraction=highest,
+                broker=broker.broker,
+            )
+        )
+    return sorted(found, key=lambda one: -one.highest_fraction)
+
+
+def most_refused(refusals: Iterable[Refusal]) -> Sequence[RefusalCount]:
+    counts: Counter[Reason] = Counter()
+    examples: dict[Reason, Refusal] = {}
+    for one in refusals:
+        counts[one.reason] += 1
+        examples.setdefault(one.reason, one)
+    return [
+        RefusalCount(
+            reason=reason,
+            count=count,
+            subject=examples[reason].subject,
+            detail=examples[reason].detail,
+        )
+        for reason, count in counts.most_common(_MOST_REFUSALS)
+    ]
 
 
 class Explainer:
@@ -188,3 +251,138 @@ def _explained(known: Known, subject: str, decisions: Sequence[Decision]) -> Exp
     if broker not in known.view.brokers.index:
         raise SubjectUnknown(f"{broker}: no such broker is registered")
     return explain_broker(known, broker, decisions)
+
+
+_MOST_POINTS: Final = 240
+_ACTIONS: Final = ("explain", "pause", "observe", "resume", "unload", "drain", "undrain")
+_SPLIT: Final = "split"
+
+
+@dataclass(slots=True, eq=False)
+class OverviewRequests:
+    context: Context
+    leading: Leadership
+    explainer: Explainer
+    cluster: str
+    splits: bool = True
+    _refused: tuple[tuple[int, int], Sequence[RefusalCount]] = field(
+        default=((0, 0), ()), init=False
+    )
+
+    def overview(self) -> Overview:
+        term = self.leading.require_term()
+        tasks = self.explainer.tasks(TaskFilter(limit=MOST_TASKS))
+        now_s, at_ms = tasks.now_s, tasks.at_ms
+        brokers = scarcest_first(self._brokers(term, now_s))
+        return Overview(
+            cluster=self.cluster,
+            leader=tasks.leader,
+            epoch=tasks.epoch,
+            since_ms=term.began_at_ms,
+            at_ms=at_ms,
+            measure="use",
+            balancing=term.steering.balancing,
+            course=last_hour(term.optimality_watch.course, at_ms, _MOST_POINTS),
+            brokers=brokers[:MOST_BROKERS],
+            brokers_in_all=len(brokers),
+            resources=resources_of(brokers),
+            bundles=len(self.context.cluster_state.owners),
+            unowned=len(term.placement_worker.unowned),
+            missing=list(self._missing(term, at_ms, now_s))[:MOST_MISSING],
+            tasks=tasks,
+            gains=term.gains.updated(),
+            refusals=self._refusals(term, tasks.epoch),
+            decisions=self.explainer.decisions(DecisionFilter(limit=MOST_DECISIONS)),
+            actions=(*_ACTIONS, _SPLIT) if self.splits else _ACTIONS,
+        )
+
+    def _brokers(self, term: LeaderTerm, now_s: float) -> Iterator[BrokerUse]:
+        reports = self.context.cluster_state.loads.reports
+        for broker, load in term.tracker.loads.items():
+            known = reports.get(broker)
+            yield BrokerUse(
+                broker=broker,
+                cpu_fraction=_fraction(load, CPU),
+                memory_fraction=_fraction(load, MEMORY),
+                bandwidth_in_fraction=_fraction(load, BANDWIDTH_IN),
+                bandwidth_out_fraction=_fraction(load, BANDWIDTH_OUT),
+                bundles=len(load.listing.names),
+                topics=load.topics,
+                msgs_per_s=load.totals.msgs_per_s,
+                bytes_per_s=load.totals.bytes_per_s,
+                draining=load.draining,
+                healthy=known is None or known.report.healthy,
+                report_age_s=max(now_s - load.seen_s, 0.0),
+            )
+
+    def _missing(self, term: LeaderTerm, at_ms: int, now_s: float) -> Iterator[MissingBroker]:
+        registered, reported = self.context.cluster_state.brokers, term.tracker.brokers
+        for broker, left_s in sorted(term.tracker.departed_at_s.items(), key=lambda one: -one[1]):
+            if broker not in registered:
+                since_ms = at_ms - round(1000 * (now_s - left_s))
+                yield MissingBroker(broker=broker, why="left, or crashed", since_ms=since_ms)
+        for broker in sorted(registered.keys() - reported):
+            yield MissingBroker(broker=broker, why=_why_unreported(broker, term))
+
+    def _refusals(self, term: LeaderTerm, epoch: int) -> Sequence[RefusalCount]:
+        """Count the refusals of the last round, once for all requests."""
+        log = term.decision_log
+        if self._refused[0] != (epoch, log.rounds):
+            every = (one for refusals in (log.refusals or {}).values() for one in refusals)
+            self._refused = ((epoch, log.rounds), most_refused(every))
+        return self._refused[1]
+
+
+def _fraction(load: BrokerLoad, resource: int) -> float | None:
+    limit = load.limit[resource]
+    return load.usage[resource] / limit if limit > 0 else None
+
+
+def _why_unreported(broker: BrokerId, term: LeaderTerm) -> str:
+    left_out = term.harmful.brokers.get(broker)
+    if left_out is None:
+        return "registered, and has reported no load yet"
+    return f"left out of decisions: its report makes them fail ({left_out})"
+
+
+async def preview_round(leading: Leadership, wish: PlanOverrides) -> Preview:
+    """Return the result of a round of the leader at this time, which is not carried out.
+
+    Raises `LeaderElsewhere`: another sidecar leads; `Unavailable`: no sidecar leads, or no broker
+    has reported yet; `Unfit`: a strategy or setting is unknown, or a value is invalid.
+    """
+    look = leading.require_term().look()
+    if not look.view.brokers.names:
+        raise Unavailable("no broker has a load report yet")
+    planner = _wanted(look.planner, wish)
+    # View and memory are immutable, and the leader's own generator is not used.
+    rng = np.random.default_rng(wish.seed)
+    return await asyncio.to_thread(_previewed, planner, look, rng)
+
+
+def _previewed(planner: Planner, look: Look, rng: np.random.Generator) -> Preview:
+    view = look.view
+    plan = planner.round(view, look.memory, rng, draining=False)
+    return Preview(
+        plan=plan,
+        optimality=planner.optimality(view, plan.memory),
+        with_moves=planner.optimality(view, plan.memory, (*plan.moves, *plan.observed)),
+        epoch=look.epoch,
+        in_force=in_force(planner),
+        balancing=look.balancing,
+    )
+
+
+def _wanted(planner: Planner, wish: PlanOverrides) -> Planner:
+    if not (wish.shedder or wish.placement or wish.mode or wish.settings):
+        return planner
+    wanted = Wanted(
+        shedder=wish.shedder or None,
+        placement=wish.placement or None,
+        mode=wish.mode or None,
+        settings=wish.settings,
+    )
+    try:
+        return planner_for("the leader", in_force(planner), wanted)
+    except ConfigError as error:
+        raise Unfit("; ".join(error.faults).replace("--set ", "set=")) from error

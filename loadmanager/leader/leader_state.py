@@ -6,6 +6,9 @@ between hosts with synchronized clocks; the planner drops times in the future af
 set back.
 """
 
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -13,17 +16,28 @@ import structlog
 
 from loadmanager.common.context import Context
 from loadmanager.core import znodes
-from loadmanager.core.balance_course import last_hour
+from loadmanager.core.balance_course import BalancePoint, last_hour
+from loadmanager.core.bounds import DAY_MS
 from loadmanager.core.bundle_table import TableAverages
+from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import MalformedContent
+from loadmanager.core.ids import Namespace, namespace_of
 from loadmanager.core.joint.document import decode_joint, encode_joint
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.round_memory import RoundMemory, shifted
+from loadmanager.core.seed import Seed, hour_of_week
+from loadmanager.core.seeding import seeded
 from loadmanager.core.wire.standby import Standby, decode_standby, encode_standby
 from loadmanager.leader.election import Deposed, Term
-from loadmanager.leader.optimality import OptimalityWatch
 from loadmanager.leader.splits import Splits
-from loadmanager.ports.coordination import Check, CommitRejected, SetData, TooLarge
+from loadmanager.ports.coordination import (
+    Check,
+    CommitRejected,
+    CoordinationError,
+    SetData,
+    TooLarge,
+)
+from loadmanager.ports.history import SeedUnreadable
 
 log = structlog.get_logger()
 
@@ -40,7 +54,7 @@ class LeaderState:
     term: Term
     tracker: LoadTracker
     splits: Splits
-    optimality_watch: OptimalityWatch
+    course: deque[BalancePoint]
 
     async def take(self) -> RoundMemory:
         """Restore the state of the former leader, and return its memory.
@@ -58,7 +72,7 @@ class LeaderState:
         self.tracker.inherit(standby.running, departed_at_s, now_s)
         self.tracker.seed(standby.averages)
         self.splits.inherit(standby.split_rests_s)
-        self.optimality_watch.inherit(standby.course)
+        self.course.extend(standby.course)
         return self._with_joint(standby, now_s)
 
     async def leave(self, memory: RoundMemory) -> None:
@@ -83,7 +97,7 @@ class LeaderState:
             {broker: at_s + offset_s for broker, at_s in self.tracker.departed_at_s.items()},
             {bundle: at_s + offset_s for bundle, at_s in self.splits.rests_s.items()},
             b"",
-            last_hour(self.optimality_watch.course, self.context.clock.wall_ms(), _MOST_POINTS),
+            last_hour(self.course, self.context.clock.wall_ms(), _MOST_POINTS),
         )
         compute = self.context.computing.compute
         content = await compute(_encoded, standby, self.tracker.averages())
@@ -136,3 +150,76 @@ def _encoded(standby: Standby, averages: TableAverages) -> bytes:
 
     most = content(_KEPT_BUNDLES)
     return most if len(most) <= _LARGEST_BYTES else content(_KEPT_BUNDLES_AT_LEAST)
+
+
+WITHIN_S: Final = 10.0
+"""The limit of a leader's wait for the seed, during which unowned bundles wait too."""
+
+_AT_ONCE: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmStart:
+    """Fills the load tracker of a new term from history where averages are missing.
+
+    ``cluster`` is the cluster whose history a seed must cover; a seed older than
+    ``max_age_days`` is not used.
+    """
+
+    context: Context
+    tracker: LoadTracker
+    cluster: str
+    max_age_days: float
+
+    async def seed(self) -> None:
+        """Read the seed and use its averages for bundles without a sample.
+
+        The seed is not read if the former leader left the averages of at least half of the
+        reported bundles. Failures are logged, and the leader continues without it.
+        """
+        if not self._is_cold():
+            return
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                seed = await self.context.seeds.read(hour_of_week(self.context.clock.wall_ms()))
+                if seed is not None:
+                    await self._use(seed)
+        except TimeoutError:
+            self._give_up("late", f"it was not read within {WITHIN_S:g} s")
+        except (SeedUnreadable, CoordinationError, MalformedContent) as error:
+            self._give_up("unreadable", str(error))
+
+    def _is_cold(self) -> bool:
+        known = self.tracker.averages().keys()
+        brokers = self.context.cluster_state.loads.reports.values()
+        reported = {bundle for one in brokers for bundle in one.report.bundles}
+        return not known or 2 * len(reported & known) < len(reported)
+
+    async def _use(self, seed: Seed) -> None:
+        if seed.head.cluster != self.cluster:
+            why = f"it is of cluster {seed.head.cluster!r}, this one is {self.cluster!r}"
+            self._give_up("foreign", why)
+            return
+        age_ms = self.context.clock.wall_ms() - seed.head.until_ms
+        if age_ms > self.max_age_days * DAY_MS:
+            most = f"older than {self.max_age_days:g}"
+            self._give_up("stale", f"its history ended {age_ms / DAY_MS:.1f} days ago, {most}")
+            return
+        boundaries = await self._boundaries({namespace_of(one) for one in seed.bundles})
+        count = self.tracker.suppose(seeded(seed.bundles, boundaries))
+        self.context.metrics.learning.seeded("used", count)
+        log.info("leadership.warm_start.applied", bundles=count, age_s=round(age_ms / 1000))
+
+    async def _boundaries(self, namespaces: Iterable[Namespace]) -> Mapping[Namespace, Boundaries]:
+        cluster_state = self.context.cluster_state
+        names = sorted(namespaces)
+        found: dict[Namespace, Boundaries] = {}
+        for start in range(0, len(names), _AT_ONCE):
+            some = names[start : start + _AT_ONCE]
+            every = await asyncio.gather(*(cluster_state.boundaries(name) for name in some))
+            found |= {name: one for name, one in zip(some, every, strict=True) if one is not None}
+        return found
+
+    def _give_up(self, result: str, why: str) -> None:
+        self.context.metrics.learning.seeded(result)
+        log.warning("leadership.warm_start.skipped", result=result, error=why)

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 import structlog
 
-from loadmanager.common.cluster_owners import READ_AHEAD
+from loadmanager.common.cluster_state import READ_AHEAD
 from loadmanager.common.context import Context
 from loadmanager.core import znodes
 from loadmanager.core.errors import InvalidName, MalformedContent

@@ -1,24 +1,168 @@
 import asyncio
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
 
+from loadmanager.common.cluster_state import OwnerView
 from loadmanager.common.context import Context
-from loadmanager.common.subscriptions import Subscriptions
+from loadmanager.common.runtime_settings import RuntimeSettings
+from loadmanager.common.watching import Subscriptions
+from loadmanager.core.absences import AbsenceRules, Absences
 from loadmanager.core.bundle_task import AskedBy
-from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.plan import Cause
-from loadmanager.leader.absent_brokers import AbsentBrokers
+from loadmanager.core.draining import Drains
+from loadmanager.core.ids import BrokerId, BundleId, belongs_to_a_broker
+from loadmanager.core.plan import Cause, Refusal
 from loadmanager.leader.decisions import Decider
-from loadmanager.leader.drain import Drain
 from loadmanager.leader.election import Deposed
-from loadmanager.leader.placement_queue import PlacementQueue
+from loadmanager.leader.reconciliation import UntakenOrders
 from loadmanager.leader.task_controller import TaskController
-from loadmanager.leader.untaken_orders import UntakenOrders
 from loadmanager.ports.coordination import CoordinationError
+from loadmanager.ports.lookup import LookupRefused, NotLeader, Unavailable
+from loadmanager.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
+
+
+@dataclass(slots=True, eq=False)
+class AbsentBrokers:
+    context: Context
+    tasks: TaskController
+    settings: RuntimeSettings
+    _absences: Absences = field(default_factory=Absences, init=False)
+
+    def orphans(self) -> Mapping[BundleId, BrokerId]:
+        brokers = self.context.cluster_state.brokers
+        if not brokers or not self.context.cluster_state.current:
+            return {}
+        return {b: planned for b, planned in self.tasks.assigned.items() if planned not in brokers}
+
+    def awaited(self, orphans: Mapping[BundleId, BrokerId]) -> Mapping[BundleId, float]:
+        now_s, state = self.context.clock.monotonic_s(), self.context.cluster_state
+        if not state.current:
+            return {}  # Neither departures nor returns can be observed.
+        new = self._absences.observe(now_s, set(orphans.values()), state.brokers, self._rules())
+        if new:
+            wait_s = round(max(new.values()), 3)
+            log.warning("broker.return.awaited", brokers=sorted(new), wait_s=wait_s)
+        until_s = self._absences.awaited_until_s
+        waiting = {
+            bundle: until_s[broker] - now_s
+            for bundle, broker in orphans.items()
+            if until_s.get(broker, now_s) > now_s
+        }
+        self.context.metrics.bundles_awaiting_return.set(len(waiting))
+        return waiting
+
+    def _rules(self) -> AbsenceRules:
+        session_s, settings = self.context.coordination.session.timeout_s, self.settings.now
+        return AbsenceRules(
+            return_wait_s=settings.rhythm.return_wait_s,
+            max_lost_fraction=settings.planner.settings.max_lost_fraction,
+            session_s=session_s,
+            # A crashed broker is missed one session timeout later: a leader connected for that
+            # long has watched it.
+            connected_s=self.context.cluster_state.connected_at_s + session_s,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Drain:
+    context: Context
+    owners: OwnerView
+    tasks: TaskController
+    settings: RuntimeSettings
+    _drains: Drains = field(default_factory=Drains, init=False)
+
+    def due(self) -> Mapping[BundleId, BrokerId]:
+        state, most = self.context.cluster_state, self.settings.now.task_bounds.most_per_broker
+        left = {
+            broker: most - self.tasks.tasks.under_way(broker)
+            for broker, known in state.brokers.items()
+            if known.registration.draining and state.current
+        }
+        return self._drains.due(self._staying(left), left, self.context.clock.monotonic_s())
+
+    def refused(self, bundles: Iterable[BundleId]) -> None:
+        self._drains.refused(bundles, self.context.clock.monotonic_s())
+
+    def _staying(self, draining: Collection[BrokerId]) -> Iterator[tuple[BundleId, BrokerId]]:
+        """Yield the bundles that draining brokers should own by order, or own without an order."""
+        if not draining:
+            return
+        assigned = self.tasks.assigned
+        for bundle, planned in assigned.items():
+            if planned in draining and not belongs_to_a_broker(bundle):
+                yield bundle, planned
+        for bundle, holding in self.owners.owners.items():
+            ordered = bundle in assigned or belongs_to_a_broker(bundle)
+            if holding.broker in draining and not ordered:
+                yield bundle, holding.broker
+
+
+Refusals = Mapping[BundleId, tuple[Refusal, ...]]
+
+
+class PlacementQueue:
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._answers: dict[BundleId, asyncio.Future[BrokerId]] = {}
+
+    def __iter__(self) -> Iterator[BundleId]:
+        return iter(self._answers)
+
+    def ask(self, bundle: BundleId) -> tuple[asyncio.Future[BrokerId], bool]:
+        """Return the future answer, and whether this is the first request for it."""
+        new = bundle not in self._answers
+        if new:
+            self._answers[bundle] = asyncio.get_running_loop().create_future()
+        return self._answers[bundle], new
+
+    def answer_planned(self, planned: Callable[[BundleId], BrokerId | None]) -> None:
+        """Answer for bundles that have a planned owner by now: by a former leader or a repair."""
+        for bundle in list(self._answers):
+            broker = planned(bundle)
+            if broker is not None:
+                self._answers.pop(bundle).set_result(broker)
+
+    def answer(
+        self,
+        placed: Mapping[BundleId, BrokerId],
+        refusals: Refusals,
+        not_ordered: Mapping[BundleId, str],
+    ) -> None:
+        """Answer with the placed brokers, refusals, and reasons why choices were not ordered."""
+        for bundle, broker in placed.items():
+            self._metrics.assignments.labels("placed").inc()
+            log.info("bundle.assignment.decided", bundle=bundle, target=broker)
+            future = self._answers.pop(bundle, None)
+            if future and not future.done():
+                future.set_result(broker)
+        for bundle, reasons in refusals.items():
+            self._metrics.assignments.labels("refused").inc()
+            self._refuse(bundle, Unavailable(f"no broker can take {bundle} ({why(reasons)})"))
+        for bundle, reason in not_ordered.items():
+            self._refuse(bundle, Unavailable(f"{bundle} could not be ordered: {reason}"))
+
+    def refuse_all(self, reason: str) -> None:
+        for bundle in list(self._answers):
+            self._refuse(bundle, Unavailable(reason))
+
+    def end(self, epoch: int) -> None:
+        for bundle in list(self._answers):
+            self._refuse(bundle, NotLeader(f"epoch {epoch} is over"))
+
+    def _refuse(self, bundle: BundleId, error: LookupRefused) -> None:
+        future = self._answers.pop(bundle, None)
+        if future and not future.done():
+            future.set_exception(error)
+            future.exception()  # The requester may be gone; the error is then no fault.
+
+
+def why(reasons: Iterable[Refusal]) -> str:
+    return ", ".join(reason.detail or reason.reason.value for reason in reasons)
+
 
 _POLL_S = 5.0
 _UNTAKEN_POLL_S = 1.0

@@ -1,4 +1,17 @@
-"""Reconciles orders with the actual state in every round.
+"""Detects registered brokers that do not take the locks of their ordered bundles.
+
+A free lock is normally taken at once. A broker that takes none of its free locks for half a
+session timeout is passed over for a while, as if it were draining: it is assigned no bundles,
+and the bundles that it did not take are placed on others. Then it is tried again, after
+increasing delays, until it takes a lock. Locks held by others, and ranges that are not in their
+namespace, do not count against a broker.
+
+Adopts splits and merges: replaces bundles in the orders by their parts or by the merged bundle.
+
+The owner of a bundle splits or merges it in the boundaries of its namespace; here the standing
+orders are updated accordingly.
+
+Reconciles orders with the actual state in every round.
 
 Orders, boundaries, locks, lists and reports have one writer each and are eventually consistent.
 Inconsistencies are repaired or reported here within one round, so that an unforeseen fault shows
@@ -6,24 +19,357 @@ in the log, a metric and explanations, and not as a bundle that no broker serves
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, NamedTuple
 
 import structlog
 
+from loadmanager.agent.splits import parts_of
 from loadmanager.common.context import Context
 from loadmanager.core import znodes
+from loadmanager.core.averages import BundleAverages, supposed_of
 from loadmanager.core.bundle_task import TaskEvent
-from loadmanager.core.errors import InvalidName, MalformedContent
-from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of, parse_bundle
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.errors import InvalidName, LoadManagerError, MalformedContent
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of, parse_bundle, range_of
+from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.orders import OrderChanges
-from loadmanager.leader.adoption import Adoption
-from loadmanager.leader.decision_log import DecisionLog
-from loadmanager.leader.disagreements import Disagreement, Kind, report
+from loadmanager.core.plan import Reason, Refusal
+from loadmanager.core.splitting.merging import merged_by_order
+from loadmanager.leader.records import DecisionLog, HistoryRecorder
 from loadmanager.leader.task_controller import TaskController
-from loadmanager.leader.untaken_orders import UntakenOrders
+from loadmanager.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
+
+
+class Kind(StrEnum):
+    STRAY_LOCK = "stray_lock"
+    """A lock that is in no owned list: no broker will drop it."""
+
+    LOCKS_UNTAKEN = "locks_untaken"
+    """A broker that takes none of its ordered locks: it is assigned no bundles for a while."""
+
+    STUCK_HAND_OVER = "stuck_hand_over"
+    """A bundle that its planned owner has not acquired in time."""
+
+    ORDERS_CHANGED = "orders_changed"
+    """Orders that differ from those written by the leader."""
+
+    UNKNOWN_RANGE = "unknown_range"
+    """An ordered bundle that is not in its namespace's boundaries."""
+
+    VANISHED_NAMESPACE = "vanished_namespace"
+    """A bundle of a deleted namespace."""
+
+    SERVED_UNLOCKED = "served_unlocked"
+    """A bundle that a broker reports as served after another broker took the lock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """One inconsistency; ``repaired`` is True if the leader repaired it."""
+
+    kind: Kind
+    subject: BundleId | BrokerId
+    detail: str
+    repaired: bool
+
+
+def report(
+    found: Iterable[Disagreement],
+    kinds: Iterable[Kind],
+    metrics: Metrics,
+    decision_log: DecisionLog,
+) -> None:
+    """Report all inconsistencies of one check; resolved ones of ``kinds`` are cleared."""
+    found = list(found)
+    for one in found:
+        event = "cluster.state.repaired" if one.repaired else "cluster.state.inconsistent"
+        log.warning(event, kind=one.kind.value, subject=one.subject, detail=one.detail)
+    details: dict[str, list[str]] = {}
+    for one in found:
+        details.setdefault(one.subject, []).append(f"{one.kind}: {one.detail}")
+    decision_log.unplaced(
+        Refusal(subject, Reason.OUT_OF_STEP, "; ".join(said)) for subject, said in details.items()
+    )
+    metrics.disagreements_found(Counter(one.kind.value for one in found), [*map(str, kinds)])
+
+
+TAKEN_WITHIN_FRACTION: Final = 0.5
+"""Fraction of a session timeout within which a broker has to take a free lock."""
+
+REST_S: Final = 60.0
+MOST_REST_S: Final = 600.0
+
+
+class _Taker(NamedTuple):
+    broker: BrokerId
+    registered_as: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    """Until when a broker is passed over, in which registration, and for how long."""
+
+    until_s: float
+    registered_as: int
+    rest_s: float
+
+
+@dataclass(slots=True, eq=False)
+class UntakenOrders:
+    context: Context
+    tasks: TaskController
+    _since_s: dict[BundleId, tuple[_Taker, float]] = field(default_factory=dict, init=False)
+    _took_at_s: dict[BrokerId, float] = field(default_factory=dict, init=False)
+    _rests: dict[BrokerId, _Rest] = field(default_factory=dict, init=False)
+
+    @property
+    def passed_over(self) -> frozenset[BrokerId]:
+        """The brokers passed over now; none if no other broker could take bundles."""
+        now_s, brokers = self.context.clock.monotonic_s(), self.context.cluster_state.brokers
+        resting = frozenset(
+            broker
+            for broker, rest in self._rests.items()
+            if rest.until_s > now_s
+            and broker in brokers
+            and brokers[broker].registered_as == rest.registered_as
+        )
+        return resting if self._has_others(resting) else frozenset()
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self._since_s)
+
+    def bundles(self) -> Mapping[BundleId, BrokerId]:
+        passed_over, owners = self.passed_over, self.context.cluster_state.owners
+        if not passed_over or not self.context.cluster_state.current:
+            return {}
+        assigned = self.tasks.assigned.items()
+        return {b: to for b, to in assigned if to in passed_over and b not in owners}
+
+    def disagreements(self) -> list[Disagreement]:
+        now_s = self.context.clock.monotonic_s()
+        return [
+            Disagreement(
+                Kind.LOCKS_UNTAKEN,
+                broker,
+                f"gets nothing for {self._rests[broker].until_s - now_s:.0f} s",
+                repaired=True,
+            )
+            for broker in sorted(self.passed_over)
+        ]
+
+    async def check(self) -> None:
+        """Pass over brokers that are too late. Raises `CoordinationError`."""
+        if not self.context.cluster_state.current:
+            self._since_s.clear()
+            return
+        now_s = self.context.clock.monotonic_s()
+        self._observe(now_s)
+        within_s = TAKEN_WITHIN_FRACTION * self.context.coordination.session.timeout_s
+        late: dict[_Taker, list[BundleId]] = {}
+        for bundle, (taker, since_s) in self._since_s.items():
+            if now_s - max(since_s, self._took_at_s.get(taker.broker, since_s)) >= within_s:
+                late.setdefault(taker, []).append(bundle)
+        for taker, bundles in sorted(late.items()):
+            others = self._has_others({taker.broker, *self.passed_over})
+            if others and await self._is_free(min(bundles)):
+                self._pass_over(taker, len(bundles), now_s)
+            else:
+                self._since_s.update(dict.fromkeys(bundles, (taker, now_s)))
+        self.context.metrics.brokers_passed_over.set(len(self.passed_over))
+
+    def _observe(self, now_s: float) -> None:
+        owners = self.context.cluster_state.owners
+        for bundle, (taker, _) in self._since_s.items():
+            holding = owners.get(bundle)
+            if holding is not None and holding.broker == taker.broker:
+                self._took_at_s[taker.broker] = now_s
+                self._rests.pop(taker.broker, None)
+        before = self._since_s
+        self._since_s = {}
+        for bundle, taker in self._takeable():
+            former, since_s = before.get(bundle, (taker, now_s))
+            self._since_s[bundle] = (taker, since_s if former == taker else now_s)
+
+    def _takeable(self) -> Iterator[tuple[BundleId, _Taker]]:
+        """Yield each unlisted bundle with the registered broker that is to own it."""
+        cluster_state, passed_over = self.context.cluster_state, self.passed_over
+        owners = cluster_state.owners
+        for bundle, planned in self.tasks.assigned.items():
+            if bundle in owners:  # The usual case.
+                continue
+            if planned in cluster_state.brokers and planned not in passed_over:
+                boundaries = cluster_state.known_boundaries(namespace_of(bundle))
+                if boundaries is not None and bundle in boundaries:
+                    yield bundle, _Taker(planned, cluster_state.brokers[planned].registered_as)
+
+    def _has_others(self, brokers: Container[BrokerId]) -> bool:
+        return any(
+            other not in brokers and not known.registration.draining
+            for other, known in self.context.cluster_state.brokers.items()
+        )
+
+    async def _is_free(self, bundle: BundleId) -> bool:
+        return await self.context.coordination.get(znodes.lock(bundle)) is None
+
+    def _pass_over(self, taker: _Taker, bundles: int, now_s: float) -> None:
+        broker, registered_as = taker
+        former = self._rests.get(broker)
+        again = former is not None and former.registered_as == registered_as
+        rest_s = min(2 * former.rest_s, MOST_REST_S) if former and again else REST_S
+        self._rests[broker] = _Rest(now_s + rest_s, registered_as, rest_s)
+        log.warning("broker.locks.not_acquired", broker=broker, bundles=bundles, rest_s=rest_s)
+
+
+@dataclass(slots=True)
+class _Found:
+    boundaries: Mapping[Namespace, Boundaries]
+    parts: dict[BundleId, tuple[BundleId, ...]] = field(default_factory=dict)
+    whole: dict[BundleId, BundleId] = field(default_factory=dict)
+    settled: dict[Namespace, frozenset[BundleId]] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Adoption:
+    context: Context
+    tasks: TaskController
+    tracker: LoadTracker
+    recorder: HistoryRecorder
+    # Not versions: those of a recreated namespace start at 0 again.
+    _checked: dict[Namespace, Boundaries] = field(default_factory=dict, init=False)
+    _settled: dict[Namespace, frozenset[BundleId]] = field(default_factory=dict, init=False)
+
+    async def adopt(self) -> tuple[tuple[BundleId, ...], ...]:
+        """Replace split bundles in the orders by their parts; return the parts of each.
+
+        The parts stay on the broker of the split bundle, which holds their locks. Merged bundles
+        are replaced by the bundle that they became. Raises `CoordinationError`: boundaries cannot
+        be read, or the orders cannot be written.
+        """
+        known = {name: await self.boundaries(name) for name in sorted(self._changed_namespaces())}
+        if not known:
+            return ()
+        found = _Found({name: one for name, one in known.items() if one is not None})
+        await self.tasks.change(lambda: self._changes(found), lambda: self._adopted(found))
+        return tuple(found.parts.values())
+
+    async def boundaries(self, namespace: Namespace) -> Boundaries | None:
+        try:
+            return await self.context.cluster_state.boundaries(namespace)
+        except MalformedContent as error:
+            log.warning("znode.content.refused", path=error.where, error=str(error))
+            return None
+
+    def is_foreign(self, bundle: BundleId, boundaries: Boundaries) -> bool:
+        """Return whether the bundle is outside the boundaries, without a known split or merge."""
+        namespace = boundaries.namespace
+        compared = self._checked.get(namespace) == boundaries and bundle in self._settled[namespace]
+        return compared and bundle not in boundaries
+
+    def _changed_namespaces(self) -> set[Namespace]:
+        found: set[Namespace] = set()
+        for bundle in self.tasks.assigned:
+            namespace = namespace_of(bundle)
+            boundaries = self.context.cluster_state.known_boundaries(namespace)
+            current = boundaries is not None and self._checked.get(namespace) == boundaries
+            if not current or bundle not in self._settled[namespace]:
+                found.add(namespace)
+        return found
+
+    def _changes(self, found: _Found) -> OrderChanges:
+        assigned = self.tasks.assigned
+        bundles: dict[Namespace, set[BundleId]] = {name: set() for name in found.boundaries}
+        for bundle in assigned:
+            bundles.get(namespace_of(bundle), set()).add(bundle)
+        for namespace, boundaries in found.boundaries.items():
+            self._compare(found, boundaries, bundles[namespace])
+        placed = {
+            part: assigned[bundle]
+            for bundle, parts in found.parts.items()
+            for part in parts
+            if part not in assigned
+        }
+        for half, whole in found.whole.items():
+            # The holder of its lock, else the broker ordered to make the merge.
+            holding = self.context.cluster_state.live_owner(whole)
+            if whole not in assigned:
+                placed[whole] = holding.broker if holding else assigned[half]
+        return OrderChanges(placed, gone=(*found.parts, *found.whole))
+
+    def _compare(self, found: _Found, boundaries: Boundaries, bundles: set[BundleId]) -> None:
+        now = set(boundaries.bundles)
+        for bundle in sorted(bundles - now):
+            around = self._whole_of(bundle, boundaries)
+            if around is not None:
+                found.whole[bundle] = around
+                continue
+            try:
+                found.parts[bundle] = parts_of(bundle, boundaries)
+            except LoadManagerError as error:
+                log.warning("bundle.range.unknown", bundle=bundle, error=str(error))
+        # A bundle that reappears by an order decided before the split is compared again; an
+        # unknown range only when the boundaries change.
+        found.settled[boundaries.namespace] = frozenset(
+            now | (bundles - found.parts.keys() - found.whole.keys())
+        )
+
+    def _adopted(self, found: _Found) -> None:
+        self._checked |= found.boundaries
+        self._settled |= found.settled
+        if found.parts or found.whole:
+            self._seed_averages(found)
+        self.context.metrics.bundles_split(len(found.parts))
+        for bundle, parts in found.parts.items():
+            log.info("bundle.split.adopted", bundle=bundle, parts=parts)
+            self.recorder.cut("split", bundle, parts)
+        for one in sorted(set(found.whole.values())):
+            log.info("bundle.merge.adopted", bundle=one)
+            halves = sorted(half for half, into in found.whole.items() if into == one)
+            self.recorder.cut("merge", one, halves)
+
+    def _whole_of(self, half: BundleId, boundaries: Boundaries) -> BundleId | None:
+        """Return the bundle into which ``half``, which no longer exists, was merged.
+
+        It is the bundle that contains ``half``, if the merge was ordered or its lock is held:
+        the boundaries alone may belong to another namespace with the same name.
+        """
+        whole = merged_by_order(half, self.tasks.splits, boundaries)
+        if whole is not None:
+            return whole
+        around = boundaries.at(range_of(half)[0])
+        low, high = range_of(around)
+        wider = low <= range_of(half)[0] and range_of(half)[1] <= high
+        return around if wider and self.context.cluster_state.live_owner(around) else None
+
+    def _seed_averages(self, found: _Found) -> None:
+        """Assign each part its share of the split bundle's traffic, by width, until measured.
+
+        A merged bundle has the sum of its halves.
+        """
+        known = self.tracker.averages()
+        for whole, parts in found.parts.items():
+            if whole in known:
+                width = _width(whole)
+                self.tracker.seed(
+                    {b: supposed_of([known[whole]], _width(b) / width) for b in parts}
+                )
+        halves: dict[BundleId, list[BundleAverages]] = {}
+        for half, whole in sorted(found.whole.items()):
+            if half in known:
+                halves.setdefault(whole, []).append(known[half])
+        self.tracker.seed({whole: supposed_of(averages) for whole, averages in halves.items()})
+
+
+def _width(bundle: BundleId) -> int:
+    lower, upper = range_of(bundle)
+    return upper - lower
+
 
 _LOOK_AGAIN_S = 1.0
 _LISTED_AT_ONCE = 64

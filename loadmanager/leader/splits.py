@@ -10,8 +10,8 @@ from loadmanager.core.orders import SplitOrder
 from loadmanager.core.plan import Cause
 from loadmanager.core.splitting.finder import find_splits
 from loadmanager.core.splitting.merging import Merge
-from loadmanager.leader.adoption import Adoption
 from loadmanager.leader.decisions import Decider
+from loadmanager.leader.reconciliation import Adoption
 from loadmanager.leader.task_controller import TaskController
 from loadmanager.ports.administration import Conflict, MergeRefused, SplitRefused
 from loadmanager.ports.lookup import Unavailable

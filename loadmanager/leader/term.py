@@ -1,14 +1,15 @@
 import asyncio
-from collections.abc import Callable, Collection, Mapping
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, Never, Protocol
 
 import numpy as np
 import structlog
 
-from loadmanager.common.balancing_mode import BalancingModeWatch
 from loadmanager.common.cluster_state import OwnerView
 from loadmanager.common.constraints import Constraints
 from loadmanager.common.context import Context
+from loadmanager.common.documents import BalancingModeWatch
 from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.core.balancing import BalancingMode
 from loadmanager.core.bundle_task import AskedBy, BundleTask
@@ -16,29 +17,19 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.orders import OrderChanges
 from loadmanager.core.plan import Cause, Move
-from loadmanager.leader.absent_brokers import AbsentBrokers
-from loadmanager.leader.adoption import Adoption
-from loadmanager.leader.cluster_view import Look, ViewBuilder
-from loadmanager.leader.decision_log import DecisionLog
-from loadmanager.leader.decisions import Choices, Decider
-from loadmanager.leader.drain import Drain
-from loadmanager.leader.election import Term
-from loadmanager.leader.harmful_reports import HarmfulReports
-from loadmanager.leader.history_recorder import HistoryRecorder
-from loadmanager.leader.leader_state import LeaderState
-from loadmanager.leader.optimality import OptimalityWatch
+from loadmanager.leader.decisions import Choices, Decider, HarmfulReports, Look, ViewBuilder
+from loadmanager.leader.election import Deposed, Term
+from loadmanager.leader.leader_state import LeaderState, WarmStart
 from loadmanager.leader.order_book import OrderBook
-from loadmanager.leader.placement import PlacementWorker
-from loadmanager.leader.placement_queue import PlacementQueue, why
-from loadmanager.leader.reconciliation import Reconciler
-from loadmanager.leader.rounds import Rounds
-from loadmanager.leader.shadows import Shadows
+from loadmanager.leader.placement import AbsentBrokers, Drain, PlacementQueue, PlacementWorker, why
+from loadmanager.leader.reconciliation import Adoption, Reconciler, UntakenOrders
+from loadmanager.leader.records import DecisionLog, HistoryRecorder, TaskGains, TaskReports
+from loadmanager.leader.rounds import OptimalityWatch, Rounds, Shadows
 from loadmanager.leader.splits import Splits
 from loadmanager.leader.task_controller import TaskController
-from loadmanager.leader.task_reports import TaskGains, TaskReports
-from loadmanager.leader.untaken_orders import UntakenOrders
-from loadmanager.leader.warm_start import WarmStart
 from loadmanager.ports.coordination import CoordinationError
+from loadmanager.ports.leading import LeaderElsewhere
+from loadmanager.ports.lookup import NotLeader, Unavailable
 from loadmanager.ports.orders import StandingOrders
 
 log = structlog.get_logger()
@@ -142,7 +133,7 @@ class LeaderTerm:
             uncut=() if foreign is None else foreign.uncut,
         )
         self._leader_state = LeaderState(
-            context, term, self.tracker, self.splits, self.optimality_watch
+            context, term, self.tracker, self.splits, self.optimality_watch.course
         )
         self.placement_worker = self._new_placement_worker()
         self._rounds = self._new_rounds()
@@ -321,3 +312,100 @@ class LeaderTerm:
         await self.splits.adopt_parts()
         cut = booked - self.tasks.assigned.keys()
         return {bundle: broker for bundle, broker in bundles.items() if bundle not in cut}
+
+
+_LOADS_WAIT_S = 10.0
+_LOOK_S = 0.2
+
+
+class Leadership:
+    def __init__(self, open_term: Callable[[Term], LeaderTerm], context: Context) -> None:
+        self._open_term = open_term
+        self._identity = context.identity
+        self._cluster_state = context.cluster_state
+        self._clock = context.clock
+        self._metrics = context.metrics
+        self._leader_term: LeaderTerm | None = None
+        self.elected = False
+        """Whether a term is under way, whether or not it is ready."""
+
+    @property
+    def leader_term(self) -> LeaderTerm | None:
+        """The current term, None if this agent does not lead or the term is still being opened."""
+        term = self._leader_term
+        return term if term is not None and term.is_open else None
+
+    def require_term(self) -> LeaderTerm:
+        """Raises `LeaderElsewhere`, or `Unavailable`: no leader is at work."""
+        leader_term = self.leader_term
+        if leader_term is not None:
+            return leader_term
+        leader = self._cluster_state.leader
+        if leader is None or leader.instance == self._identity.instance:
+            raise Unavailable("no leader is at work")
+        if not leader.sidecar_url:
+            raise Unavailable(f"the leader {leader.broker} has no sidecar to ask")
+        raise LeaderElsewhere(leader.sidecar_url)
+
+    async def lead(self, term: Term) -> None:
+        """Lead until cancelled at the term's end; raises as `LeaderTerm.run`."""
+        self.elected = True
+        self._metrics.is_leader.set(1)
+        self._metrics.leader_changes.labels("gained").inc()
+        try:
+            with self._cluster_state.lists.followed():
+                await self._read_cluster()
+                self._leader_term = self._open_term(term)
+                await self._leader_term.run()
+        finally:
+            self._leader_term, self.elected = None, False
+            self._metrics.is_leader.set(0)
+            self._metrics.leader_changes.labels("lost").inc()
+
+    async def _read_cluster(self) -> None:
+        """Wait until all loads and owned lists have been read, which decisions require.
+
+        The wait is limited: with some of them, a leader can already place unserved bundles.
+        """
+        loads, lists = self._cluster_state.loads, self._cluster_state.lists
+        loads.open()
+        give_up_s = self._clock.monotonic_s() + _LOADS_WAIT_S
+        while not (loads.complete and lists.all_read):
+            if self._clock.monotonic_s() >= give_up_s:
+                log.warning("leadership.loads.incomplete", brokers=len(loads.reports))
+                return
+            await self._cluster_state.changes.wait(_LOOK_S)
+
+    async def assign(self, bundle: BundleId) -> BrokerId:
+        """Raises `NotLeader`, or `Unavailable`: no broker can take the bundle."""
+        leader_term = self.leader_term
+        if leader_term is None:
+            raise NotLeader("this sidecar does not lead now")
+        return await leader_term.assign(bundle)
+
+
+@contextmanager
+def unavailable(what: str) -> Iterator[None]:
+    """Raise `Unavailable` with ``what`` if orders can be neither read nor written now."""
+    try:
+        yield
+    except (CoordinationError, Deposed) as error:
+        raise Unavailable(f"{what}: {error}") from error
+
+
+_SUCCESSOR_LOOK_S: Final = 1.0
+
+
+async def read_ahead(context: Context, leading: Leadership) -> Never:
+    """Watch the loads while this sidecar leads or is one of the likely successors.
+
+    Also read changed owned lists that no lookup here has needed yet. Runs until cancelled.
+    """
+    cluster_state, me = context.cluster_state, context.identity.broker
+    while True:
+        if leading.elected or me in cluster_state.successors:
+            cluster_state.loads.open()
+        else:
+            cluster_state.loads.close()
+        cluster_state.lists.read_next()
+        await context.clock.sleep(_SUCCESSOR_LOOK_S)

@@ -7,10 +7,10 @@ from typing import Protocol
 
 import structlog
 
-from loadmanager.common.cluster_owners import ClusterOwners
+from loadmanager.common.cluster_state import ClusterOwners
 from loadmanager.common.context import Context
 from loadmanager.common.runtime_settings import RuntimeSettings
-from loadmanager.common.subscriptions import Subscriptions
+from loadmanager.common.watching import Subscriptions
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import MalformedContent

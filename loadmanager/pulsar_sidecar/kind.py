@@ -18,17 +18,23 @@ from loadmanager.adapters.pulsar_admin.client import (
     confidential,
 )
 from loadmanager.adapters.pulsar_admin.lookups import read_boundaries, read_lookup, read_partitions
-from loadmanager.agent.agent import Agent
-from loadmanager.agent.lease_terms import BrokerLost, Displaced, MembershipEnded
 from loadmanager.agent.load_reports import Publisher
-from loadmanager.agent.registration import Membership, Registrar, deregister, register
-from loadmanager.agent.takeover import Takeover
+from loadmanager.agent.registration import (
+    Agent,
+    BrokerLost,
+    Displaced,
+    Membership,
+    MembershipEnded,
+    Registrar,
+    Takeover,
+    deregister,
+    register,
+)
 from loadmanager.attach.discovery import ClusterReader
 from loadmanager.attach.observation import Rules
-from loadmanager.common.context import Context
+from loadmanager.common.context import Context, first_leaf, leaves, raise_if_cancelled
 from loadmanager.common.runtime_settings import RuntimeSettings
-from loadmanager.common.subscriptions import Subscriptions
-from loadmanager.common.task_groups import first_leaf, leaves, raise_if_cancelled
+from loadmanager.common.watching import Subscriptions
 from loadmanager.config import Config
 from loadmanager.core import znodes
 from loadmanager.core.bundle_traffic import SNAPSHOTS, BundleTraffic

@@ -46,11 +46,10 @@ from loadmanager.attach.observer import name_in
 from loadmanager.attach.orders import Elected, PulsarOrders, ordered_cut
 from loadmanager.attach.sampling import LONGEST_REPEATED_S, REPEATED, BrokerSample, Sampler
 from loadmanager.attach.state import PulsarBalancer, SharedState, switched_on
-from loadmanager.common.cluster_owners import Holding
-from loadmanager.common.cluster_state import ClusterState
+from loadmanager.common.cluster_state import ClusterState, Holding
 from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents
-from loadmanager.common.subscriptions import Subscriptions
+from loadmanager.common.watching import Subscriptions
 from loadmanager.core import znodes
 from loadmanager.core.bundle_traffic import BundleTraffic, topics_in
 from loadmanager.core.bundles import Boundaries

@@ -8,28 +8,25 @@ from loadmanager.admin.drains import DrainRequests
 from loadmanager.admin.merges import MergeRequests
 from loadmanager.admin.splits import SplitRequests
 from loadmanager.admin.unloads import UnloadRequests
-from loadmanager.agent.agent import Agent
-from loadmanager.agent.broker_health import HealthWatch
-from loadmanager.agent.lease_terms import LeaseTerms
-from loadmanager.agent.load_reports import DrainIntent, Publisher, Sampler
-from loadmanager.agent.ownership_worker import OwnershipWorker
-from loadmanager.agent.owning_agent import OwningAgent
-from loadmanager.agent.shutdown import Shutdown
+from loadmanager.agent.load_reports import DrainIntent, HealthWatch, Publisher, Sampler
+from loadmanager.agent.ownership import OwnershipWorker
+from loadmanager.agent.owning_agent import OwningAgent, Shutdown
+from loadmanager.agent.registration import Agent, LeaseTerms
 from loadmanager.agent.splits import Splitter
-from loadmanager.common.context import Context
-from loadmanager.common.dynamic_settings import DynamicSettings
-from loadmanager.common.reachability import Reachability
-from loadmanager.common.runtime_settings import RuntimeSettings
-from loadmanager.common.settings_watch import SettingsWatch, tuned_by
+from loadmanager.common.context import Context, Reachability
+from loadmanager.common.runtime_settings import (
+    DynamicSettings,
+    RuntimeSettings,
+    SettingsWatch,
+    tuned_by,
+)
 from loadmanager.config import Config
 from loadmanager.core.health import HealthRules
 from loadmanager.core.ids import BrokerId, BundleId, belongs_to_a_broker
 from loadmanager.core.lookup import LookupMode
 from loadmanager.leader.election import Election, Term
-from loadmanager.leader.explain import Explainer
-from loadmanager.leader.leadership import Leadership
-from loadmanager.leader.overview import OverviewRequests
-from loadmanager.leader.term import ForeignTerm, LeaderTerm
+from loadmanager.leader.explain import Explainer, OverviewRequests
+from loadmanager.leader.term import ForeignTerm, Leadership, LeaderTerm
 from loadmanager.lookup.service import LookupService, OwnBundles, OwnerResolver
 from loadmanager.ports.host import HostProbe
 from loadmanager.ports.lookup import LeaderLine

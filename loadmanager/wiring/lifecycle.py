@@ -5,11 +5,10 @@ from typing import Protocol
 
 import structlog
 
-from loadmanager.common.cluster_conditions import Conditions, agree
-from loadmanager.common.cluster_key import ClusterKey
+from loadmanager.common.cluster_conditions import ClusterKey, Conditions, agree
 from loadmanager.common.context import Context
 from loadmanager.core.ids import BrokerId
-from loadmanager.leader.successor import read_ahead
+from loadmanager.leader.term import read_ahead
 from loadmanager.ports.coordination import Connection, CoordinationError
 from loadmanager.wiring.application import Application
 

@@ -60,13 +60,10 @@ from loadmanager.admin.splits import Splits
 from loadmanager.admin.surface import surface
 from loadmanager.admin.topics import PartitionRequests, Topics
 from loadmanager.admin.unloads import Unloads
-from loadmanager.common.balancing_mode import BalancingModeRequests
-from loadmanager.common.cluster_conditions import Conditions
-from loadmanager.common.cluster_key import ClusterKey
+from loadmanager.common.cluster_conditions import ClusterKey, Conditions
 from loadmanager.common.cluster_state import ClusterState
-from loadmanager.common.context import Context
-from loadmanager.common.identity import Identity
-from loadmanager.common.task_groups import first_leaf
+from loadmanager.common.context import Context, Identity, first_leaf
+from loadmanager.common.documents import BalancingModeRequests
 from loadmanager.config import Config
 from loadmanager.config.model import chroot_of, health_port, own_url
 from loadmanager.config.security import (
@@ -79,7 +76,7 @@ from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.history.records import Origin
 from loadmanager.core.hosts import is_loopback
 from loadmanager.core.load import BrokerUrls
-from loadmanager.leader.preview import preview_round
+from loadmanager.leader.explain import preview_round
 from loadmanager.ports.broker import BrokerControl
 from loadmanager.ports.history import NoHistory, NoSeed
 from loadmanager.ports.host import Clock

@@ -11,8 +11,7 @@ from prometheus_client import CollectorRegistry
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.cli.attach_candidate import Candidate
 from loadmanager.common.cluster_state import ClusterState
-from loadmanager.common.identity import Identity
-from loadmanager.common.unexpected import UnexpectedErrors
+from loadmanager.common.context import Identity, UnexpectedErrors
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import BrokerUrls

@@ -17,8 +17,7 @@ from loadmanager.adapters.clock import SystemClock
 from loadmanager.attach.state import SHEDDING, SWITCHES
 from loadmanager.common.cluster_conditions import ClusterDisagrees, Conditions, agree
 from loadmanager.common.cluster_state import ClusterState
-from loadmanager.common.context import Context
-from loadmanager.common.identity import Identity
+from loadmanager.common.context import Context, Identity
 from loadmanager.config import Config
 from loadmanager.core import znodes
 from loadmanager.core.balancing import Balancing, BalancingMode

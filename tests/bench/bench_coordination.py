@@ -21,8 +21,7 @@ from counted_requests import CountingService, by_role, counted_cluster
 from figures import emit
 from prometheus_client import CollectorRegistry
 
-from loadmanager.common.cluster_owners import UNREAD_FOR_S
-from loadmanager.common.cluster_state import ClusterState
+from loadmanager.common.cluster_state import UNREAD_FOR_S, ClusterState
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace, parse_broker

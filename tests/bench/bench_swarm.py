@@ -25,7 +25,7 @@ from loadmanager.adapters.zookeeper.embedded import (
     EmbeddedZooKeeperError,
     find_java,
 )
-from loadmanager.common.cluster_owners import UNREAD_FOR_S
+from loadmanager.common.cluster_state import UNREAD_FOR_S
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(1500)]
 SIDECARS: Final = tuple(map(int, os.environ.get("LOADMANAGER_BENCH_SIDECARS", "3 50").split()))

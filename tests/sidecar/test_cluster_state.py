@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 from waiting import eventually
 
 from loadmanager.agent import load_reports as publishing
-from loadmanager.common.cluster_key import KEY_BYTES, ClusterKey, key_of_cluster, new_key
-from loadmanager.common.subscriptions import Subscriptions
+from loadmanager.common.cluster_conditions import KEY_BYTES, ClusterKey, key_of_cluster, new_key
+from loadmanager.common.watching import Subscriptions
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle

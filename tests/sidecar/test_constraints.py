@@ -9,8 +9,8 @@ from leader_at_work import B1, B2, B3, HOT, ME, THRESHOLD, LeaderAtWork, leader_
 from snapshot_samples import report
 from waiting import eventually
 
-from loadmanager.common.balancing_mode import BalancingModeRequests
 from loadmanager.common.constraints import Constraints
+from loadmanager.common.documents import BalancingModeRequests
 from loadmanager.core import znodes
 from loadmanager.core.balancing import Balancing, BalancingMode
 from loadmanager.core.bundles import Boundaries
@@ -23,7 +23,7 @@ from loadmanager.core.policies import NO_POLICIES, IsolationPolicy
 from loadmanager.core.snapshot.decoding import decode_snapshot
 from loadmanager.core.wire.policies import encode_boundaries
 from loadmanager.core.wire.records import LeaderRecord
-from loadmanager.leader.preview import preview_round
+from loadmanager.leader.explain import preview_round
 from loadmanager.ports.administration import Unfit
 from loadmanager.ports.leading import DecisionFilter, LeaderElsewhere, PlanOverrides
 from loadmanager.ports.lookup import Unavailable

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from waiting import eventually
 
 from loadmanager.adapters.computing import ThreadedComputing
-from loadmanager.common.balancing_mode import BalancingModeRequests
+from loadmanager.common.documents import BalancingModeRequests
 from loadmanager.core import znodes
 from loadmanager.core.balancing import BalancingMode
 from loadmanager.core.bundle_task import (
@@ -36,7 +36,7 @@ from loadmanager.core.plan import Cause
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.wire.policies import encode_boundaries
 from loadmanager.core.wire.registrations import encode_registration
-from loadmanager.leader.cluster_view import REPORTS_A_TURN
+from loadmanager.leader.decisions import REPORTS_A_TURN
 from loadmanager.leader.election import TermGivenUp
 from loadmanager.ports.coordination import Node, Operation, SetData
 from tests.testbed.faults.agent import Agent

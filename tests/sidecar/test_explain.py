@@ -20,7 +20,6 @@ from leader_at_work import (
 from snapshot_samples import report
 from waiting import eventually
 
-from loadmanager.common.overview import most_refused, resources_of, scarcest_first
 from loadmanager.core import znodes
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind, TaskState
@@ -40,9 +39,8 @@ from loadmanager.core.snapshot.decoding import decode_snapshot
 from loadmanager.core.snapshot.document import view_of_snapshot
 from loadmanager.core.snapshot.encoding import in_force
 from loadmanager.core.wire.records import LeaderRecord
-from loadmanager.leader.decision_log import DecisionLog
-from loadmanager.leader.overview import OverviewRequests
-from loadmanager.leader.task_reports import TaskGains
+from loadmanager.leader.explain import OverviewRequests, most_refused, resources_of, scarcest_first
+from loadmanager.leader.records import DecisionLog, TaskGains
 from loadmanager.ports.leading import DecisionFilter, LeaderElsewhere, SubjectUnknown, TaskFilter
 from loadmanager.ports.lookup import Unavailable
 from loadmanager.ports.overview import BrokerUse

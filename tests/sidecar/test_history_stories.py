@@ -23,7 +23,7 @@ from loadmanager.core.rates import Rates
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.seed import hour_of_week
 from loadmanager.core.wire.standby import Standby, encode_standby
-from loadmanager.leader import warm_start as seeding
+from loadmanager.leader import leader_state as seeding
 from loadmanager.ports.history import SeedUnreadable
 from loadmanager.ports.lookup import NotLeader, Unavailable
 from tests.testbed.faults.agent import SESSION_S

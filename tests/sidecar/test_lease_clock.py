@@ -9,9 +9,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from loadmanager.agent.lease import LeaseKeeper
-from loadmanager.agent.lease_terms import Displaced, LeaseTerms, MembershipEnded
-from loadmanager.agent.ownership_worker import OwnershipWorker
-from loadmanager.agent.registration import Membership
+from loadmanager.agent.ownership import OwnershipWorker
+from loadmanager.agent.registration import Displaced, LeaseTerms, Membership, MembershipEnded
 from loadmanager.common.context import Context
 from loadmanager.core.ids import BundleId, parse_broker, parse_bundle
 from loadmanager.core.lease import Heartbeats

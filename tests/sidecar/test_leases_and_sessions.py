@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from stories import now_s, served, story
 
-from loadmanager.agent.lease_terms import Displaced
+from loadmanager.agent.registration import Displaced
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId

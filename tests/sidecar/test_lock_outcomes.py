@@ -5,12 +5,10 @@ from typing import cast
 
 import pytest
 
-from loadmanager.agent.lock_commits import LockCommits, LockResult
-from loadmanager.agent.owned_list import OwnedList
-from loadmanager.agent.ownership_records import OwnershipRecords
+from loadmanager.agent.locks import LockCommits, LockResult, OwnedList
+from loadmanager.agent.ownership import OwnershipRecords
 from loadmanager.agent.registration import Membership
-from loadmanager.common.context import Context
-from loadmanager.common.identity import Identity
+from loadmanager.common.context import Context, Identity
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle, parse_namespace

@@ -8,7 +8,7 @@ from stories import each_loss, follower, place_all, served, story
 
 from loadmanager.admin.isolation import Isolation, IsolationPolicy
 from loadmanager.admin.namespaces import NamespaceRequests
-from loadmanager.common.balancing_mode import BalancingModeRequests
+from loadmanager.common.documents import BalancingModeRequests
 from loadmanager.core import znodes
 from loadmanager.core.balancing import BalancingMode
 from loadmanager.core.bundles import Boundaries

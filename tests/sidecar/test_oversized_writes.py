@@ -3,8 +3,8 @@ import asyncio
 import pytest
 from stories import place_all, served, story
 
-from loadmanager.agent import owned_list
-from loadmanager.common.oversized import LOG_EVERY_S, REST_S
+from loadmanager.agent import locks
+from loadmanager.common.context import LOG_EVERY_S, REST_S
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId
 from loadmanager.core.orders import SplitOrder
@@ -120,7 +120,7 @@ LISTED = 400
 async def test_many_bundles_are_listed_and_many_locks_dropped_at_once(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(owned_list, "_REWRITTEN_BYTES_PER_S", 10_000)
+    monkeypatch.setattr(locks, "_REWRITTEN_BYTES_PER_S", 10_000)
     boundaries = await cluster.make_namespace(LISTED)
     for at, latency_s, most in zip(cluster.hosts, (0.3, host.LATENCY_S), (40, 17), strict=True):
         before = cluster.service.zxid

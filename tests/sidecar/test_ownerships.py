@@ -7,8 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from stories import Story, in_virtual_time, told
 
-from loadmanager.agent.ownership_worker import OwnershipWorker
-from loadmanager.agent.range_changes import RangeChange
+from loadmanager.agent.ownership import OwnershipWorker, RangeChange
 from loadmanager.agent.registration import Membership
 from loadmanager.core.ids import BundleId, Namespace, bundle_id, parse_broker, parse_bundle
 from loadmanager.core.orders import Orders

@@ -10,7 +10,7 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId, parse_bundle
 from loadmanager.core.orders import Orders, encode_orders
 from loadmanager.core.wire.policies import encode_boundaries
-from loadmanager.leader.untaken_orders import REST_S, TAKEN_WITHIN_FRACTION
+from loadmanager.leader.reconciliation import REST_S, TAKEN_WITHIN_FRACTION
 from loadmanager.ports.coordination import Create, Operation, Stat
 from loadmanager.ports.lookup import Unavailable
 from tests.testbed.faults.agent import SESSION_S, Agent

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from stories import follower, other_than, place_all, registered, served, story
 
-from loadmanager.agent.lease_terms import Displaced
+from loadmanager.agent.registration import Displaced
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId

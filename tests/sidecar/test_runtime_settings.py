@@ -5,8 +5,7 @@ from collections.abc import Mapping
 import pytest
 from stories import served, story
 
-from loadmanager.common.runtime_settings import RuntimeSettings, wait_out
-from loadmanager.common.settings_watch import SettingsWatch, tuned_by
+from loadmanager.common.runtime_settings import RuntimeSettings, SettingsWatch, tuned_by, wait_out
 from loadmanager.config import Config, load_config
 from loadmanager.config.describe import describe
 from loadmanager.config.planning import MANY

@@ -18,14 +18,18 @@ from waiting import eventually
 from loadmanager.adapters.broker.http_control import CONNECTIONS
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.history import ThreadedHistory
-from loadmanager.agent.lease_terms import Displaced
-from loadmanager.agent.ownership_effects import PARALLEL
+from loadmanager.agent.ownership import PARALLEL
 from loadmanager.agent.owning_agent import OwningAgent
+from loadmanager.agent.registration import Displaced
 from loadmanager.cli import main
-from loadmanager.common.chroot import ChrootRefused
-from loadmanager.common.cluster_conditions import OF_ATTACH, ClusterDisagrees, Conditions, agree
-from loadmanager.common.context import Context
-from loadmanager.common.task_groups import first_leaf
+from loadmanager.common.cluster_conditions import (
+    OF_ATTACH,
+    ChrootRefused,
+    ClusterDisagrees,
+    Conditions,
+    agree,
+)
+from loadmanager.common.context import Context, first_leaf
 from loadmanager.config.balancing import PlacementSettings, SheddingSettings
 from loadmanager.config.model import chroot_of
 from loadmanager.config.strategies import make_placement, make_shedder

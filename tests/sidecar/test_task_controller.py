@@ -11,10 +11,8 @@ from stories import Story, told
 from waiting import eventually
 
 from loadmanager.common.cluster_state import ClusterState
-from loadmanager.common.context import Context
-from loadmanager.common.identity import Identity
-from loadmanager.common.runtime_settings import RuntimeSettings
-from loadmanager.common.settings_watch import tuned_by
+from loadmanager.common.context import Context, Identity
+from loadmanager.common.runtime_settings import RuntimeSettings, tuned_by
 from loadmanager.config import Config
 from loadmanager.core import orders, znodes
 from loadmanager.core.bundle_task import (

@@ -8,7 +8,7 @@ import pytest
 from counted_requests import counted_cluster
 from stories import follower, place_all, publish_for_ever, served, story
 
-from loadmanager.common.cluster_owners import READ_AHEAD
+from loadmanager.common.cluster_state import READ_AHEAD
 from loadmanager.core import orders, znodes
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import TopicName, parse_broker, parse_bundle
@@ -16,7 +16,7 @@ from loadmanager.core.orders import OrderChanges, Orders, decode_orders, encode_
 from loadmanager.core.plan import Move
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.wire.standby import Standby, decode_standby, encode_standby
-from loadmanager.leader.cluster_view import Look
+from loadmanager.leader.decisions import Look
 from loadmanager.leader.election import Deposed
 from loadmanager.leader.order_book import OrderBook
 from loadmanager.leader.term import LeaderTerm

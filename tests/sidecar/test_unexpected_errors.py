@@ -8,12 +8,10 @@ from prometheus_client import CollectorRegistry
 from stories import place_all, served, story
 from structlog.testing import capture_logs
 
-from loadmanager.agent.broker_health import HealthWatch
-from loadmanager.agent.load_reports import Sampler
-from loadmanager.agent.ownership_worker import OwnershipWorker
-from loadmanager.common.balancing_mode import BalancingModeRequests
-from loadmanager.common.liveness import LEAST_S, Liveness
-from loadmanager.common.unexpected import UnexpectedErrors
+from loadmanager.agent.load_reports import HealthWatch, Sampler
+from loadmanager.agent.ownership import OwnershipWorker
+from loadmanager.common.context import LEAST_S, Liveness, UnexpectedErrors
+from loadmanager.common.documents import BalancingModeRequests
 from loadmanager.core.balancing import BalancingMode
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.planner import Planner

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from stories import served, story
 
 from loadmanager.adapters.coordination.link import Trigger
-from loadmanager.common.cluster_owners import UNREAD_FOR_S, ClusterOwners
+from loadmanager.common.cluster_state import UNREAD_FOR_S, ClusterOwners
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId, Namespace, parse_broker, parse_bundle

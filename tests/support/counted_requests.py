@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from random import Random
 
 from loadmanager.adapters.coordination.link import ArmedTrigger, Trigger
-from loadmanager.common.cluster_owners import READ_AHEAD
+from loadmanager.common.cluster_state import READ_AHEAD
 from loadmanager.config import Config
 from loadmanager.ports.coordination import Check, Create, Node, Operation, SetData, Stat
 from tests.testbed.faults.agent import Agent

@@ -14,10 +14,8 @@ from waiting import eventually
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.common.cluster_conditions import TopicHash
 from loadmanager.common.cluster_state import ClusterState
-from loadmanager.common.context import Context
-from loadmanager.common.identity import Identity
-from loadmanager.common.runtime_settings import Rhythm, RuntimeSettings
-from loadmanager.common.settings_watch import tuned_by
+from loadmanager.common.context import Context, Identity
+from loadmanager.common.runtime_settings import Rhythm, RuntimeSettings, tuned_by
 from loadmanager.config import Config
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
@@ -33,8 +31,7 @@ from loadmanager.core.wire.registrations import encode_registration
 from loadmanager.core.wire.reports import encode_loads
 from loadmanager.leader.election import Term
 from loadmanager.leader.explain import Explainer
-from loadmanager.leader.leadership import Leadership
-from loadmanager.leader.term import LeaderTerm
+from loadmanager.leader.term import Leadership, LeaderTerm
 from loadmanager.ports.history import NoSeed, SeedSource
 from loadmanager.telemetry.metrics import Metrics
 from tests.testbed.in_process import InProcessBroker

@@ -14,7 +14,7 @@ from waiting import eventually
 
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.admin.namespaces import NamespaceRequests
-from loadmanager.common.cluster_key import ClusterKey
+from loadmanager.common.cluster_conditions import ClusterKey
 from loadmanager.common.cluster_state import ClusterState
 from loadmanager.common.context import Context
 from loadmanager.config import Config

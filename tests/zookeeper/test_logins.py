@@ -11,7 +11,7 @@ from zookeeper_proxy import SASL, ZooKeeperProxy
 
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
 from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeper
-from loadmanager.common.cluster_key import key_of_cluster
+from loadmanager.common.cluster_conditions import key_of_cluster
 from loadmanager.core import znodes
 from loadmanager.demo.children import free_ports
 from loadmanager.ports.coordination import Connection, CoordinationError, SessionState

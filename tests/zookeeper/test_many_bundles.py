@@ -8,11 +8,9 @@ from waiting import eventually
 
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination
-from loadmanager.agent.registration import register
-from loadmanager.agent.takeover import Takeover
+from loadmanager.agent.registration import Takeover, register
 from loadmanager.common.cluster_state import ClusterState
-from loadmanager.common.context import Context
-from loadmanager.common.identity import Identity
+from loadmanager.common.context import Context, Identity
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, Namespace

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.broker.http_control import HttpBrokerControl
-from loadmanager.agent.ownership_worker import OwnershipWorker
+from loadmanager.agent.ownership import OwnershipWorker
 from loadmanager.agent.registration import Membership
 from loadmanager.core.ids import BundleId, parse_broker, parse_bundle
 from loadmanager.core.orders import Orders

@@ -29,8 +29,8 @@ from loadmanager.admin.isolation import Isolation
 from loadmanager.admin.plan import Plans
 from loadmanager.admin.quotas import Quotas
 from loadmanager.admin.topics import PartitionRequests, Topics
-from loadmanager.common.balancing_mode import BalancingModeRequests
-from loadmanager.common.dynamic_settings import DynamicSettings
+from loadmanager.common.documents import BalancingModeRequests
+from loadmanager.common.runtime_settings import DynamicSettings
 from loadmanager.config import load_config
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
@@ -40,7 +40,7 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.rates import Rates
-from loadmanager.leader.preview import preview_round
+from loadmanager.leader.explain import preview_round
 from loadmanager.ports.lookup import Unavailable
 from tests.adapters.http.conftest import Reply, RunningServer, StartServer
 

@@ -30,7 +30,7 @@ from loadmanager.core.planner_settings import Mode
 from loadmanager.core.rates import Rates
 from loadmanager.core.snapshot.decoding import decode_snapshot
 from loadmanager.core.wire.reports import encode_loads
-from loadmanager.leader.preview import preview_round
+from loadmanager.leader.explain import preview_round
 from loadmanager.ports.lookup import Unavailable
 from loadmanager.simulator.strategies import every_pair
 from tests.adapters.http.conftest import FakeLookup, RunningServer

@@ -9,11 +9,8 @@ import numpy as np
 from prometheus_client import CollectorRegistry
 
 from loadmanager.common.cluster_conditions import Conditions
-from loadmanager.common.cluster_owners import READ_AHEAD
-from loadmanager.common.cluster_state import ClusterState
-from loadmanager.common.context import Context
-from loadmanager.common.identity import Identity
-from loadmanager.common.task_groups import first_leaf
+from loadmanager.common.cluster_state import READ_AHEAD, ClusterState
+from loadmanager.common.context import Context, Identity, first_leaf
 from loadmanager.config import Config
 from loadmanager.core.ids import BrokerId, BundleId, TopicName
 from loadmanager.core.load import BrokerUrls

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import structlog
 
-from loadmanager.common.cluster_owners import UNREAD_FOR_S
+from loadmanager.common.cluster_state import UNREAD_FOR_S
 from loadmanager.config import Config
 from loadmanager.core import znodes
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind

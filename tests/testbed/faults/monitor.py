@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from loadmanager.agent.lease_terms import Displaced
+from loadmanager.agent.registration import Displaced
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import DEFAULT_HASH, position

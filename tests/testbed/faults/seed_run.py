@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import structlog
 
-from loadmanager.common.cluster_owners import READ_AHEAD
+from loadmanager.common.cluster_state import READ_AHEAD
 from loadmanager.common.context import Context
 from loadmanager.config import Config
 from tests.testbed.faults.agent import SESSION_S, as_built

@@ -3,8 +3,7 @@
 import asyncio
 import sys
 
-from loadmanager.agent.ownership_effects import OwnershipEffects
-from loadmanager.agent.ownership_records import Ownership
+from loadmanager.agent.ownership import Ownership, OwnershipEffects
 from loadmanager.core.ownership import Event, Phase
 
 LATE_S = 0.5

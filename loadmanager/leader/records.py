@@ -1,0 +1,500 @@
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final
+
+import numpy as np
+
+from loadmanager.common.context import Context
+from loadmanager.core.broker_table import BrokerLoad
+from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskState
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.explaining import (
+    Decision,
+    Outcome,
+    decisions_of,
+    move_decision,
+    refusal_decision,
+)
+from loadmanager.core.history.records import (
+    Record,
+    cut_record,
+    optimality_record,
+    shadow_record,
+    task_records,
+    term_record,
+    tick_record,
+)
+from loadmanager.core.history.rounds import RoundFacts, bundles_records, move_record, round_records
+from loadmanager.core.history.schema import Stream
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.load_tracker import LoadTracker, Tally
+from loadmanager.core.optimality import MOVING, Optimality
+from loadmanager.core.plan import Move, Refusal
+from loadmanager.core.planner import Plan, Planner
+from loadmanager.core.policies import Policies
+from loadmanager.core.rates import Rates
+from loadmanager.core.round_memory import RoundMemory, shifted
+from loadmanager.core.shadow import Shadowed
+from loadmanager.ports.host import Clock
+from loadmanager.ports.leading import DecisionFilter
+from loadmanager.ports.overview import TaskGain
+from loadmanager.telemetry.metrics import Metrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """The input of a view of the cluster at one time; immutable.
+
+    ``assigned`` are the orders at that time; ``passed_over`` are brokers that take no locks,
+    which are treated as draining.
+    """
+
+    now_s: float
+    tally: Tally
+    assigned: Mapping[BundleId, BrokerId]
+    policies: Policies
+    passed_over: frozenset[BrokerId]
+
+    def view(self) -> ClusterView:
+        """Return the view; it may be made in another thread."""
+        view = self.tally.view(self.now_s, in_flight=self.assigned, policies=self.policies)
+        if not self.passed_over:
+            return view
+        brokers = view.brokers
+        out = np.array([name in self.passed_over for name in brokers.names], dtype=np.bool_)
+        return replace(view, brokers=brokers.having(draining=brokers.draining | out))
+
+
+MOST_DECISIONS: Final = 2000
+MOST_SUBJECTS: Final = 20_000
+
+_Kept = tuple[Decision | None, Decision | None]
+
+
+class DecisionLog:
+    """The decisions of one term: the latest overall, and the latest about each bundle and broker.
+
+    For each subject the last move and the last refusal are kept; the subjects with the oldest
+    decisions are dropped first. ``task_of`` returns the number of a bundle's live task, 0 for
+    none.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        epoch: int,
+        *,
+        task_of: Callable[[BundleId], int] = lambda _: 0,
+        most_decisions: int = MOST_DECISIONS,
+        most_subjects: int = MOST_SUBJECTS,
+    ) -> None:
+        self._clock = clock
+        self._epoch = epoch
+        self._task_of = task_of
+        self._recent: deque[Decision] = deque(maxlen=most_decisions)
+        self._most_subjects = most_subjects
+        self._about: OrderedDict[str, _Kept] = OrderedDict()
+        self.refusals: dict[str, list[Refusal]] | None = None
+        self.rounds = 0
+        self._entries = 0
+        self.last_round_at_ms = 0
+
+    def round_done(self, plan: Plan, brokers: Iterable[BrokerId]) -> None:
+        """Record the refusals and observed moves of a round on all ``brokers``.
+
+        Its moves are recorded by `moved` once they are ordered.
+        """
+        self.rounds += 1
+        self.last_round_at_ms = self._clock.wall_ms()
+        self.refusals = {}
+        for refusal in plan.refusals:
+            self.refusals.setdefault(refusal.subject, []).append(refusal)
+        known = frozenset[str](brokers)
+        for made in decisions_of(
+            replace(plan, moves=()),
+            at_ms=self.last_round_at_ms,
+            epoch=self._epoch,
+            number=self.rounds,
+        ):
+            decision = self._entered(made)
+            # A round has an entry for every broker; these would displace the moves.
+            if decision.subject not in known:
+                self._recent.append(decision)
+
+    def moved(self, moves: Iterable[Move]) -> None:
+        self._order(moves, Outcome.MOVED, at_ms=self.last_round_at_ms, number=self.rounds)
+
+    def placed(self, moves: Iterable[Move]) -> None:
+        self._order(moves, Outcome.PLACED, at_ms=self._clock.wall_ms(), number=0)
+
+    def _order(self, moves: Iterable[Move], outcome: Outcome, *, at_ms: int, number: int) -> None:
+        for move in moves:
+            decision = move_decision(move, outcome, at_ms=at_ms, epoch=self._epoch, number=number)
+            decision = replace(decision, task=self._task_of(move.bundle))
+            self._recent.append(self._entered(decision))
+
+    def unplaced(self, refusals: Iterable[Refusal]) -> None:
+        """Record why unowned bundles were not placed; they are tried again soon."""
+        at_ms = self._clock.wall_ms()
+        for one in refusals:
+            self._entered(refusal_decision(one, at_ms=at_ms, epoch=self._epoch))
+
+    def decisions(self, wish: DecisionFilter) -> Sequence[Decision]:
+        known = {one.number: one for one in self._recent}
+        if wish.subject:
+            known |= {one.number: one for one in self.about(wish.subject)}
+        wanted = (one for _, one in sorted(known.items(), reverse=True) if wish.wants(one))
+        return list(islice(wanted, wish.limit))
+
+    def about(self, subject: str) -> tuple[Decision, ...]:
+        kept = [one for one in self._about.get(subject, (None, None)) if one is not None]
+        return tuple(sorted(kept, key=lambda one: (one.at_ms, one.round), reverse=True))
+
+    def _entered(self, decision: Decision) -> Decision:
+        """Number a decision, and store it as the last one about its parties."""
+        self._entries += 1
+        decision = replace(decision, number=self._entries)
+        left_alone = decision.outcome is Outcome.LEFT_ALONE
+        parties = (decision.subject, decision.source, decision.target)
+        for subject in dict.fromkeys(party for party in parties if party):
+            move, refusal = self._about.pop(subject, (None, None))
+            self._about[subject] = (move, decision) if left_alone else (decision, refusal)
+        while len(self._about) > self._most_subjects:
+            self._about.popitem(last=False)
+        return decision
+
+
+@dataclass(slots=True)
+class _Decided:
+    """A round: ``ordered`` are its moves that stand as orders, None while unknown."""
+
+    facts: RoundFacts
+    view: ClusterView
+    plan: Plan
+    ordered: frozenset[BundleId] | None = None
+    over: bool = False
+
+
+class HistoryRecorder:
+    """Passes the records of one term to the sink; does nothing if history is disabled.
+
+    Base rounds are the first round, every `base_every_rounds`-th round, and the first one after
+    a change of settings, constraints or bundle ranges.
+    """
+
+    def __init__(
+        self, context: Context, epoch: int, tracker: LoadTracker, *, base_every_rounds: int
+    ) -> None:
+        self._on = context.history.wants(Stream.ROUNDS)
+        self._context = context
+        self._epoch = epoch
+        self._tracker = tracker
+        self._base_every_rounds = base_every_rounds
+        self._began = False
+        self._ticks = 0
+        self._rounds = 0
+        self._moves = 0
+        self._taken: dict[BrokerId, int] = {}
+        self._left: set[BrokerId] = set()
+        self._facts: RoundFacts | None = None
+        self._decided: _Decided | None = None
+        self._based_on: tuple[Planner, Policies] | None = None
+
+    def began(self) -> None:
+        self._began = True
+        self._record(lambda at_ms: [term_record(at_ms, self._epoch, "began")])
+
+    def ended(self) -> None:
+        if self._began:
+            self._began = False
+            self._write_round()
+            self._record(lambda at_ms: [term_record(at_ms, self._epoch, "ended")])
+
+    # --- reports and samples -----------------------------------------------------------
+
+    def took(self, broker: BrokerId, reported_at_ms: int) -> None:
+        self._taken[broker] = reported_at_ms
+
+    def forgot(self, broker: BrokerId) -> None:
+        self._left.add(broker)
+
+    def ticked(self) -> None:
+        self._ticks += 1
+        self._record_tick(sampled=True)
+
+    def _record_tick(self, *, sampled: bool) -> None:
+        taken, self._taken = self._taken, {}
+        left, self._left = self._left, set()
+        tick, number = self._ticks, self._rounds
+        self._record(
+            lambda at_ms: [
+                tick_record(
+                    at_ms,
+                    epoch=self._epoch,
+                    number=number,
+                    tick=tick,
+                    sampled=sampled,
+                    taken=taken,
+                    left=left,
+                )
+            ]
+        )
+
+    # --- decisions -----------------------------------------------------------------------
+
+    def began_round(
+        self,
+        sight: Sight,
+        memory: RoundMemory,
+        *,
+        planner: Planner,
+        steering: str,
+        doubtful: bool,
+    ) -> None:
+        """Note the input of a round, and its ``memory``.
+
+        Call it before the round is decided: ticks in the meantime apply on top of these
+        averages.
+        """
+        if not self._on:
+            return
+        self._write_round()
+        if self._facts is not None:
+            # The previous round was never decided, so nothing can be replayed from it.
+            self._based_on = None
+        if self._taken or self._left:
+            self._record_tick(sampled=False)
+        self._rounds += 1
+        facts = RoundFacts(
+            at_ms=self._context.clock.wall_ms(),
+            epoch=self._epoch,
+            number=self._rounds,
+            outcome="",
+            took_s=None,
+            tick=self._ticks,
+            planner=planner,
+            steering=steering,
+            session_doubtful=doubtful,
+            reported_at_ms=self._reported_at_ms(sight),
+        )
+        if self._is_base(sight.policies, planner):
+            offset_s = facts.at_ms / 1000 - sight.now_s
+            memory = shifted(memory, offset_s)
+            facts = replace(facts, memory=memory, averages=self._tracker.averages())
+            # Recorded at once: ticks before the end of the round apply on top of these.
+            bundles = facts
+            self._context.history.offer(
+                Stream.ROUNDS, facts.at_ms, lambda: bundles_records(bundles, sight.view())
+            )
+        self._facts = facts
+
+    def decided(self, view: ClusterView, plan: Plan) -> None:
+        facts, self._facts = self._facts, None
+        if facts is not None:
+            self._decided = _Decided(facts, view, plan)
+
+    def orders_known(self, ordered: Collection[BundleId]) -> None:
+        """Note which moves of the last decided round stand as orders."""
+        decided = self._decided
+        if decided is not None:
+            decided.ordered = frozenset(ordered)
+            if decided.over:
+                self._write_round()
+
+    def round_over(
+        self,
+        outcome: str,
+        *,
+        took_s: float,
+        tick_interval_s: float,
+        unowned: Callable[[], Sequence[BundleId]],
+    ) -> None:
+        """Record the last decided round and its outcome.
+
+        If the reply to its orders was lost, it is recorded by `orders_known`.
+        """
+        decided = self._decided
+        if decided is None:
+            return
+        decided.over = True
+        decided.facts = replace(
+            decided.facts,
+            outcome=outcome,
+            took_s=took_s,
+            tick_interval_s=tick_interval_s,
+            unowned=unowned(),
+        )
+        if outcome != "failed" or decided.ordered is not None:
+            self._write_round()
+
+    def _write_round(self) -> None:
+        decided, self._decided = self._decided, None
+        if decided is None:
+            return
+        plan, view, first_move = decided.plan, decided.view, self._moves + 1
+        self._moves += len(plan.moves) + len(plan.observed)
+        ordered = decided.ordered or frozenset()
+        facts = replace(
+            decided.facts,
+            outcome="moved" if ordered else decided.facts.outcome or "failed",
+            not_ordered={move.bundle for move in plan.moves} - ordered,
+        )
+        self._context.history.offer(
+            Stream.ROUNDS, facts.at_ms, lambda: round_records(facts, view, plan, first_move)
+        )
+
+    def assessed(self, found: Optimality) -> None:
+        epoch, number = self._epoch, self._rounds
+        self._record(lambda at_ms: [optimality_record(at_ms, epoch, number, found)])
+
+    def shadowed(self, strategy: str, shadowed: Shadowed) -> None:
+        epoch, number = self._epoch, self._rounds
+        self._record(lambda at_ms: [shadow_record(at_ms, epoch, number, strategy, shadowed)])
+
+    def placed(self, moves: Sequence[Move], view: ClusterView, planner: Planner) -> None:
+        if not moves:
+            return
+        first_move = self._moves + 1
+        self._moves += len(moves)
+        self._record(
+            lambda at_ms: [
+                move_record(
+                    move,
+                    "placed" if move.source is None else "moved",
+                    view=view,
+                    planner=planner,
+                    at_ms=at_ms,
+                    epoch=self._epoch,
+                    number=0,
+                    move_number=number,
+                )
+                for number, move in enumerate(moves, start=first_move)
+            ]
+        )
+
+    def task_changed(self, task: BundleTask) -> None:
+        if not self._began:
+            return
+        now_s = self._context.clock.monotonic_s()
+        self._record(lambda at_ms: task_records(at_ms, task, now_s))
+
+    def cut(self, action: str, whole: BundleId, parts: Sequence[BundleId]) -> None:
+        # Averages were divided or summed: a replay has to restart from a new base.
+        self._based_on = None
+        self._record(
+            lambda at_ms: [
+                cut_record(at_ms, epoch=self._epoch, action=action, whole=whole, parts=parts)
+            ]
+        )
+
+    # --- within ----------------------------------------------------------------------------
+
+    def _is_base(self, policies: Policies, planner: Planner) -> bool:
+        former, self._based_on = self._based_on, (planner, policies)
+        changed = former is None or former[0] != planner or former[1] is not policies
+        return changed or (self._rounds - 1) % self._base_every_rounds == 0
+
+    def _reported_at_ms(self, sight: Sight) -> dict[BrokerId, int]:
+        known = self._context.cluster_state.loads.reports
+        names = sight.tally.started_at_ms
+        return {name: known[name].report.reported_at_ms for name in names if name in known}
+
+    def _record(self, make: Callable[[int], Iterable[Record]]) -> None:
+        """Offer records to the sink, which ignores them if it does not write this stream."""
+        at_ms = self._context.clock.wall_ms()
+        self._context.history.offer(Stream.ROUNDS, at_ms, lambda: make(at_ms))
+
+
+class TaskReports:
+    """Counts the tasks of one term by state, and passes each change on to history.
+
+    The age of the oldest task is computed when metrics are read; it is 0 once all have ended, as
+    they do with the term.
+    """
+
+    def __init__(self, metrics: Metrics, recorder: HistoryRecorder, clock: Clock) -> None:
+        self._metrics = metrics
+        self._recorder = recorder
+        self._clock = clock
+        self._proposed_at_s: dict[int, float] = {}
+        self._moving: set[int] = set()
+        metrics.oldest_task_age_seconds.set_function(self._oldest_age_s)
+
+    def task_changed(self, task: BundleTask) -> None:
+        self._recorder.task_changed(task)
+        if task.state.ended:
+            self._proposed_at_s.pop(task.number, None)
+            self._moving.discard(task.number)
+            self._metrics.task_ended(task.kind.value, task.state.value)
+        else:
+            self._proposed_at_s[task.number] = task.proposed_at_s
+            if task.relocates:
+                self._moving.add(task.number)
+        own = task.relocates and task.asked_by is not AskedBy.RECONCILIATION
+        if own and task.state is TaskState.SERVING and task.ended_at_s and task.ordered_at_s:
+            took_s = task.ended_at_s - task.ordered_at_s
+            self._metrics.hand_over_duration_seconds.observe(took_s)
+        self._metrics.moves_in_flight.set(len(self._moving))
+
+    def _oldest_age_s(self) -> float:
+        now_s = self._clock.monotonic_s()
+        return now_s - min(list(self._proposed_at_s.values()), default=now_s)
+
+
+_SETTLED_S: Final = 10.0
+"""Delay after a move from which a report covers only the time after it."""
+
+_MOST_KEPT: Final = 256
+
+
+class TaskGains:
+    """Keeps, for the last moves of one term, the largest use of their sources before and after."""
+
+    def __init__(self, tracker: LoadTracker) -> None:
+        self._tracker = tracker
+        self._gains: dict[int, TaskGain] = {}
+        self._ended: dict[int, BundleTask] = {}
+
+    def task_changed(self, task: BundleTask) -> None:
+        if task.state is TaskState.ORDERED and task.number not in self._gains:
+            load = None if task.source is None else self._tracker.loads.get(task.source)
+            if load is not None and task.relocates and task.influence is not None:
+                self._gains[task.number] = _expected(load, task.influence)
+                while len(self._gains) > _MOST_KEPT:
+                    oldest = next(iter(self._gains))
+                    del self._gains[oldest]
+                    self._ended.pop(oldest, None)
+        elif task.state is TaskState.SERVING and task.number in self._gains:
+            self._ended[task.number] = task
+
+    def updated(self) -> Mapping[int, TaskGain]:
+        """Update and return the gains by task number, as far as they are known."""
+        loads = self._tracker.loads
+        for number, task in list(self._ended.items()):
+            load = None if task.source is None else loads.get(task.source)
+            if load is None:
+                del self._ended[number]
+            elif task.ended_at_s is not None and load.seen_s >= task.ended_at_s + _SETTLED_S:
+                self._gains[number] = replace(self._gains[number], after=_largest(load))
+                del self._ended[number]
+        return self._gains
+
+
+def _expected(load: BrokerLoad, influence: Rates) -> TaskGain:
+    before, totals = _largest(load), load.totals
+    share = (
+        _share(influence.msgs_per_s, totals.msgs_per_s)
+        + _share(influence.bytes_per_s, totals.bytes_per_s)
+    ) / 2
+    return TaskGain(before=before, expected=before * (1.0 - share))
+
+
+def _share(part: float, whole: float) -> float:
+    return min(part / whole, 1.0) if whole > 0 else 0.0
+
+
+def _largest(load: BrokerLoad) -> float:
+    known = [load.usage[one] / load.limit[one] for one in MOVING if load.limit[one] > 0]
+    return max(known, default=0.0)
