@@ -17,7 +17,7 @@ from loadmanager.adapters.zookeeper import ZooKeeperCoordination
 from loadmanager.attach.orders import Elected
 from loadmanager.attach.state import SharedState, StateUnusable
 from loadmanager.cli.attach_page import host_name
-from loadmanager.cli.simulate_history import warnings_alone
+from loadmanager.cli.options import warnings_alone
 from loadmanager.common.cluster_conditions import OF_ATTACH, agree
 from loadmanager.common.cluster_state import ClusterState
 from loadmanager.common.context import Identity, Liveness, UnexpectedErrors

@@ -52,7 +52,7 @@ from loadmanager.attach.screen import examine
 from loadmanager.attach.state import SHEDDING, Course, State, StateUnusable
 from loadmanager.attach.strategy import Strategy
 from loadmanager.attach.tasks import LastHour
-from loadmanager.cli.simulate_history import warnings_alone
+from loadmanager.cli.options import warnings_alone
 from loadmanager.cli.text_tables import fitted, print_table, terminal_width
 from loadmanager.config.deployment import HttpSettings
 from loadmanager.config.history import HistorySettings

@@ -85,9 +85,8 @@ def check_scenario(scenarios: tuple[str, ...], trace: Path | None) -> None:
 
     Example: loadmanager config check-scenario mine.toml --trace rates.csv
     """
-    from loadmanager.simulator.catalogue import find
-    from loadmanager.simulator.errors import ScenarioError
-    from loadmanager.simulator.scenario_files import checked_file
+    from loadmanager.simulator.scenario import ScenarioError
+    from loadmanager.simulator.scenario_files import checked_file, find
 
     failed = False
     for name in scenarios:

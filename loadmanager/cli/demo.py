@@ -14,9 +14,9 @@ from loadmanager.cli.options import interrupted, option, print_json
 from loadmanager.telemetry.visible import beneath
 
 if TYPE_CHECKING:
+    from loadmanager.demo.cluster import DemoSettings
     from loadmanager.demo.display import Display
     from loadmanager.demo.figures import Evidence, Summary
-    from loadmanager.demo.settings import DemoSettings
 
 
 @click.command("demo")
@@ -106,7 +106,7 @@ def demo_command(
     """
     display = _display(as_json=as_json)
     try:
-        from loadmanager.demo.settings import DemoSettings, Kill
+        from loadmanager.demo.cluster import DemoSettings, Kill
 
         parsed = tuple(Kill.parse(text) for text in kills)
         settings = DemoSettings(data_dir=data_dir or Path(), kills=parsed, **numbers)  # type: ignore[arg-type] # click made int and float
@@ -187,7 +187,7 @@ def _display(*, as_json: bool) -> "Display":
 def _run(settings: "DemoSettings", display: "Display") -> "Summary":
     import asyncio
 
-    from loadmanager.demo.children import DemoFailed
+    from loadmanager.demo.cluster import DemoFailed
     from loadmanager.demo.display import PlainDisplay
     from loadmanager.demo.run import run_demo
 

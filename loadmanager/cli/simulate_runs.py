@@ -1,38 +1,342 @@
-"""The runs of ``loadmanager simulate``: the request, the progress, and the output."""
+"""The runs of ``loadmanager simulate``: the request, the progress, the history, and the output."""
 
+import math
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from itertools import chain, count, islice
 from pathlib import Path
+from statistics import mean
+from typing import Any, Final, Self
 
 import click
 
+from loadmanager.adapters.history import recorded
+from loadmanager.adapters.history.disk import Disk
 from loadmanager.charts import MissingCharts, check_place
-from loadmanager.cli.options import ending, interrupted, print_json
-from loadmanager.cli.simulate_history import SimulatedHistory
-from loadmanager.cli.simulate_output import (
-    document_of,
-    print_list,
-    print_notes,
-    print_one_table,
-    print_scenario,
-)
+from loadmanager.cli.options import ending, interrupted, print_json, warnings_alone
+from loadmanager.cli.text_tables import plain_lines, print_table
 from loadmanager.config import ConfigError
+from loadmanager.config.pairs import PLACEMENT_NAMES, SHEDDER_NAMES
 from loadmanager.core.errors import LoadManagerError
-from loadmanager.simulator.catalogue import shipped
-from loadmanager.simulator.errors import ScenarioError
+from loadmanager.core.history.records import Origin
+from loadmanager.core.planner import Planner
+from loadmanager.simulator.recording import Recording, origin_of
+from loadmanager.simulator.results import SCORE_DOCS, Witness, values_of
+from loadmanager.simulator.scenario import Scenario, ScenarioError
+from loadmanager.simulator.scenario_files import load_scenario, shipped
 from loadmanager.simulator.simulation_jobs import (
+    RANKING,
+    Compared,
     Comparison,
     Finding,
     Job,
+    Judged,
+    Outcome,
+    Spread,
     check_settings,
     load_scenarios,
+    modes_of,
 )
 from loadmanager.simulator.strategies import MODES, parse_strategies
 from loadmanager.telemetry.visible import beneath
+
+_MOST_SHOWN: Final = 5
+"""Maximum number of faults printed: a thousand runs usually have the same one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedHistory:
+    """Creates a witness for each run that writes its history.
+
+    A single run writes to the folder itself, as a cluster would. Of several, each
+    has a folder of its own in it. ``folders`` are then those of the scenarios, by the
+    names they were requested by, and None for a single run.
+    """
+
+    folder: Path
+    folders: Mapping[str, Path] | None
+
+    @classmethod
+    def of(cls, folder: Path, comparison: Comparison) -> Self:
+        """Return the history of all runs of a comparison, to be written below ``folder``.
+
+        Raises:
+            ConfigError: there is history of other runs already where one is to be written.
+            OSError: what is there, or a trace, cannot be read.
+        """
+        several = comparison.runs > 1
+        history = cls(folder, _folders(folder, comparison.scenarios) if several else None)
+        taken = list(islice(history.taken(comparison.jobs()), _MOST_SHOWN))
+        if taken:
+            raise ConfigError(taken)
+        return history
+
+    def taken(self, jobs: Iterable[Job]) -> Iterator[str]:
+        """Yield a fault for each folder that holds the history of others.
+
+        What the same run wrote before is no fault: it is written again, byte for byte.
+        """
+        expected = {self.folder_of(job): _origin(job).instance for job in jobs}
+        for folder, instance in {self.folder: "", **expected}.items():
+            files = (one for one in Disk().find(folder) if one.name.instance != instance)
+            other = next((one.path for one in files), None)
+            if other is None and self.folders is None:
+                other = next(folder.glob("*/*-seed-*/date=*"), None)
+            if other is not None:
+                yield (
+                    f"--history {self.folder}: {folder} holds the history of another run or "
+                    f"cluster already, such as {other.relative_to(folder)}, and the two would be "
+                    "mixed; expected a new folder, or delete what is there"
+                )
+
+    def renamed(self) -> Iterator[tuple[str, Path]]:
+        """Yield the scenarios that share their file's name with one before, and their folders."""
+        for name, folder in (self.folders or {}).items():
+            if folder.name != Path(name).stem:
+                yield name, folder
+
+    @contextmanager
+    def __call__(self, job: Job, planner: Planner) -> Iterator[Witness]:
+        """Give the witness of one run; raises `HistoryUnavailable` if not all was written."""
+        with warnings_alone(), recorded(self.folder_of(job), _origin(job)) as sink:
+            yield Recording.of(job.scenario, planner, sink)
+
+    def folder_of(self, job: Job) -> Path:
+        if self.folders is None:
+            return self.folder
+        strategy = job.strategy
+        return self.folders[job.name] / f"{strategy.name}-{strategy.mode}-seed-{job.seed}"
+
+
+def _origin(job: Job) -> Origin:
+    strategy = job.strategy
+    text = " ".join([strategy.name, strategy.mode, *strategy.settings])
+    return origin_of(job.scenario, text, job.seed)
+
+
+def _folders(folder: Path, names: Iterable[str]) -> dict[str, Path]:
+    """Return a folder for each scenario, named after its file, numbered where equal."""
+    stems = {name: Path(name).stem for name in names}
+    taken: set[str] = set()
+    found: dict[str, Path] = {}
+    for name, stem in stems.items():
+        numbered = (f"{stem}-{number}" for number in count(2))
+        others = (one for one in numbered if one not in stems.values())
+        called = next(one for one in chain([stem], others) if one not in taken)
+        taken.add(called)
+        found[name] = folder / called
+    return found
+
+
+_COLUMNS: Final = (
+    ("max_over_mean", "max/mean>"),
+    ("max_over_mean_end", "at end>"),
+    ("priced_gap", "priced>"),
+    ("gap", "gap>"),
+    ("excess", "excess>"),
+    ("largest_p95", "largest p95>"),
+    ("overload_min", "overload min>"),
+    ("balance_s", "balance s>"),
+    ("moves", "moves>"),
+    ("returned", "back>"),
+    ("moved_ratio", "moved x>"),
+    ("interrupted_client_s", "client-s>"),
+    ("thrash_per_broker_percent", "thrash %>"),
+)
+
+_WITH_SPREAD: Final = frozenset({"gap", "moves"})
+
+_DIGITS: Final = 9
+"""Digits after the point in JSON: more than any score means, fewer than a float has."""
+
+_LARGE: Final = 1000
+
+
+def print_scenario(finding: Finding) -> None:
+    """Print the strategies of one scenario, best first, and the outcomes of expectations."""
+    found = finding.found
+    several = len(modes_of(one.strategy for one in found)) > 1
+    seeds = len(found[0].seeds)
+    title = f"{finding.name}: {finding.scenario.title}"
+    title += f", medians of {seeds} seeds" if seeds > 1 else ""
+    columns = ["strategy", *(["mode"] if several else []), *(column for _, column in _COLUMNS)]
+    rows = [
+        [
+            one.strategy.name,
+            *([one.strategy.mode] if several else []),
+            *(_cell(score, one.spreads[score]) for score, _ in _COLUMNS),
+        ]
+        for one in found
+    ]
+    print_table(title, columns, rows)
+    held = sum(one.outcome is Outcome.HELD for one in finding.judged)
+    if held:
+        click.echo(f"{held} expectation{'' if held == 1 else 's'} held")
+    for one in finding.judged:
+        if one.outcome is not Outcome.HELD:
+            click.echo(str(one))
+
+
+def print_notes(findings: Iterable[Finding]) -> None:
+    click.echo(f"\n{RANKING[0].upper()}{RANKING[1:]}.")
+    strategies = {one.strategy for finding in findings for one in finding.found}
+    for name, remark in sorted({(one.name, one.remark) for one in strategies if one.remark}):
+        click.echo(f"{name}: {remark}.")
+
+
+def print_list() -> None:
+    rows = [_scenario_row(name, load_scenario(path)) for name, path in shipped().items()]
+    print_table("Scenarios", ("name", "title", "brokers>", "topics>", "hours>"), rows)
+    print_table(
+        "Strategies, any shedder+placement",
+        ("kind", "names"),
+        (
+            ("shedder", ", ".join(SHEDDER_NAMES)),
+            ("placement", ", ".join(PLACEMENT_NAMES)),
+        ),
+    )
+    click.echo("\nScores, of all of which less is better")
+    table = [(doc.name, doc.unit, doc.what) for doc in SCORE_DOCS]
+    click.echo("\n".join(plain_lines(("name", "unit", "what it says"), table)))
+
+
+def document_of(findings: Iterable[Finding], settings: Mapping[str, str]) -> dict[str, Any]:
+    """Return a comparison as JSON; strategies stand best first, null is never or unknown.
+
+    ``settings`` are the options that change what is simulated, as they were given.
+    """
+    return {
+        "settings": dict(settings),
+        "ranking": RANKING,
+        "scores": {
+            doc.name: {"title": doc.title, "unit": doc.unit, "meaning": doc.what}
+            for doc in SCORE_DOCS
+        },
+        "scenarios": [
+            {
+                "scenario": one.name,
+                "title": one.scenario.title,
+                "durationS": one.scenario.duration_s,
+                "warmUpS": one.scenario.warm_up_s,
+                "strategies": [_strategy(compared) for compared in one.found],
+                "expectations": [_expectation(verdict) for verdict in one.judged],
+            }
+            for one in findings
+        ],
+    }
+
+
+def _strategy(one: Compared) -> dict[str, Any]:
+    return {
+        "strategy": one.strategy.name,
+        "mode": one.strategy.mode,
+        "settings": list(one.strategy.settings),
+        "remark": one.strategy.remark,
+        "scores": {
+            name: {
+                "median": _number(spread.median),
+                "least": _number(spread.least),
+                "most": _number(spread.most),
+            }
+            for name, spread in one.spreads.items()
+        },
+        "runs": [
+            {"seed": seed} | {name: _number(value) for name, value in values_of(scores).items()}
+            for seed, scores in zip(one.seeds, one.runs, strict=True)
+        ],
+    }
+
+
+def _expectation(one: Judged) -> dict[str, Any]:
+    return {
+        "strategy": one.strategy.name,
+        "mode": one.strategy.mode,
+        "score": one.expectation.score,
+        "least": _number(one.expectation.least),
+        "most": _number(one.expectation.most),
+        "median": _number(one.found.median),
+        "outcome": one.outcome.value,
+        "knownFailure": one.expectation.known_failure,
+    }
+
+
+def _scenario_row(name: str, scenario: Scenario) -> tuple[str, ...]:
+    brokers = sum(group.count for group in scenario.brokers)
+    topics = sum(load.topics for load in scenario.load)
+    return (name, scenario.title, str(brokers), str(topics), f"{scenario.duration_s / 3600:.3g}")
+
+
+def _cell(score: str, spread: Spread) -> str:
+    never = "never" if score == "balance_s" else "-"
+    median = _figure(spread.median, never)
+    if score not in _WITH_SPREAD or spread.least == spread.most:
+        return median
+    return f"{median} ({_figure(spread.least, never)}-{_figure(spread.most, never)})"
+
+
+def _figure(value: float | None, never: str) -> str:
+    if value is None:
+        return never
+    return f"{value:.0f}" if abs(value) >= _LARGE else f"{value:.3g}"
+
+
+def _number(value: float | None) -> float | None:
+    if value is None or not math.isfinite(value):
+        return None
+    return round(value, _DIGITS)
+
+
+_SCORES_SHOWN: Final = (("gap", "gap"), ("moved_ratio", "moved"), ("moves", "moves"))
+_NEVER: Final = "-"
+
+
+def print_one_table(findings: Sequence[Finding]) -> None:
+    """Print a row for each scenario, medians over the seeds, and their means below."""
+    every = [one.strategy for finding in findings for one in finding.found]
+    several = len(modes_of(every)) > 1
+    named = {f"{one.name} {one.mode}" if several else one.name for one in every}
+    names = sorted(named, reverse=True)
+    columns = ["bound>", *(f"{name} {shown}>" for name in names for _, shown in _SCORES_SHOWN)]
+    figures = [_row_of(one, names) for one in findings]
+    rows = [
+        [one.name, *map(_plain_cell, found)] for one, found in zip(findings, figures, strict=True)
+    ]
+    means = [_mean(column) for column in zip(*figures, strict=True)]
+    seeds = len(findings[0].found[0].seeds)
+    title = f"Scenarios, medians of {seeds} seed{'' if seeds == 1 else 's'}"
+    print_table(title, ["scenario", *columns], [*rows, ["mean", *map(_plain_cell, means)]])
+    click.echo(
+        "\nbound: what the largest demand is at least, whatever the assignment; gap: how far it is "
+        "above that, as a fraction of it; moved: traffic of moved bundles, as a multiple of all; "
+        "all are means over time but the moves."
+    )
+
+
+def _row_of(finding: Finding, names: Sequence[str]) -> list[float | None]:
+    found = {_key(one, names): one for one in finding.found}
+    first = finding.found[0]
+    return [
+        first.median("bound"),
+        *(found[name].median(score) for name in names for score, _ in _SCORES_SHOWN),
+    ]
+
+
+def _key(one: Compared, names: Sequence[str]) -> str:
+    name = one.strategy.name
+    return name if name in names else f"{name} {one.strategy.mode}"
+
+
+def _mean(column: Sequence[float | None]) -> float | None:
+    known = [value for value in column if value is not None]
+    return mean(known) if len(known) == len(column) else None
+
+
+def _plain_cell(value: float | None) -> str:
+    return _NEVER if value is None else f"{value:.3g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +465,7 @@ def _found(comparison: Comparison, processes: int, *, printing: bool) -> list[Fi
 
 
 def _write_page(html: Path, findings: Sequence[Finding], request: SimulationRequest) -> None:
-    from loadmanager.simulator.report_page import write_report
+    from loadmanager.simulator.report import write_report
 
     with _bad_input():
         size = write_report(

@@ -13,10 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.demo.client import TrafficReport
-from loadmanager.demo.cluster import NAMESPACE, Cluster
+from loadmanager.demo.cluster import NAMESPACE, Cluster, DemoSettings
 from loadmanager.demo.figures import BrokerSample, ClusterSample, Journal, KillEffects, Summary
-from loadmanager.demo.settings import DemoSettings
+from loadmanager.demo.traffic import TrafficReport
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from typing import Any, Final, Literal
 import aiohttp
 
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.demo.client import TrafficReport, request
 from loadmanager.demo.cluster import Member
+from loadmanager.demo.traffic import TrafficReport, request
 
 Reason = Literal["rebalanced", "taken over"]
 

@@ -11,9 +11,19 @@ from typing import Final
 
 import aiohttp
 
-from loadmanager.demo.children import Child, ChildFailed, Children, DemoFailed
-from loadmanager.demo.client import RETRY_BOUND_S, TrafficReport
-from loadmanager.demo.cluster import HASH, NAMESPACE, Cluster, Member
+from loadmanager.demo.cluster import (
+    HASH,
+    LEADER,
+    NAMESPACE,
+    Child,
+    ChildFailed,
+    Children,
+    Cluster,
+    DemoFailed,
+    DemoSettings,
+    Kill,
+    Member,
+)
 from loadmanager.demo.display import Display, JoinInstructions, RunState
 from loadmanager.demo.figures import (
     ClusterSample,
@@ -23,8 +33,7 @@ from loadmanager.demo.figures import (
     Observer,
     Summary,
 )
-from loadmanager.demo.settings import LEADER, DemoSettings, Kill
-from loadmanager.demo.traffic import TrafficSettings
+from loadmanager.demo.traffic import RETRY_BOUND_S, TrafficReport, TrafficSettings
 
 SAMPLE_EVERY_S: Final = 0.5
 SAMPLE_AFTER_KILL_S: Final = 0.2

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from loadmanager.charts import Chart, Html, Json, joined, numbers, shown, tag
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.plan import Cause
-from loadmanager.simulator.run import RESOURCES, MoveRecord, Run, Timeline, Why
+from loadmanager.simulator.results import RESOURCES, MoveRecord, Run, Timeline, Why
 
 _IN_MINUTES_UP_TO_S: Final = 3 * 3600.0
 

@@ -20,14 +20,19 @@ from typing import Final, TypeVar
 from loadmanager.config import ConfigError
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.planner import Planner
-from loadmanager.simulator.catalogue import find
 from loadmanager.simulator.engine import simulate
-from loadmanager.simulator.errors import ScenarioError
 from loadmanager.simulator.picture import Picture, picture_of
-from loadmanager.simulator.run import Run, Witness
-from loadmanager.simulator.scenario import Expectation, Scenario
-from loadmanager.simulator.scenario_files import load_scenario
-from loadmanager.simulator.scores import SCORE_DOCS, SCORE_NAMES, Scores, scores_of, values_of
+from loadmanager.simulator.results import (
+    SCORE_DOCS,
+    SCORE_NAMES,
+    Run,
+    Scores,
+    Witness,
+    scores_of,
+    values_of,
+)
+from loadmanager.simulator.scenario import Expectation, Scenario, ScenarioError
+from loadmanager.simulator.scenario_files import find, load_scenario
 from loadmanager.simulator.strategies import Mode, Strategy, matches, planner_for
 
 T = TypeVar("T")

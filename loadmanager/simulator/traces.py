@@ -21,7 +21,7 @@ from loadmanager.core.bounds import RATE
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import parse_topic
 from loadmanager.core.scores import FloatArray
-from loadmanager.simulator.errors import ScenarioError
+from loadmanager.simulator.scenario import ScenarioError
 
 __all__ = ["ScenarioError", "Trace", "read_trace"]
 

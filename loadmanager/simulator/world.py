@@ -18,11 +18,18 @@ from loadmanager.core.policies import Policies, open_to
 from loadmanager.core.rates import MSGS_IN, MSGS_OUT
 from loadmanager.core.scores import FloatArray
 from loadmanager.simulator.agents import Measured
-from loadmanager.simulator.errors import ScenarioError
-from loadmanager.simulator.fleet import Fleet, Use, grown_cpu, in_report_units
-from loadmanager.simulator.hand_overs import NOBODY, HandOvers, Members, Unmoved
-from loadmanager.simulator.run import Why
-from loadmanager.simulator.scenario.model import (
+from loadmanager.simulator.brokers import (
+    NOBODY,
+    Fleet,
+    HandOvers,
+    Members,
+    Unmoved,
+    Use,
+    grown_cpu,
+    in_report_units,
+)
+from loadmanager.simulator.results import Why
+from loadmanager.simulator.scenario import (
     BrokerClass,
     Crash,
     Drain,
@@ -33,13 +40,13 @@ from loadmanager.simulator.scenario.model import (
     Noise,
     Restart,
     Scenario,
+    ScenarioError,
     Shift,
     Silence,
     policies_of,
 )
-from loadmanager.simulator.topics import Topics
 from loadmanager.simulator.traces import Trace
-from loadmanager.simulator.workload import Workload
+from loadmanager.simulator.workload import Topics, Workload
 
 Action = Callable[[float], None]
 

@@ -13,7 +13,7 @@ from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeper
 from loadmanager.cli import main
 from loadmanager.config import annotated_toml
 from loadmanager.core import znodes
-from loadmanager.demo.children import free_ports
+from loadmanager.demo.cluster import free_ports
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from simulate_command import simulate, written
 from simulated_jobs import SCENARIO, small_jobs
 
 from loadmanager.cli.simulate_runs import _Progress
-from loadmanager.simulator.catalogue import shipped
-from loadmanager.simulator.scores import SCORE_NAMES
+from loadmanager.simulator.results import SCORE_NAMES
+from loadmanager.simulator.scenario_files import shipped
 from loadmanager.simulator.simulation_jobs import Job, SimulationDied, run_job
 from loadmanager.simulator.strategies import PAIR_NAMES
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from loadmanager.demo.children import ChildFailed, Children, DemoFailed, free_ports, no_listener
+from loadmanager.demo.cluster import ChildFailed, Children, DemoFailed, free_ports, no_listener
 
 SLEEPER = "import signal; print('ready', flush=True); signal.pause()"
 STUBBORN = (
@@ -67,7 +67,7 @@ async def test_stopping_ends_every_child(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if program is STUBBORN:
-        monkeypatch.setattr("loadmanager.demo.children.KILL_AFTER_S", 0.2)
+        monkeypatch.setattr("loadmanager.demo.cluster.KILL_AFTER_S", 0.2)
     for name in ("one", "two"):
         await ready(children, name, program, ends_by)
     await children.stop()
@@ -127,7 +127,7 @@ async def test_waiting_ends_when_a_child_dies_and_after_its_time(
 async def test_children_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     program = (
         "import asyncio, pathlib, sys\n"
-        "from loadmanager.demo.children import Children\n"
+        "from loadmanager.demo.cluster import Children\n"
         "async def main():\n"
         f"    child = await Children(pathlib.Path(sys.argv[1])).start('c', '-c', {SLEEPER!r})\n"
         "    print(child.process.pid, flush=True)\n"

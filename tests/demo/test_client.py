@@ -15,8 +15,13 @@ from aiohttp import web
 
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BundleId, Namespace, TopicName
-from loadmanager.demo.client import LookupClient, Producer, TrafficCounts, TrafficReport
-from loadmanager.demo.traffic import TrafficSettings
+from loadmanager.demo.traffic import (
+    LookupClient,
+    Producer,
+    TrafficCounts,
+    TrafficReport,
+    TrafficSettings,
+)
 from tests.testbed.checker.publishes import (
     Acknowledgement,
     Publish,

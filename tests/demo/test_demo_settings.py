@@ -18,9 +18,8 @@ from loadmanager.cli.demo import read_records
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName
-from loadmanager.demo.cluster import Member
+from loadmanager.demo.cluster import DemoSettings, Kill, Member
 from loadmanager.demo.figures import BrokerSample, ClusterSample, Evidence, Observer
-from loadmanager.demo.settings import DemoSettings, Kill
 from loadmanager.demo.traffic import Schedule, bundle_shares, topic_names, topic_shares
 from loadmanager.reference_broker.changes import (
     BundleLoaded,

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.demo.client import TrafficReport
+from loadmanager.demo.cluster import DemoSettings
 from loadmanager.demo.display import (
     JoinInstructions,
     LiveDisplay,
@@ -23,7 +23,7 @@ from loadmanager.demo.figures import (
     KillEffects,
     Summary,
 )
-from loadmanager.demo.settings import DemoSettings
+from loadmanager.demo.traffic import TrafficReport
 
 B1, B2 = BrokerId("127.0.0.1:8081"), BrokerId("127.0.0.1:8082")
 X = BundleId("public/demo/0x00000000_0x80000000")

@@ -3,7 +3,6 @@ from collections.abc import Mapping
 import pytest
 
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.demo.client import TrafficReport
 from loadmanager.demo.figures import (
     BrokerSample,
     ClusterSample,
@@ -14,6 +13,7 @@ from loadmanager.demo.figures import (
     Summary,
     imbalance,
 )
+from loadmanager.demo.traffic import TrafficReport
 
 B1, B2, B3 = BrokerId("b1:80"), BrokerId("b2:80"), BrokerId("b3:80")
 X, Y = BundleId("t/n/0x00000000_0x80000000"), BundleId("t/n/0x80000000_0xffffffff")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from testcontainers.core.container import DockerContainer
 
-from loadmanager.demo.children import free_ports
+from loadmanager.demo.cluster import free_ports
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 Docker = Callable[..., str]

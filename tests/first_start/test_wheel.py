@@ -23,7 +23,7 @@ for module in pkgutil.walk_packages(loadmanager.__path__, "loadmanager."):
 """
 COMMANDS = "from loadmanager.cli import main; print(*main.commands)"
 LOAD_SCENARIOS = """
-from loadmanager.simulator.catalogue import shipped
+from loadmanager.simulator.scenario_files import shipped
 from loadmanager.simulator.scenario_files import load_scenario
 from loadmanager.simulator.traces import read_trace
 loaded = [load_scenario(path) for path in shipped().values()]

@@ -13,9 +13,17 @@ from cluster_processes import process_cluster
 from kazoo.client import KazooClient
 from waiting import eventually
 
-from loadmanager.demo.children import Child, Children, no_listener
-from loadmanager.demo.cluster import NAMESPACE, READY_BOUND_S, TICK_MS, Cluster, Member
-from loadmanager.demo.settings import DemoSettings
+from loadmanager.demo.cluster import (
+    NAMESPACE,
+    READY_BOUND_S,
+    TICK_MS,
+    Child,
+    Children,
+    Cluster,
+    DemoSettings,
+    Member,
+    no_listener,
+)
 from loadmanager.reference_broker.changes import ServingInterval, overlaps, read_record
 
 pytestmark = [pytest.mark.processes, pytest.mark.thorough, pytest.mark.timeout(300)]

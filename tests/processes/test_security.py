@@ -26,9 +26,7 @@ from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptio
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, Namespace
-from loadmanager.demo.children import Children
-from loadmanager.demo.cluster import HASH, NAMESPACE, Cluster, Member, Table
-from loadmanager.demo.settings import DemoSettings
+from loadmanager.demo.cluster import HASH, NAMESPACE, Children, Cluster, DemoSettings, Member, Table
 from loadmanager.demo.traffic import topic_names
 from loadmanager.reference_broker.changes import read_record
 

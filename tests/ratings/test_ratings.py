@@ -26,8 +26,7 @@ from strategy_ratings import (
     to_json,
 )
 
-from loadmanager.simulator.catalogue import shipped
-from loadmanager.simulator.scenario_files import load_scenario
+from loadmanager.simulator.scenario_files import load_scenario, shipped
 from loadmanager.simulator.strategies import matches
 
 FIGURES = from_json((FOLDER / "figures.json").read_text("utf-8"))

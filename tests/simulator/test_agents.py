@@ -14,8 +14,7 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
 from loadmanager.core.report import Published, ReportRules
 from loadmanager.core.scores import RESOURCES
-from loadmanager.simulator.agents import Agents, Measured
-from loadmanager.simulator.reports import Gone, Reading, Reported, due
+from loadmanager.simulator.agents import Agents, Gone, Measured, Reading, Reported, due
 from loadmanager.simulator.scenario import NoiseSettings
 
 BROKERS = (BrokerId("a:8080"), BrokerId("b:8080"))

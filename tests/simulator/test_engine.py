@@ -16,8 +16,8 @@ from simulated_worlds import BUSY, EXACT, NAMESPACE, PAIR, Told, broker, run, sc
 
 from loadmanager.core.plan import Cause
 from loadmanager.simulator.engine import simulate
-from loadmanager.simulator.errors import ScenarioError
-from loadmanager.simulator.run import Why
+from loadmanager.simulator.results import Why
+from loadmanager.simulator.scenario import ScenarioError
 from loadmanager.simulator.strategies import Strategy, planner_for
 
 ALIKE = {

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
+from loadmanager.simulator.results import SCORE_NAMES
 from loadmanager.simulator.scenario import Expectation
-from loadmanager.simulator.scores import SCORE_NAMES
 from loadmanager.simulator.simulation_jobs import Compared, Judged, Outcome, Spread, judged
 from loadmanager.simulator.strategies import Mode, Strategy
 

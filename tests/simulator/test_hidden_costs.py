@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from simulated_worlds import AT_ONCE, FREE, PLAIN, QUIET, Stepped, scenario
 
-from loadmanager.simulator.fleet import full_at
+from loadmanager.simulator.brokers import full_at
 from loadmanager.simulator.scenario import Scenario
 
 BROKER = {

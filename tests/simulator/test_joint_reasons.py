@@ -13,9 +13,8 @@ from loadmanager.core.explaining import Known, explain_broker, explain_bundle
 from loadmanager.core.ids import BundleId
 from loadmanager.core.plan import Reason, Refusal
 from loadmanager.core.planner import Plan, Planner
-from loadmanager.simulator.catalogue import shipped
 from loadmanager.simulator.engine import simulate
-from loadmanager.simulator.scenario_files import load_scenario
+from loadmanager.simulator.scenario_files import load_scenario, shipped
 from loadmanager.simulator.strategies import Strategy, planner_for
 
 T = TypeVar("T")

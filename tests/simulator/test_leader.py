@@ -11,8 +11,8 @@ from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.plan import Cause, Reason
-from loadmanager.simulator.leader import Emptying
-from loadmanager.simulator.reports import Reported
+from loadmanager.simulator.agents import Reported
+from loadmanager.simulator.engine import Emptying
 
 
 class Reference:

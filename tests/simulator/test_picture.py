@@ -22,7 +22,7 @@ from loadmanager.simulator.picture import (
     picture_of,
     thinned,
 )
-from loadmanager.simulator.run import Run
+from loadmanager.simulator.results import Run
 
 NAN = float("nan")
 

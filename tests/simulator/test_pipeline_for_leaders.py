@@ -11,7 +11,7 @@ from loadmanager.core.ids import BundleId
 from loadmanager.core.plan import Cause
 from loadmanager.core.seed import BundleSeed, SeedHead, encode_seed, read_seed
 from loadmanager.core.seeding import seeded
-from loadmanager.simulator.run import Run
+from loadmanager.simulator.results import Run
 
 SEEDS = (1, 2, 3)
 

@@ -71,8 +71,10 @@ def test_groups_are_spread_over_failure_domains_first() -> None:
 def test_a_policy_of_a_file_is_checked(tmp_path: Path) -> None:
     policy = '\n[[isolation]]\nname = "p"\nnamespaces = ["a/("]\nprimary = []\n'
     faults = told(tmp_path, SOUND + policy)
-    assert faults[0] == ('isolation[0].namespaces[0] = "a/("; expected a regular expression')
-    assert faults[1].startswith("isolation[0].primary = []; expected a list")
+    assert faults[0].startswith(
+        'isolation[0].namespaces[0] = "a/("; expected: RE2 does not support'
+    )
+    assert faults[1].startswith("isolation[0].primary = []; expected it to have at least 1 item")
     assert len(faults) == 2
     sound = loaded(tmp_path, SOUND + policy.replace("a/(", "a/.*").replace("[]", '["small-1"]'))
     assert sound.isolation[0].primary == ("small-1",)

@@ -9,7 +9,7 @@ from simulated_worlds import BUSY, EXACT, PAIR, scenario
 from loadmanager.ports.history import HistorySink
 from loadmanager.simulator.engine import simulate
 from loadmanager.simulator.recording import MONDAY_MS, WRITER, Recording
-from loadmanager.simulator.run import Run
+from loadmanager.simulator.results import Run
 from loadmanager.simulator.scenario import Scenario
 from loadmanager.simulator.strategies import Strategy, planner_for
 

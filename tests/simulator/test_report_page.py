@@ -9,8 +9,8 @@ import pytest
 import small_comparison
 from small_comparison import AVG, EVIL, FAILURE, THRESHOLD
 
-from loadmanager.simulator.score_charts import FIRST, highest_loads, overview, written
-from loadmanager.simulator.scores import SCORE_DOCS
+from loadmanager.simulator.report import FIRST, highest_loads, overview, written
+from loadmanager.simulator.results import SCORE_DOCS
 from loadmanager.simulator.simulation_jobs import RANKING, Compared, Spread, ranked
 
 

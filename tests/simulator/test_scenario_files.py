@@ -4,15 +4,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from scenario_reference import EXAMPLE, scenario_reference
+from scenario_shapes import Key, Kinds, Several, Shape, Table, keys_of
 from scenario_texts import SOUND, loaded, told
 
 from loadmanager.cli import main
 from loadmanager.config.forms import Section
-from loadmanager.simulator.catalogue import find, shipped
-from loadmanager.simulator.scenario import Scenario
-from loadmanager.simulator.scenario.shapes import Key, Kinds, Several, Shape, Table, keys_of
-from loadmanager.simulator.scenario_files import ScenarioError, load_scenario
-from loadmanager.simulator.scores import SCORE_NAMES
+from loadmanager.simulator.results import SCORE_NAMES
+from loadmanager.simulator.scenario import Scenario, ScenarioError
+from loadmanager.simulator.scenario_files import find, load_scenario, shipped
 from loadmanager.simulator.simulation_jobs import Job, score_job
 from loadmanager.simulator.strategies import Strategy, parse_strategies
 
@@ -58,40 +57,35 @@ mode = "brave"
 grace_period_s = -1
 settings = { a = { b = 1 } }
 """
-    known = "title, description, duration_s, step_s, warm_up_s, seed, brokers, load, trace"
-    faults = sorted(told(tmp_path, text))
-    unknown = f"colour = 1; no such key; expected one of {known}"
-    assert [one for one in faults if not one.startswith(unknown)] == sorted(
+    assert sorted(told(tmp_path, text)) == sorted(
         [
-            'title = ""; expected a text of 1 to 120 characters',
-            'duration_s = "long"; expected a number above 0 up to 32000000',
-            "brokers[0].count = 0; expected a whole number from 1 to 100000",
-            "brokers[1].count is not set; expected a whole number from 1 to 100000",
-            'brokers[1].name = "big one"; expected a name of letters, digits and any of . - _',
+            'title = ""; expected it to have at least 1 character',
+            'duration_s = "long"; expected it to be a valid number',
+            "colour = 1; no such key; expected one of docs/scenario-format.md",
+            "brokers[0].count = 0; expected it to be greater than or equal to 1",
+            "brokers[1].count is not set; expected a value",
+            r"""brokers[1].name = "big one"; expected it to match pattern '^[A-Za-z][-\w.]*$'""",
             (
-                'load[0].namespace = "public"; expected a namespace "tenant/name" of letters, '
-                "digits and -=:._"
+                "load[0].namespace = \"public\"; namespace 'public' is not valid; expected "
+                "tenant/namespace of letters, digits and -=:._, neither of them . or .."
             ),
-            "load[0].msgs_in_per_s = nan; expected a number from 0 to 1000000000000",
-            'load[0].skew.kind = "zip"; expected one of "even", "zipf", "log_normal", "hot"',
-            "load[0].patterns[0].at_s = -1; expected a number from 0 to 100000000",
+            "load[0].msgs_in_per_s = nan; expected it to be a finite number",
+            "load[0].skew.kind = \"zip\"; expected one of 'even', 'zipf', 'log_normal', 'hot'",
+            "load[0].patterns[0].at_s = -1; expected it to be greater than or equal to 0",
+            "load[0].patterns[1].kind is not set; expected one of the kinds of this table",
             (
-                "load[0].patterns[1].kind is not set; expected one of "
-                '"day", "week", "jitter", "burst", "flash", "trend", "growth", "steps"'
+                "events[0].kind = \"explode\"; expected one of 'join', 'leave', 'crash', "
+                "'drain', 'restart', 'noise', 'silence', 'shift'"
             ),
+            "events[1].brokers = []; expected it to have at least 1 item after validation, not 0",
+            "noise.delay_s = inf; expected it to be a finite number",
             (
-                'events[0].kind = "explode"; expected one of "join", "leave", "crash", '
-                '"drain", "restart", "noise", "silence", "shift"'
+                "noise.usage_fractoin = 0.1; no such key; expected one of "
+                "docs/scenario-format.md; did you mean usage_fraction?"
             ),
-            ("events[1].brokers = []; expected a list that is not empty, of which each is a text"),
-            "noise.delay_s = inf; expected a number from 0 to 3600",
-            "noise.usage_fractoin = 0.1; no such key; did you mean usage_fraction?",
-            'planner.mode = "brave"; expected one of "safe", "parity"',
-            "shedding.grace_period_s = -1; expected a number from 0 to 604800",
-            (
-                "shedding.settings.a = {b = 1}; expected true or false, a number, a text, "
-                "or a list of texts"
-            ),
+            "planner.mode = \"brave\"; expected it to be 'safe' or 'parity'",
+            "shedding.grace_period_s = -1; expected it to be greater than or equal to 0",
+            "shedding.settings.a = {b = 1}; expected it to be a valid boolean",
         ]
     )
 
@@ -99,17 +93,17 @@ settings = { a = { b = 1 } }
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("", "title is not set; expected a text of 1 to 120 characters"),
+        ("", "title is not set; expected a value"),
         ("a = 1\na = 2\n", "Cannot overwrite a value (at line 2, column 6); expected TOML"),
         ("[a]\nb = [\n", "Invalid value (at end of document); expected TOML"),
         (b"a = 1\nb = '\xff'", "the byte 0xff is not UTF-8; expected TOML in UTF-8"),
         ("a = " + "[" * 5000, "lists in lists without end; expected TOML"),
-        ("[load]\ntopics = 1", ("load = {topics = 1}; expected [[load]] tables")),
-        ("events = [5]", "events[0] = 5; expected a table"),
-        ("noise = 5", "noise = 5; expected a table, [noise]"),
-        ("trace = 1979-05-27", "trace = 1979-05-27; expected a text"),
+        ("[load]\ntopics = 1", "load = {topics = 1}; expected it to be a list"),
+        ("events = [5]", "events[0] = 5; expected it to be a table"),
+        ("noise = 5", "noise = 5; expected it to be a table"),
+        ("trace = 1979-05-27", "trace = 1979-05-27; expected: Input is not a valid path"),
         ("model = 1", "model = 1; no such key; expected it to be left out: there is one model"),
-        ('"a b".c = 1', '"a b" = {c = 1}; no such key; expected one of title, '),
+        ('"a b".c = 1', '"a b" = {c = 1}; no such key; expected one of docs/scenario-format.md'),
     ],
 )
 def test_what_is_no_scenario_at_all_is_told(tmp_path: Path, text: str, fault: str) -> None:
@@ -212,7 +206,7 @@ def test_the_check_tells_every_mistake_of_every_file_and_ends_with_1(tmp_path: P
     bad.write_text("seed = -1\n" + EXAMPLE)
     code, out, err = run("check-scenario", bad, "nothing", good)
     assert (code, out.count("sound")) == (1, 1)
-    assert err.startswith(f"{bad}: seed = -1; expected a whole number from 0 below 4294967296\n")
+    assert err.startswith(f"{bad}: seed = -1; expected it to be greater than or equal to 0\n")
     assert "scenario 'nothing'; expected" in err
 
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from loadmanager.config.describe import as_toml
-from loadmanager.simulator.catalogue import shipped
-from loadmanager.simulator.checks import Path as TomlPath
-from loadmanager.simulator.scenario_files import ScenarioError, load_scenario
+from loadmanager.simulator.scenario import ScenarioError
+from loadmanager.simulator.scenario_files import KeyPath as TomlPath
+from loadmanager.simulator.scenario_files import load_scenario, shipped
 from loadmanager.simulator.traces import read_trace
 
 # HYPOTHESIS_EXAMPLES=5000 looks harder.

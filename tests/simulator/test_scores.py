@@ -6,8 +6,16 @@ import pytest
 from pictured_runs import a_move, a_run
 
 from loadmanager.core.ids import BrokerId
-from loadmanager.simulator.run import MoveRecord, Run, Why
-from loadmanager.simulator.scores import SCORE_DOCS, SCORE_NAMES, Scores, returned, scores_of
+from loadmanager.simulator.results import (
+    SCORE_DOCS,
+    SCORE_NAMES,
+    MoveRecord,
+    Run,
+    Scores,
+    Why,
+    returned,
+    scores_of,
+)
 
 NAN = float("nan")
 

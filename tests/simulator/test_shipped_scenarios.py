@@ -9,9 +9,8 @@ from loadmanager.config import SheddingSettings
 from loadmanager.config.pairs import PLACEMENT_NAMES, SHEDDER_NAMES
 from loadmanager.config.strategies import own_placement
 from loadmanager.core.shedding import SHEDDERS
-from loadmanager.simulator.catalogue import shipped
 from loadmanager.simulator.scenario import Expectation, Scenario
-from loadmanager.simulator.scenario_files import load_scenario
+from loadmanager.simulator.scenario_files import load_scenario, shipped
 from loadmanager.simulator.simulation_jobs import (
     Compared,
     Judged,

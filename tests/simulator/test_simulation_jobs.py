@@ -20,7 +20,7 @@ from simulated_jobs import (
 from waiting import eventually
 
 from loadmanager.simulator import simulation_jobs
-from loadmanager.simulator.scores import scores_of
+from loadmanager.simulator.results import scores_of
 from loadmanager.simulator.simulation_jobs import (
     SimulationDied,
     Spread,

@@ -9,8 +9,7 @@ from pyarrow import csv, parquet
 from trace_files import SOUND, assert_is_sound, csv_file, told
 
 from loadmanager.simulator import traces
-from loadmanager.simulator.catalogue import shipped
-from loadmanager.simulator.scenario_files import load_scenario
+from loadmanager.simulator.scenario_files import load_scenario, shipped
 from loadmanager.simulator.traces import read_trace
 
 NAMES = "time_s, topic, msg_rate_in, msg_rate_out, msg_throughput_in, msg_throughput_out"

@@ -3,8 +3,8 @@
 import pytest
 from simulated_worlds import AT_ONCE, EXACT, run, scenario
 
+from loadmanager.simulator.results import scores_of
 from loadmanager.simulator.scenario import Scenario
-from loadmanager.simulator.scores import scores_of
 
 
 def crashing(warm_up_s: float) -> Scenario:

@@ -10,11 +10,9 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import Namespace, parse_topic
 from loadmanager.core.scores import FloatArray
-from loadmanager.simulator.scenario import Load
-from loadmanager.simulator.scenario.loads import Even, Hot, LogNormal, Pattern, Skew, Zipf
-from loadmanager.simulator.topics import Topics, weights
+from loadmanager.simulator.scenario import Even, Hot, Load, LogNormal, Pattern, Skew, Zipf
 from loadmanager.simulator.traces import Trace
-from loadmanager.simulator.workload import Factor, Workload, process
+from loadmanager.simulator.workload import Factor, Topics, Workload, process, weights
 
 HOUR_S = 3600.0
 SPACE = Namespace("tenant/space")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from simulated_worlds import Stepped, broker, scenario
 
 from loadmanager.core.plan import Cause, Move
-from loadmanager.simulator.run import Why
+from loadmanager.simulator.results import Why
 
 SLOW = {
     "order_s": 2.0, "base_s": 3.0, "per_topic_s": 0.0, "reconnect_s": 0.5,

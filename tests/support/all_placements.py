@@ -11,8 +11,7 @@ from loadmanager.core.ids import BundleId
 from loadmanager.core.memory import Memory
 from loadmanager.core.placement import Placement, Ranking, Watching
 from loadmanager.simulator.engine import simulate
-from loadmanager.simulator.run import Run
-from loadmanager.simulator.scores import Scores, scores_of
+from loadmanager.simulator.results import Run, Scores, scores_of
 from loadmanager.simulator.simulation_jobs import Compared, Job, compared, results_of
 from loadmanager.simulator.strategies import planner_for
 

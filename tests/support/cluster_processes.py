@@ -20,9 +20,17 @@ from loadmanager.adapters.zookeeper.embedded import (
 )
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId, Namespace
-from loadmanager.demo.children import Child, Children
-from loadmanager.demo.cluster import HASH, NAMESPACE, TICK_MS, Cluster, Member, Table
-from loadmanager.demo.settings import DemoSettings
+from loadmanager.demo.cluster import (
+    HASH,
+    NAMESPACE,
+    TICK_MS,
+    Child,
+    Children,
+    Cluster,
+    DemoSettings,
+    Member,
+    Table,
+)
 from loadmanager.demo.traffic import topic_names
 from loadmanager.reference_broker.changes import ServingInterval, read_record
 

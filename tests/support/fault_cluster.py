@@ -23,10 +23,16 @@ from zookeeper_servers import PORTS_PER_MEMBER, Servers, ensemble, standalone
 
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, Namespace
-from loadmanager.demo.children import Child, Children, free_ports
-from loadmanager.demo.client import TrafficReport
-from loadmanager.demo.cluster import HASH, KNOWN_BROKERS, NAMESPACE, to_toml
-from loadmanager.demo.traffic import TrafficSettings
+from loadmanager.demo.cluster import (
+    HASH,
+    KNOWN_BROKERS,
+    NAMESPACE,
+    Child,
+    Children,
+    free_ports,
+    to_toml,
+)
+from loadmanager.demo.traffic import TrafficReport, TrafficSettings
 from loadmanager.reference_broker.changes import ServingInterval, read_record
 from tests.testbed.checker.availability import Disturbance
 from tests.testbed.checker.publishes import Publish, publishes_in

@@ -16,7 +16,7 @@ from zookeeper_proxy import Loss
 from zookeeper_servers import Server
 
 from loadmanager.cli.agent import DISPLACED
-from loadmanager.demo.children import Child, free_ports
+from loadmanager.demo.cluster import Child, free_ports
 from tests.testbed.checker.availability import Disturbance, Gap, gaps, recovery_s
 from tests.testbed.checker.publishes import Publish
 from tests.testbed.checker.verdict import History, Verdict, judge

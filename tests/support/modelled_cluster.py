@@ -14,9 +14,8 @@ from loadmanager.config import (
 from loadmanager.config.planning import planner_of
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
 from loadmanager.core.planner import Planner
-from loadmanager.simulator.agents import Agents, Measured
-from loadmanager.simulator.leader import Leader
-from loadmanager.simulator.reports import Reported
+from loadmanager.simulator.agents import Agents, Measured, Reported
+from loadmanager.simulator.engine import Leader
 from loadmanager.simulator.scenario import NoiseSettings
 
 BROKERS = tuple(BrokerId(f"{name}:8080") for name in "cabd")

@@ -4,7 +4,7 @@ import numpy as np
 
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.plan import Cause
-from loadmanager.simulator.run import MoveRecord, Run, Timeline, Why
+from loadmanager.simulator.results import MoveRecord, Run, Timeline, Why
 
 
 def a_timeline(load: np.ndarray, *, every_s: float = 60.0) -> Timeline:

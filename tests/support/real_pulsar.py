@@ -21,7 +21,7 @@ from secured_pulsar import Secured
 from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeper
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import parse_bundle, parse_full_topic, range_of
-from loadmanager.demo.children import free_ports
+from loadmanager.demo.cluster import free_ports
 
 ROOT: Final = Path("/sys/fs/cgroup")
 _PERIOD_US: Final = 100_000

@@ -11,7 +11,7 @@ import numpy as np
 from simulated_worlds import scenario
 
 from loadmanager.simulator.engine import simulate
-from loadmanager.simulator.run import Run
+from loadmanager.simulator.results import Run
 from loadmanager.simulator.scenario import Scenario
 from loadmanager.simulator.strategies import Strategy, planner_for
 

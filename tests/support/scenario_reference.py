@@ -4,12 +4,12 @@ from textwrap import indent
 from typing import Final
 
 from pydantic_core import PydanticUndefined
+from scenario_shapes import Key, Kinds, Several, Shape, Table, keys_of
 
 from loadmanager.config.describe import as_toml, section_models
 from loadmanager.config.forms import Section
-from loadmanager.simulator.scenario.model import Scenario
-from loadmanager.simulator.scenario.shapes import Key, Kinds, Several, Shape, Table, keys_of
-from loadmanager.simulator.scores import SCORE_DOCS
+from loadmanager.simulator.results import SCORE_DOCS
+from loadmanager.simulator.scenario import Scenario
 
 _FOLDER: Final = Path(__file__).parent
 EXAMPLE: Final = (_FOLDER / "scenario_example.toml").read_text(encoding="utf-8")

@@ -5,8 +5,8 @@ from typing import Final
 
 import pytest
 
-from loadmanager.simulator.scenario import Scenario
-from loadmanager.simulator.scenario_files import ScenarioError, load_scenario
+from loadmanager.simulator.scenario import Scenario, ScenarioError
+from loadmanager.simulator.scenario_files import load_scenario
 
 SOUND: Final = """\
 title = "Two brokers"

@@ -11,7 +11,7 @@ from loadmanager.core.load import LoadReport
 from loadmanager.core.plan import Cause, Move
 from loadmanager.core.planner import Plan
 from loadmanager.simulator.engine import simulate
-from loadmanager.simulator.run import MoveRecord, Run, Why
+from loadmanager.simulator.results import MoveRecord, Run, Why
 from loadmanager.simulator.scenario import Scenario
 from loadmanager.simulator.strategies import Strategy, planner_for
 from loadmanager.simulator.world import Moment, World

@@ -5,11 +5,17 @@ from functools import cache
 from pathlib import Path
 
 from loadmanager.core.ids import Namespace
-from loadmanager.simulator.report_page import Pictures, write_report
-from loadmanager.simulator.scenario import BrokerClass, Expectation, Load, Scenario
-from loadmanager.simulator.scenario.loads import LogNormal
-from loadmanager.simulator.scenario.model import Crash, Join
-from loadmanager.simulator.scores import Scores
+from loadmanager.simulator.report import Pictures, write_report
+from loadmanager.simulator.results import Scores
+from loadmanager.simulator.scenario import (
+    BrokerClass,
+    Crash,
+    Expectation,
+    Join,
+    Load,
+    LogNormal,
+    Scenario,
+)
 from loadmanager.simulator.simulation_jobs import (
     Compared,
     Examination,

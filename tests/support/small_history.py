@@ -6,7 +6,7 @@ from typing import Any, Final
 from loadmanager.adapters.history import recorded
 from loadmanager.simulator.engine import simulate
 from loadmanager.simulator.recording import Recording, origin_of
-from loadmanager.simulator.run import Run
+from loadmanager.simulator.results import Run
 from loadmanager.simulator.scenario import Scenario
 from loadmanager.simulator.strategies import Strategy, planner_for
 

@@ -26,10 +26,8 @@ from numpy.typing import NDArray
 from strategy_guide import strategy_guide
 
 from loadmanager.config.pairs import SHEDDER_NAMES, placements_of
-from loadmanager.simulator.catalogue import find
-from loadmanager.simulator.run import Run
-from loadmanager.simulator.scenario_files import load_scenario
-from loadmanager.simulator.scores import returned
+from loadmanager.simulator.results import Run, returned
+from loadmanager.simulator.scenario_files import find, load_scenario
 from loadmanager.simulator.simulation_jobs import Job, results_of
 from loadmanager.simulator.strategies import MODES, Mode, Strategy, every_pair, parse_strategies
 

@@ -14,7 +14,7 @@ from loadmanager.adapters.zookeeper.embedded import (
     four_letter_word,
     zookeeper_class_path,
 )
-from loadmanager.demo.children import PR_SET_PDEATHSIG
+from loadmanager.demo.cluster import PR_SET_PDEATHSIG
 
 LOOPBACK = "127.0.0.1"
 START_BOUND_S = 60.0

@@ -13,7 +13,7 @@ from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptio
 from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeper
 from loadmanager.common.cluster_conditions import key_of_cluster
 from loadmanager.core import znodes
-from loadmanager.demo.children import free_ports
+from loadmanager.demo.cluster import free_ports
 from loadmanager.ports.coordination import Connection, CoordinationError, SessionState
 
 pytestmark = pytest.mark.zookeeper

@@ -15,7 +15,7 @@ from zookeeper_proxy import ZooKeeperProxy
 
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
 from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeper
-from loadmanager.demo.children import free_ports
+from loadmanager.demo.cluster import free_ports
 from loadmanager.ports.coordination import Connection, Disconnected
 
 pytestmark = pytest.mark.zookeeper

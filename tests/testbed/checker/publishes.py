@@ -18,8 +18,7 @@ from yarl import URL
 
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BundleId
-from loadmanager.demo.client import HTTP_OK, Producer
-from loadmanager.demo.traffic import TrafficSettings, generate
+from loadmanager.demo.traffic import HTTP_OK, Producer, TrafficSettings, generate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The values that the parts of a scenario accept, from their models: for messages and documents."""
+"""The values that the parts of a scenario accept, from their models, for the reference."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 
 from loadmanager.config.describe import expected_of
 from loadmanager.config.forms import Form, Section
-from loadmanager.simulator.scenario.model import Scenario
+from loadmanager.simulator.scenario import Scenario
 
 
 @dataclass(frozen=True, slots=True)
