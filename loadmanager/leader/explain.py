@@ -152,7 +152,7 @@ class Explainer:
         leader_term = self._leading.require_term()
         return ShadowList(
             active=type(leader_term.look().planner.shedder).__name__,
-            shadows=dict(leader_term.shadows.shadows),
+            shadows=dict(leader_term.optimality_watch.shadows),
         )
 
     def decisions(self, wish: DecisionFilter) -> Sequence[Decision]:

@@ -24,82 +24,13 @@ from loadmanager.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 
-
-@dataclass(slots=True, eq=False)
-class AbsentBrokers:
-    context: Context
-    tasks: TaskController
-    settings: RuntimeSettings
-    _absences: Absences = field(default_factory=Absences, init=False)
-
-    def orphans(self) -> Mapping[BundleId, BrokerId]:
-        brokers = self.context.cluster_state.brokers
-        if not brokers or not self.context.cluster_state.current:
-            return {}
-        return {b: planned for b, planned in self.tasks.assigned.items() if planned not in brokers}
-
-    def awaited(self, orphans: Mapping[BundleId, BrokerId]) -> Mapping[BundleId, float]:
-        now_s, state = self.context.clock.monotonic_s(), self.context.cluster_state
-        if not state.current:
-            return {}  # Neither departures nor returns can be observed.
-        new = self._absences.observe(now_s, set(orphans.values()), state.brokers, self._rules())
-        if new:
-            wait_s = round(max(new.values()), 3)
-            log.warning("broker.return.awaited", brokers=sorted(new), wait_s=wait_s)
-        until_s = self._absences.awaited_until_s
-        waiting = {
-            bundle: until_s[broker] - now_s
-            for bundle, broker in orphans.items()
-            if until_s.get(broker, now_s) > now_s
-        }
-        self.context.metrics.bundles_awaiting_return.set(len(waiting))
-        return waiting
-
-    def _rules(self) -> AbsenceRules:
-        session_s, settings = self.context.coordination.session.timeout_s, self.settings.now
-        return AbsenceRules(
-            return_wait_s=settings.rhythm.return_wait_s,
-            max_lost_fraction=settings.planner.settings.max_lost_fraction,
-            session_s=session_s,
-            # A crashed broker is missed one session timeout later: a leader connected for that
-            # long has watched it.
-            connected_s=self.context.cluster_state.connected_at_s + session_s,
-        )
-
-
-@dataclass(slots=True, eq=False)
-class Drain:
-    context: Context
-    owners: OwnerView
-    tasks: TaskController
-    settings: RuntimeSettings
-    _drains: Drains = field(default_factory=Drains, init=False)
-
-    def due(self) -> Mapping[BundleId, BrokerId]:
-        state, most = self.context.cluster_state, self.settings.now.task_bounds.most_per_broker
-        left = {
-            broker: most - self.tasks.tasks.under_way(broker)
-            for broker, known in state.brokers.items()
-            if known.registration.draining and state.current
-        }
-        return self._drains.due(self._staying(left), left, self.context.clock.monotonic_s())
-
-    def refused(self, bundles: Iterable[BundleId]) -> None:
-        self._drains.refused(bundles, self.context.clock.monotonic_s())
-
-    def _staying(self, draining: Collection[BrokerId]) -> Iterator[tuple[BundleId, BrokerId]]:
-        """Yield the bundles that draining brokers should own by order, or own without an order."""
-        if not draining:
-            return
-        assigned = self.tasks.assigned
-        for bundle, planned in assigned.items():
-            if planned in draining and not belongs_to_a_broker(bundle):
-                yield bundle, planned
-        for bundle, holding in self.owners.owners.items():
-            ordered = bundle in assigned or belongs_to_a_broker(bundle)
-            if holding.broker in draining and not ordered:
-                yield bundle, holding.broker
-
+_POLL_S = 5.0
+_UNTAKEN_POLL_S = 1.0
+_RETRY_S = 0.2
+_AFTER_ERROR_S = 1.0
+_QUICK_S: Final = 0.005
+_REST_OF_TURN: Final = 2.0
+_LONGEST_REST_S: Final = 0.5
 
 Refusals = Mapping[BundleId, tuple[Refusal, ...]]
 
@@ -164,15 +95,6 @@ def why(reasons: Iterable[Refusal]) -> str:
     return ", ".join(reason.detail or reason.reason.value for reason in reasons)
 
 
-_POLL_S = 5.0
-_UNTAKEN_POLL_S = 1.0
-_RETRY_S = 0.2
-_AFTER_ERROR_S = 1.0
-_QUICK_S: Final = 0.005
-_REST_OF_TURN: Final = 2.0
-_LONGEST_REST_S: Final = 0.5
-
-
 @dataclass(slots=True, eq=False)
 class PlacementWorker:
     """Places bundles as soon as they need an owner, during one term.
@@ -182,20 +104,25 @@ class PlacementWorker:
     """
 
     context: Context
+    owners: OwnerView
     tasks: TaskController
-    absences: AbsentBrokers
+    settings: RuntimeSettings
     decider: Decider
-    wanted: PlacementQueue
-    drain: Drain
     untaken: UntakenOrders
-    brokers_own: bool = False
+    brokers_own: bool
+    wanted: PlacementQueue = field(init=False)
+    _absences: Absences = field(default_factory=Absences, init=False)
+    _drains: Drains = field(default_factory=Drains, init=False)
     _work: Subscriptions = field(default_factory=Subscriptions, init=False)
     _unplaced: frozenset[BundleId] = field(default=frozenset(), init=False)
     _retry_s: float = field(default=_RETRY_S, init=False)
 
+    def __post_init__(self) -> None:
+        self.wanted = PlacementQueue(self.context.metrics)
+
     @property
     def unowned(self) -> tuple[BundleId, ...]:
-        return tuple(dict.fromkeys([*self.wanted, *self.absences.orphans()]))
+        return tuple(dict.fromkeys([*self.wanted, *self._orphans()]))
 
     def planned(self, bundle: BundleId) -> BrokerId | None:
         planned = self.tasks.assigned.get(bundle)
@@ -236,66 +163,115 @@ class PlacementWorker:
         """
         clock, came = self.context.clock, self._work.version
         began_s = clock.monotonic_s()
-        wait_s = await (self._empty() if self.brokers_own else self._place())
+        try:
+            if self.brokers_own:
+                wait_s = 0.0 if await self._empty_draining() else _POLL_S
+            else:
+                wait_s = await self._place()
+        except CoordinationError as error:
+            if self.brokers_own:
+                log.warning("broker.drain.failed", error=str(error))
+            self.wanted.refuse_all(f"the order could not be written: {error}")
+            await clock.sleep(_RETRY_S)
+            wait_s = 0.0
         took_s = clock.monotonic_s() - began_s
         if took_s > _QUICK_S and not self.context.cluster_state.lists.few:
             await clock.sleep(min(_REST_OF_TURN * took_s, _LONGEST_REST_S))
         if wait_s and self._work.version == came:
             await self._work.wait(wait_s)
 
-    async def _empty(self) -> float:
-        """Empty draining brokers; return how long to wait for a change, 0 for no wait."""
-        try:
-            return 0.0 if await self._empty_draining() else _POLL_S
-        except CoordinationError as error:
-            log.warning("broker.drain.failed", error=str(error))
-            await self.context.clock.sleep(_RETRY_S)
-            return 0.0
-
     async def _place(self) -> float:
-        """Place all bundles that can be placed; return as `_empty`."""
+        """Place what can be placed; return how long to wait for a change, 0 for no wait."""
         self.wanted.answer_planned(self.planned)
-        orphans = self.absences.orphans()
-        awaited = self.absences.awaited(orphans)
+        orphans = self._orphans()
+        awaited = self._awaited(orphans)
         # A bundle with a planned owner is placed elsewhere only if that broker has certainly
         # left, which is unknown while the cluster state is incomplete.
         planless = [bundle for bundle in self.wanted if bundle not in self.tasks.assigned]
-        try:
-            await self.untaken.check()
-            everything = dict.fromkeys([*planless, *orphans, *self.untaken.bundles()])
-            bundles = [bundle for bundle in everything if bundle not in awaited]
-            emptied = await self._empty_draining()
-            if not bundles:
-                poll_s = _UNTAKEN_POLL_S if self.untaken.waiting else _POLL_S
-                return 0.0 if emptied else min([poll_s, *awaited.values()])
-            choices = self.decider.choose(bundles)
-            found = await self.decider.order(choices, AskedBy.UNOWNED)
-        except CoordinationError as error:
-            self.wanted.refuse_all(f"the order could not be written: {error}")
-            await self.context.clock.sleep(_RETRY_S)
-            return 0.0
+        await self.untaken.check()
+        everything = dict.fromkeys([*planless, *orphans, *self.untaken.bundles()])
+        bundles = [bundle for bundle in everything if bundle not in awaited]
+        emptied = await self._empty_draining()
+        if not bundles:
+            poll_s = _UNTAKEN_POLL_S if self.untaken.waiting else _POLL_S
+            return 0.0 if emptied else min([poll_s, *awaited.values()])
+        choices = self.decider.choose(bundles)
+        found = await self.decider.order(choices, AskedBy.UNOWNED)
         self.wanted.answer(found.ordered, choices.refusals, found.refused)
-        return self._until_retry(frozenset(bundles) - found.ordered.keys())
-
-    def _until_retry(self, unplaced: frozenset[BundleId]) -> float:
-        """Return the wait before bundles that could not be placed are tried again, 0 for none.
-
-        It doubles as long as no others are left: each try iterates over all bundles, and a change
-        of the cluster ends the wait.
-        """
+        unplaced = frozenset(bundles) - found.ordered.keys()
+        # The wait doubles as long as no others are left: each try iterates over all bundles, and
+        # a change of the cluster ends the wait.
         again = unplaced <= self._unplaced
         self._retry_s = min(2 * self._retry_s, _POLL_S) if again else _RETRY_S
         self._unplaced = unplaced
         return self._retry_s if unplaced else 0.0
 
+    def _orphans(self) -> Mapping[BundleId, BrokerId]:
+        brokers = self.context.cluster_state.brokers
+        if not brokers or not self.context.cluster_state.current:
+            return {}
+        return {b: planned for b, planned in self.tasks.assigned.items() if planned not in brokers}
+
+    def _awaited(self, orphans: Mapping[BundleId, BrokerId]) -> Mapping[BundleId, float]:
+        """Return how much longer orphans wait for brokers that vanished together to return."""
+        now_s, state, settings = (
+            self.context.clock.monotonic_s(),
+            self.context.cluster_state,
+            self.settings.now,
+        )
+        if not state.current:
+            return {}  # Neither departures nor returns can be observed.
+        session_s = self.context.coordination.session.timeout_s
+        rules = AbsenceRules(
+            return_wait_s=settings.rhythm.return_wait_s,
+            max_lost_fraction=settings.planner.settings.max_lost_fraction,
+            session_s=session_s,
+            # A crashed broker is missed one session timeout later: a leader connected for that
+            # long has watched it.
+            connected_s=state.connected_at_s + session_s,
+        )
+        new = self._absences.observe(now_s, set(orphans.values()), state.brokers, rules)
+        if new:
+            wait_s = round(max(new.values()), 3)
+            log.warning("broker.return.awaited", brokers=sorted(new), wait_s=wait_s)
+        until_s = self._absences.awaited_until_s
+        waiting = {
+            bundle: until_s[broker] - now_s
+            for bundle, broker in orphans.items()
+            if until_s.get(broker, now_s) > now_s
+        }
+        self.context.metrics.bundles_awaiting_return.set(len(waiting))
+        return waiting
+
     async def _empty_draining(self) -> bool:
-        leaving = self.drain.due()
+        state, most = self.context.cluster_state, self.settings.now.task_bounds.most_per_broker
+        now_s = self.context.clock.monotonic_s()
+        left = {
+            broker: most - self.tasks.tasks.under_way(broker)
+            for broker, known in state.brokers.items()
+            if known.registration.draining and state.current
+        }
+        leaving = self._drains.due(self._staying(left), left, now_s)
         if not leaving:
             return False
         choices = self.decider.choose(leaving, leaving, Cause.DRAINING)
         found = await self.decider.order(choices, AskedBy.DRAIN)
-        self.drain.refused([*choices.refusals, *found.refused])
+        refused = [*choices.refusals, *found.refused]
+        self._drains.refused(refused, self.context.clock.monotonic_s())
         if found.ordered:
             sources = {leaving[bundle] for bundle in found.ordered}
             self.context.metrics.bundles_unloaded(len(found.ordered), len(sources))
         return True
+
+    def _staying(self, draining: Collection[BrokerId]) -> Iterator[tuple[BundleId, BrokerId]]:
+        """Yield the bundles that draining brokers should own by order, or own without an order."""
+        if not draining:
+            return
+        assigned = self.tasks.assigned
+        for bundle, planned in assigned.items():
+            if planned in draining and not belongs_to_a_broker(bundle):
+                yield bundle, planned
+        for bundle, holding in self.owners.owners.items():
+            ordered = bundle in assigned or belongs_to_a_broker(bundle)
+            if holding.broker in draining and not ordered:
+                yield bundle, holding.broker

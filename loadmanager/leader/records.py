@@ -407,42 +407,6 @@ class HistoryRecorder:
         self._context.history.offer(Stream.ROUNDS, at_ms, lambda: make(at_ms))
 
 
-class TaskReports:
-    """Counts the tasks of one term by state, and passes each change on to history.
-
-    The age of the oldest task is computed when metrics are read; it is 0 once all have ended, as
-    they do with the term.
-    """
-
-    def __init__(self, metrics: Metrics, recorder: HistoryRecorder, clock: Clock) -> None:
-        self._metrics = metrics
-        self._recorder = recorder
-        self._clock = clock
-        self._proposed_at_s: dict[int, float] = {}
-        self._moving: set[int] = set()
-        metrics.oldest_task_age_seconds.set_function(self._oldest_age_s)
-
-    def task_changed(self, task: BundleTask) -> None:
-        self._recorder.task_changed(task)
-        if task.state.ended:
-            self._proposed_at_s.pop(task.number, None)
-            self._moving.discard(task.number)
-            self._metrics.task_ended(task.kind.value, task.state.value)
-        else:
-            self._proposed_at_s[task.number] = task.proposed_at_s
-            if task.relocates:
-                self._moving.add(task.number)
-        own = task.relocates and task.asked_by is not AskedBy.RECONCILIATION
-        if own and task.state is TaskState.SERVING and task.ended_at_s and task.ordered_at_s:
-            took_s = task.ended_at_s - task.ordered_at_s
-            self._metrics.hand_over_duration_seconds.observe(took_s)
-        self._metrics.moves_in_flight.set(len(self._moving))
-
-    def _oldest_age_s(self) -> float:
-        now_s = self._clock.monotonic_s()
-        return now_s - min(list(self._proposed_at_s.values()), default=now_s)
-
-
 _SETTLED_S: Final = 10.0
 """Delay after a move from which a report covers only the time after it."""
 
@@ -498,3 +462,43 @@ def _share(part: float, whole: float) -> float:
 def _largest(load: BrokerLoad) -> float:
     known = [load.usage[one] / load.limit[one] for one in MOVING if load.limit[one] > 0]
     return max(known, default=0.0)
+
+
+class TaskReports:
+    """Counts the tasks of one term by state, and passes each change on to history.
+
+    The age of the oldest task is computed when metrics are read; it is 0 once all have ended, as
+    they do with the term.
+    """
+
+    def __init__(
+        self, metrics: Metrics, recorder: HistoryRecorder, gains: TaskGains, clock: Clock
+    ) -> None:
+        self._metrics = metrics
+        self._recorder = recorder
+        self._gains = gains
+        self._clock = clock
+        self._proposed_at_s: dict[int, float] = {}
+        self._moving: set[int] = set()
+        metrics.oldest_task_age_seconds.set_function(self._oldest_age_s)
+
+    def task_changed(self, task: BundleTask) -> None:
+        self._recorder.task_changed(task)
+        self._gains.task_changed(task)
+        if task.state.ended:
+            self._proposed_at_s.pop(task.number, None)
+            self._moving.discard(task.number)
+            self._metrics.task_ended(task.kind.value, task.state.value)
+        else:
+            self._proposed_at_s[task.number] = task.proposed_at_s
+            if task.relocates:
+                self._moving.add(task.number)
+        own = task.relocates and task.asked_by is not AskedBy.RECONCILIATION
+        if own and task.state is TaskState.SERVING and task.ended_at_s and task.ordered_at_s:
+            took_s = task.ended_at_s - task.ordered_at_s
+            self._metrics.hand_over_duration_seconds.observe(took_s)
+        self._metrics.moves_in_flight.set(len(self._moving))
+
+    def _oldest_age_s(self) -> float:
+        now_s = self._clock.monotonic_s()
+        return now_s - min(list(self._proposed_at_s.values()), default=now_s)

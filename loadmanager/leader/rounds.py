@@ -1,8 +1,3 @@
-"""Computes the distance of the cluster from the best possible after each round.
-
-It also runs the shadow strategies.
-"""
-
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -38,51 +33,6 @@ from loadmanager.telemetry.metrics import Metrics
 log = structlog.get_logger()
 
 
-@dataclass(slots=True)
-class Shadows:
-    """The shadows of one term, by the classes of their strategies.
-
-    Each starts from the leader's view when it is configured or the term begins.
-    """
-
-    context: Context
-    settings: RuntimeSettings
-    recorder: HistoryRecorder
-    shadows: dict[str, Shadow] = field(default_factory=dict)
-    _planners: dict[str, Planner] = field(default_factory=dict)
-    _rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
-
-    async def round_over(self, seen: Seen) -> None:
-        self._follow_configuration()
-        for strategy, planner in self._planners.items():
-            try:
-                shadow = await self.context.computing.compute(
-                    after_round, self.shadows[strategy], planner, seen, self._rng
-                )
-            except Exception as error:  # noqa: BLE001 - no shadow disturbs the leader
-                self.context.unexpected.caught("round", error)
-                continue
-            self.shadows[strategy] = shadow
-            self.context.metrics.shadows.after_round(strategy, shadow)
-            self.recorder.shadowed(strategy, shadow.rounds[-1])
-
-    def _follow_configuration(self) -> None:
-        wanted = self.settings.now.shadows
-        for strategy in self._planners.keys() - wanted.keys():
-            self._forget(strategy)
-        for strategy, configured in wanted.items():
-            if self._planners.get(strategy) != configured:
-                self.shadows[strategy], self._planners[strategy] = Shadow(), configured
-
-    def _forget(self, strategy: str) -> None:
-        del self._planners[strategy], self.shadows[strategy]
-        self.context.metrics.shadows.forget(strategy)
-
-    def end(self) -> None:
-        for strategy in list(self._planners):
-            self._forget(strategy)
-
-
 _SHARE_OF_TIME: Final = 0.05
 """Maximum fraction of a leader's time for this; rounds that follow too soon are skipped."""
 
@@ -92,18 +42,22 @@ _MOST_KEPT: Final = 720
 
 @dataclass(slots=True)
 class OptimalityWatch:
-    """Computes the optimality after the orders of a round are written, so that it delays no move.
+    """Computes the distance from the best possible after the orders of a round are written.
 
-    The results are exported as metrics, recorded in history and kept: ``last`` is that of this
-    term's last round, ``course`` those of the last hour, which the next leader inherits.
+    So it delays no move. The results are exported as metrics, recorded in history and kept:
+    ``last`` is that of this term's last round, ``course`` those of the last hour, which the next
+    leader inherits. ``shadows`` are those of this term by the classes of their strategies; each
+    starts from the leader's view when it is configured or the term begins.
     """
 
     context: Context
     decider: Decider
     recorder: HistoryRecorder
-    shadows: Shadows
     last: Assessment | None = None
     course: deque[BalancePoint] = field(default_factory=lambda: deque(maxlen=_MOST_KEPT))
+    shadows: dict[str, Shadow] = field(default_factory=dict)
+    _planners: dict[str, Planner] = field(default_factory=dict)
+    _rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     _round: tuple[ClusterView, Plan] | None = None
     _not_before_s: float = float("-inf")
 
@@ -112,29 +66,26 @@ class OptimalityWatch:
         self._round = (view, plan)
 
     async def round_over(self) -> None:
-        """Compute the optimality of the round, unless it is too soon."""
+        """Compute the optimality of the round and run the shadows, unless it is too soon."""
         done, self._round = self._round, None
         began_s = self.context.clock.monotonic_s()
         if done is None or began_s < self._not_before_s:
             return
-        seen = await self._seen(*done)
-        self._show(None if seen is None else seen.optimality)
-        if seen is not None:
-            await self.shadows.round_over(seen)
-        ended_s = self.context.clock.monotonic_s()
-        self._not_before_s = ended_s + (ended_s - began_s) / _SHARE_OF_TIME
-
-    async def _seen(self, view: ClusterView, plan: Plan) -> Seen | None:
+        view, plan = done
         planner, memory = self.decider.planner, self.decider.memory
+        found, parts = None, None
         try:
-            compute = self.context.computing.compute
-            found, parts = await compute(_assessed, planner, view, memory)
+            found, parts = await self.context.computing.compute(_assessed, planner, view, memory)
         except Exception as error:  # noqa: BLE001 - a failed assessment does not fail the round
             self.context.unexpected.caught("round", error)
-            return None
         if found is None or parts is None:
-            return None
-        return Seen(view=view, divided=parts, optimality=found, moves=plan.moves)
+            self._show(None)
+        else:
+            self._show(found)
+            seen = Seen(view=view, divided=parts, optimality=found, moves=plan.moves)
+            await self._run_shadows(seen)
+        ended_s = self.context.clock.monotonic_s()
+        self._not_before_s = ended_s + (ended_s - began_s) / _SHARE_OF_TIME
 
     def _show(self, found: Optimality | None) -> None:
         self.context.metrics.optimality.found(found)
@@ -152,8 +103,32 @@ class OptimalityWatch:
             )
             self.recorder.assessed(found)
 
+    async def _run_shadows(self, seen: Seen) -> None:
+        wanted = self.decider.settings.now.shadows
+        for strategy in self._planners.keys() - wanted.keys():
+            self._forget(strategy)
+        for strategy, configured in wanted.items():
+            if self._planners.get(strategy) != configured:
+                self.shadows[strategy], self._planners[strategy] = Shadow(), configured
+        for strategy, planner in self._planners.items():
+            try:
+                shadow = await self.context.computing.compute(
+                    after_round, self.shadows[strategy], planner, seen, self._rng
+                )
+            except Exception as error:  # noqa: BLE001 - no shadow disturbs the leader
+                self.context.unexpected.caught("round", error)
+                continue
+            self.shadows[strategy] = shadow
+            self.context.metrics.shadows.after_round(strategy, shadow)
+            self.recorder.shadowed(strategy, shadow.rounds[-1])
+
+    def _forget(self, strategy: str) -> None:
+        del self._planners[strategy], self.shadows[strategy]
+        self.context.metrics.shadows.forget(strategy)
+
     def end(self) -> None:
-        self.shadows.end()
+        for strategy in list(self._planners):
+            self._forget(strategy)
         self.context.metrics.optimality.found(None)
 
 

@@ -5,13 +5,13 @@ next one, in the order of precedence (`AskedBy`). They are checked against the o
 time, not at the time of the decision. A lost reply leaves tasks unconfirmed, and the standing
 orders are read again before anything else is written.
 
-A bundle whose standing order is not carried out always has a task: `TaskFollower` opens tasks
-that no decider of this term proposed (for orders of former leaders, or after a lost lock).
+A bundle whose standing order is not carried out always has a task: `observe` opens tasks that no
+decider of this term proposed (for orders of former leaders, or after a lost lock).
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -46,82 +46,7 @@ from loadmanager.ports.orders import StandingOrders
 log = structlog.get_logger()
 
 _ENDED_KEPT: Final = 200
-
-
-@dataclass(slots=True, eq=False)
-class TaskFollower:
-    """Advances live tasks; ``ended`` holds the last ended tasks, latest last."""
-
-    tasks: LiveTasks
-    orders: StandingOrders
-    owners: OwnerView
-    clock: Clock
-    listener: Callable[[BundleTask], None]
-    caught: Callable[[str, BaseException], None]
-    ended: deque[BundleTask] = field(default_factory=lambda: deque(maxlen=_ENDED_KEPT), init=False)
-
-    def __post_init__(self) -> None:
-        """Follow owners, and the outcomes of orders that owners do not show."""
-        self.owners.owner_changes.subscribe(self._follow)
-        self.orders.follow(self._reported)
-
-    def close(self) -> None:
-        self.owners.owner_changes.unsubscribe(self._follow)
-        for task in self.tasks:
-            self.advance(task, TaskEvent.TERM_ENDED, "the term ended")
-
-    def observe(self) -> None:
-        """Compare the live tasks with owners and orders, and open missing tasks.
-
-        It iterates over all bundles; a change of owners iterates over all tasks.
-        """
-        self._follow()
-        if not self.orders.known:
-            return  # A write is under way.
-        assigned, splits = self.orders.assigned, self.orders.splits
-        for task in self.tasks:
-            ended = ended_by(task, assigned, splits)
-            if ended is not None:
-                there = task.bundle in assigned
-                why = "its order was withdrawn" if there else "the bundle no longer exists"
-                self.advance(task, ended, "" if ended is TaskEvent.DONE else why)
-        for proposal in unfollowed(self.tasks, self.owners.listed_owner, assigned, splits):
-            task = self.tasks.admit(proposal, self.clock.monotonic_s())
-            self.advance(task, TaskEvent.ORDER_WRITTEN)
-
-    def advance(
-        self, task: BundleTask, event: TaskEvent, note: str = "", pause: Pause | None = None
-    ) -> BundleTask:
-        try:
-            changed = self.tasks.advance(task, event, self.clock.monotonic_s(), note, pause)
-        except LoadManagerError as error:
-            # A fault of this program. `observe` opens the task again if its order stands.
-            self.caught("tasks", error)
-            self.tasks.drop(task)
-            return task
-        for one in changed:
-            if one.state.ended:
-                self.ended.append(one)
-            try:
-                self.listener(one)
-            except Exception as error:  # noqa: BLE001 - the other tasks are followed, too
-                self.caught("tasks", error)
-        return changed[-1]
-
-    def _follow(self) -> None:
-        for task in self.tasks:
-            holding = self.owners.owners.get(task.bundle)
-            owner, serving = (holding.broker, holding.serving) if holding else (None, False)
-            now = task
-            for event in seen(task, owner, serving=serving):
-                now = self.advance(now, event)
-
-    def _reported(
-        self, bundle: BundleId, event: TaskEvent, why: str, pause: Pause | None = None
-    ) -> None:
-        task = self.tasks.of(bundle)
-        if task is not None and task.state is not TaskState.UNCONFIRMED:
-            self.advance(task, event, why, pause)
+_INTERRUPTED: Final = "the write was interrupted before its reply"
 
 
 @dataclass(slots=True, eq=False)
@@ -155,17 +80,18 @@ class TaskController:
         self._owners = owners
         self._clock = clock
         self._bounds = bounds
+        self._listener = listener
         self._caught = caught
         self._writing = asyncio.Lock()
         self._writes: set[asyncio.Task[None]] = set()
         self._waiting: list[_Request] = []
         self._unconfirmed: list[_Request] = []
         self._closed = False
+        self._ended: deque[BundleTask] = deque(maxlen=_ENDED_KEPT)
         self.tasks = LiveTasks(epoch)
-        self._follower = TaskFollower(
-            self.tasks, orders, owners, clock, listener=listener, caught=caught
-        )
-        self._advance = self._follower.advance
+        # Owners, and the outcomes of orders that owners do not show.
+        owners.owner_changes.subscribe(self._follow)
+        orders.follow(self._reported)
 
     @property
     def assigned(self) -> Mapping[BundleId, BrokerId]:
@@ -178,7 +104,7 @@ class TaskController:
     @property
     def ended(self) -> Sequence[BundleTask]:
         """The tasks that ended last, the latest last; a bounded number of them."""
-        return tuple(self._follower.ended)
+        return tuple(self._ended)
 
     @property
     def _now_s(self) -> float:
@@ -197,7 +123,9 @@ class TaskController:
         self._closed = True
         self._orders.close()
         self._unconfirmed.clear()
-        self._follower.close()
+        self._owners.owner_changes.unsubscribe(self._follow)
+        for task in self.tasks:
+            self._advance(task, TaskEvent.TERM_ENDED, "the term ended")
 
     async def dispatch(
         self,
@@ -243,7 +171,7 @@ class TaskController:
             self._check_open()
             if then is not None:
                 then()
-            self._follower.observe()
+            self.observe()
 
     def withdraw(self, proposal: BundleTask, why: str) -> None:
         task = self.tasks.admit(proposal, self._now_s)
@@ -255,8 +183,57 @@ class TaskController:
             await self._confirm()
 
     def observe(self) -> None:
-        """Compare the live tasks with owners and orders; see `TaskFollower.observe`."""
-        self._follower.observe()
+        """Compare the live tasks with owners and orders, and open missing tasks.
+
+        It iterates over all bundles; a change of owners iterates over all tasks.
+        """
+        self._follow()
+        if not self._orders.known:
+            return  # A write is under way.
+        for task in self.tasks:
+            ended = ended_by(task, self.assigned, self.splits)
+            if ended is not None:
+                there = task.bundle in self.assigned
+                why = "its order was withdrawn" if there else "the bundle no longer exists"
+                self._advance(task, ended, "" if ended is TaskEvent.DONE else why)
+        for proposal in unfollowed(
+            self.tasks, self._owners.listed_owner, self.assigned, self.splits
+        ):
+            self._advance(self.tasks.admit(proposal, self._now_s), TaskEvent.ORDER_WRITTEN)
+
+    def _follow(self) -> None:
+        for task in self.tasks:
+            holding = self._owners.owners.get(task.bundle)
+            owner, serving = (holding.broker, holding.serving) if holding else (None, False)
+            now = task
+            for event in seen(task, owner, serving=serving):
+                now = self._advance(now, event)
+
+    def _reported(
+        self, bundle: BundleId, event: TaskEvent, why: str, pause: Pause | None = None
+    ) -> None:
+        task = self.tasks.of(bundle)
+        if task is not None and task.state is not TaskState.UNCONFIRMED:
+            self._advance(task, event, why, pause)
+
+    def _advance(
+        self, task: BundleTask, event: TaskEvent, note: str = "", pause: Pause | None = None
+    ) -> BundleTask:
+        try:
+            changed = self.tasks.advance(task, event, self._now_s, note, pause)
+        except LoadManagerError as error:
+            # A fault of this program. `observe` opens the task again if its order stands.
+            self._caught("tasks", error)
+            self.tasks.drop(task)
+            return task
+        for one in changed:
+            if one.state.ended:
+                self._ended.append(one)
+            try:
+                self._listener(one)
+            except Exception as error:  # noqa: BLE001 - the other tasks are followed, too
+                self._caught("tasks", error)
+        return changed[-1]
 
     async def tend(self, event: TaskEvent) -> Sequence[BundleTask]:
         """Repeat the orders, or withdraw the splits and merges, for which ``event`` is due.
@@ -316,21 +293,19 @@ class TaskController:
             await self._confirm()
             refusal = await self._write(batch)
             self._check_open()
+            too_large = refusal is None or isinstance(refusal, TooLarge)
+            why = "the orders of its broker do not fit into a node" if too_large else str(refusal)
             for request in batch:
-                self._resolve(request, _why_refused(refusal), refusal)
-            self._follower.observe()
+                self._resolve(request, why, refusal)
+            self.observe()
         except BaseException as error:
-            self._refuse(batch, error)
+            # Each proposer continues, whatever the result of one write.
+            answer = error if isinstance(error, Exception) else Disconnected(_INTERRUPTED)
+            for request in batch:
+                if not request.answer.done():
+                    request.answer.set_exception(answer)
+                    request.answer.exception()  # The proposer may be gone.
             raise
-
-    def _refuse(self, batch: Iterable[_Request], error: BaseException) -> None:
-        """Answer all open proposals: each proposer continues, whatever the result of one write."""
-        if not isinstance(error, Exception):
-            error = Disconnected("the write was interrupted before its reply")
-        for request in batch:
-            if not request.answer.done():
-                request.answer.set_exception(error)
-                request.answer.exception()  # The proposer may be gone.
 
     async def _write(self, batch: Sequence[_Request]) -> CoordinationError | None:
         """Write the admitted proposals; return why not all of them stand, if already known."""
@@ -399,9 +374,3 @@ class TaskController:
         unconfirmed, self._unconfirmed = self._unconfirmed, []
         for request in unconfirmed:
             self._resolve(request, "the reply was lost, and the order does not stand")
-
-
-def _why_refused(refusal: CoordinationError | None) -> str:
-    if refusal is None or isinstance(refusal, TooLarge):
-        return "the orders of its broker do not fit into a node"
-    return str(refusal)

@@ -12,7 +12,7 @@ from loadmanager.common.context import Context
 from loadmanager.common.documents import BalancingModeWatch
 from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.core.balancing import BalancingMode
-from loadmanager.core.bundle_task import AskedBy, BundleTask
+from loadmanager.core.bundle_task import AskedBy
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.orders import OrderChanges
@@ -21,10 +21,10 @@ from loadmanager.leader.decisions import Choices, Decider, HarmfulReports, Look,
 from loadmanager.leader.election import Deposed, Term
 from loadmanager.leader.leader_state import LeaderState, WarmStart
 from loadmanager.leader.order_book import OrderBook
-from loadmanager.leader.placement import AbsentBrokers, Drain, PlacementQueue, PlacementWorker, why
+from loadmanager.leader.placement import PlacementWorker, why
 from loadmanager.leader.reconciliation import Adoption, Reconciler, UntakenOrders
 from loadmanager.leader.records import DecisionLog, HistoryRecorder, TaskGains, TaskReports
-from loadmanager.leader.rounds import OptimalityWatch, Rounds, Shadows
+from loadmanager.leader.rounds import OptimalityWatch, Rounds
 from loadmanager.leader.splits import Splits
 from loadmanager.leader.task_controller import TaskController
 from loadmanager.ports.coordination import CoordinationError
@@ -79,7 +79,7 @@ class LeaderTerm:
         self._term = term
         self._settings = settings
         self._foreign = foreign
-        self._owners: OwnerView = context.cluster_state if foreign is None else foreign.owners
+        owners: OwnerView = context.cluster_state if foreign is None else foreign.owners
         self._constraints = Constraints(context, cluster)
         self.tracker = LoadTracker(weights=settings.now.planner.weights)
         self._recorder = HistoryRecorder(
@@ -92,12 +92,21 @@ class LeaderTerm:
         self.is_open = False
         """Whether the input of decisions has been read; requests are refused until then."""
         self.gains = TaskGains(self.tracker)
-        self.tasks = self._new_task_controller()
+        reports = TaskReports(context.metrics, self._recorder, self.gains, context.clock)
+        self.tasks = TaskController(
+            term.epoch,
+            OrderBook(context, term) if foreign is None else foreign.orders,
+            owners,
+            context.clock,
+            bounds=lambda: settings.now.task_bounds,
+            listener=reports.task_changed,
+            caught=context.unexpected.caught,
+        )
         self.decision_log = DecisionLog(
             context.clock, term.epoch, task_of=self.tasks.tasks.number_of
         )
-        self._untaken = UntakenOrders(context, self.tasks)
-        self._adoption = Adoption(context, self.tasks, self.tracker, self._recorder)
+        untaken = UntakenOrders(context, self.tasks)
+        adoption = Adoption(context, self.tasks, self.tracker, self._recorder)
         self.harmful = HarmfulReports(context)
         self._view_builder = ViewBuilder(
             context,
@@ -106,7 +115,7 @@ class LeaderTerm:
             self.tracker,
             recorder=self._recorder,
             harmful=self.harmful,
-            untaken=self._untaken,
+            untaken=untaken,
         )
         self.steering = BalancingModeWatch(context, foreign.held if foreign else str)
         self._decider = Decider(
@@ -119,74 +128,44 @@ class LeaderTerm:
             recorder=self._recorder,
             computing=context.computing,
         )
-        self.shadows = Shadows(context, settings, self._recorder)
-        self.optimality_watch = OptimalityWatch(
-            context, self._decider, self._recorder, self.shadows
-        )
+        self.optimality_watch = OptimalityWatch(context, self._decider, self._recorder)
         self.splits = Splits(
             context,
             self.tasks,
             self.tracker,
             settings,
-            self._adoption,
+            adoption,
             self._decider,
             uncut=() if foreign is None else foreign.uncut,
         )
         self._leader_state = LeaderState(
             context, term, self.tracker, self.splits, self.optimality_watch.course
         )
-        self.placement_worker = self._new_placement_worker()
-        self._rounds = self._new_rounds()
-
-    def _new_task_controller(self) -> TaskController:
-        context, foreign = self._context, self._foreign
-        reports = TaskReports(context.metrics, self._recorder, context.clock)
-
-        def task_changed(task: BundleTask) -> None:
-            reports.task_changed(task)
-            self.gains.task_changed(task)
-
-        return TaskController(
-            self._term.epoch,
-            OrderBook(context, self._term) if foreign is None else foreign.orders,
-            self._owners,
-            context.clock,
-            bounds=lambda: self._settings.now.task_bounds,
-            listener=task_changed,
-            caught=context.unexpected.caught,
-        )
-
-    def _new_placement_worker(self) -> PlacementWorker:
-        return PlacementWorker(
-            self._context,
+        self.placement_worker = PlacementWorker(
+            context,
+            owners,
             self.tasks,
-            absences=AbsentBrokers(self._context, self.tasks, self._settings),
-            decider=self._decider,
-            untaken=self._untaken,
-            wanted=PlacementQueue(self._context.metrics),
-            drain=Drain(self._context, self._owners, self.tasks, self._settings),
-            brokers_own=self._foreign is not None,
+            settings,
+            self._decider,
+            untaken,
+            brokers_own=foreign is not None,
         )
-
-    def _new_rounds(self) -> Rounds:
-        return Rounds(
-            context=self._context,
-            term=self._term,
-            settings=self._settings,
+        self._rounds = Rounds(
+            context=context,
+            term=term,
+            settings=settings,
             tracker=self.tracker,
             view_builder=self._view_builder,
             decider=self._decider,
             tasks=self.tasks,
             splits=self.splits,
             placement_worker=self.placement_worker,
-            reconciler=Reconciler(
-                self._context, self.tasks, self._adoption, self._untaken, self.decision_log
-            ),
+            reconciler=Reconciler(context, self.tasks, adoption, untaken, self.decision_log),
             leader_state=self._leader_state,
             recorder=self._recorder,
             harmful=self.harmful,
             optimality_watch=self.optimality_watch,
-            brokers_own=self._foreign is not None,
+            brokers_own=foreign is not None,
         )
 
     def look(self) -> Look:

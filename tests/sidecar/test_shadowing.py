@@ -44,7 +44,7 @@ async def shadowed(sidecar: LeaderAtWork, rounds: int) -> Shadow:
     def there() -> Shadow | None:
         if sidecar.leading.leader_term is None:
             return None
-        found = sidecar.leader_term.shadows.shadows.get("ThresholdShedder")
+        found = sidecar.leader_term.optimality_watch.shadows.get("ThresholdShedder")
         return found if found is not None and len(found.rounds) >= rounds else None
 
     await eventually(there)
