@@ -354,3 +354,21 @@ async def test_a_bundle_that_was_cut_is_over_under_its_token(bench: Bench) -> No
     bench.broker.heal()
     assert bench.broker.serving == dict.fromkeys(HALVES, 6)
     assert set(bench.owned.phases.values()) == {Phase.OWNED}
+
+
+@_at_a_bench
+async def test_the_whole_of_a_merge_that_is_not_made_is_no_lock_to_take(bench: Bench) -> None:
+    bench.owned.obey(Orders(1, frozenset(HALVES)))
+    bench.owned.locks_taken(dict.fromkeys(HALVES, 7))
+    await asyncio.sleep(0.01)
+    merge = RangeChange(HALVES, (A,), SetData("/boundaries", b""))
+    bench.owned.begin_merge(merge)
+    await asyncio.sleep(0.01)
+    bench.owned.merging(merge)
+    assert A in bench.owned.takes
+    bench.owned.not_merged(merge)
+    assert A not in bench.owned.takes
+    assert bench.owned.phases == dict.fromkeys(HALVES, Phase.DROPPING)
+    bench.owned.locks_dropped(HALVES)
+    assert bench.owned.phases == dict.fromkeys(HALVES, Phase.ACQUIRING)
+    bench.owned.recall_all()
