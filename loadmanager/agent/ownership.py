@@ -1,25 +1,15 @@
-"""An agent's state of each bundle: one record per bundle, and sets derived from them.
+"""An agent's bundles: what it knows of each, and how orders, locks and the broker change that.
 
 A record is created when the orders or the broker name a bundle, and removed when neither does
 and no operation is under way. Each change of a record updates the derived sets, so the cost of
-finding work depends on what has changed, not on what is owned.
-
-The splits and merges under way on one broker.
+finding work depends on what has changed, not on what is owned. Orders, results of the lock
+worker, the broker's replies and the end of a session or lease become events of the affected
+bundles (`loadmanager.core.ownership`).
 
 A split is made in one commit. The two bundles of a merge are first recalled as any other bundle.
 Once the broker serves neither, their locks are dropped in the commit that creates the merged
 bundle; if that fails, they are dropped as usual, and taken again because the orders still name
 them. So both bundles are served again after any failure.
-
-Feeds events to the ownership table, and carries out the resulting effects.
-
-Locks are left to the lock worker, which finds the locks to take and drop in the records.
-Commands to the broker are sent here: one at a time per bundle, and a bounded number in total.
-
-Owns the bundles ordered to this broker.
-
-Orders, results of the lock worker, the broker's replies and the end of a session or lease become
-events of the affected bundles here (`loadmanager.core.ownership`).
 """
 
 import asyncio
@@ -44,6 +34,7 @@ from loadmanager.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 
+PARALLEL: Final = 32
 _TAKING: Final = frozenset({Phase.ACQUIRING, Phase.ABANDONING})
 _UNLIKE_ORDERED: Final = frozenset({Phase.FREE, Phase.ABANDONING})
 _UNLIKE_UNORDERED: Final = frozenset({Phase.ACQUIRING, Phase.OWNED})
@@ -223,167 +214,16 @@ class RangeChanges:
         return {half for change in self.merges.values() for half in change.gone}
 
 
-PARALLEL: Final = 32
-
-
-class OwnershipEffects:
-    """Changes the phases of the records of one agent.
-
-    ``lock_work`` signals that a lock is to be taken or dropped or the owned list to be
-    written, and ``serving_changes`` that the broker serves another set of bundles.
-    ``commands_done`` counts the commands that ended. ``disobeyed`` is set when the broker
-    refuses one because it obeys a newer agent. ``unloaded`` is called when the broker has
-    unloaded a bundle.
-    """
-
-    def __init__(
-        self,
-        broker: BrokerControl,
-        metrics: Metrics,
-        tasks: asyncio.TaskGroup,
-        next_owner_url: Callable[[BundleId], str],
-        *,
-        unloaded: Callable[[Ownership], None],
-    ) -> None:
-        self._broker = broker
-        self._metrics = metrics
-        self._tasks = tasks
-        self._next_owner_url = next_owner_url
-        self._unloaded = unloaded
-        self._parallel = asyncio.Semaphore(PARALLEL)
-        self._agent_epoch = 0
-        self._leaving_alone = False
-        self.records = OwnershipRecords()
-        self.lock_work = Subscriptions()
-        self.serving_changes = Subscriptions()
-        self.commands_done = 0
-        self.disobeyed = asyncio.Event()
-
-    def begin(self, agent_epoch: int) -> None:
-        """Command the broker under this epoch from now on."""
-        self._agent_epoch = agent_epoch
-        self._leaving_alone = False
-        self.disobeyed.clear()
-
-    def end(self) -> None:
-        self._leaving_alone = True
-
-    def fire_all(self, event: Event) -> None:
-        for record in self.records:
-            if record.phase is not Phase.FREE:
-                self.fire(record, event)
-        self.lock_work.notify()
-
-    def fire(self, record: Ownership, event: Event) -> None:
-        """Feed an event of one bundle, and carry out its effects.
-
-        Raises `IllegalTransition`: ``event`` cannot happen in the bundle's phase.
-        """
-        before = record.phase
-        after, effects = step(record.bundle, before, event)
-        self.records.enter(record, after)
-        if after is not before:
-            log.debug("bundle.phase.changed", bundle=record.bundle, was=before, now=after, by=event)
-            self._metrics.phase_changed(before, after)
-            self.serving_changes.notify()
-        for effect in effects:
-            if effect is Effect.LOAD_ON_BROKER:
-                self._command(record, effect, self._load)
-            elif effect is Effect.UNLOAD_FROM_BROKER:
-                self.unload(record)
-            else:
-                self.lock_work.notify()
-
-    def unload(self, record: Ownership) -> None:
-        """Unload a bundle from the broker, after the loads of the parts that it was split into."""
-        parts = filter(None, map(self.records.get, record.made_into))
-        self._command(record, Effect.UNLOAD_FROM_BROKER, self._unload, after=parts)
-
-    def serving_begun(self, record: Ownership) -> None:
-        if record.loading:
-            record.loading = False
-            self.records.file(record)
-            self.serving_changes.notify()
-            self.lock_work.notify()
-
-    def _command(
-        self,
-        record: Ownership,
-        effect: Effect,
-        run: Callable[[Ownership], Awaitable[None]],
-        after: Iterable[Ownership] = (),
-    ) -> None:
-        """Run a command after the earlier commands for this bundle and ``after`` have ended."""
-        if self._leaving_alone:
-            return
-        earlier = [one.command for one in (record, *after) if one.command]
-
-        async def carry_out() -> None:
-            if earlier:
-                await asyncio.wait(earlier)
-            async with self._parallel:
-                try:
-                    await run(record)
-                except BrokerError as error:
-                    # The next lease renewal shows what the broker serves, and the comparison
-                    # with it repeats the command.
-                    why, bundle = str(error), record.bundle
-                    log.warning("broker.command.failed", command=effect, bundle=bundle, error=why)
-
-        record.command = self._tasks.create_task(carry_out(), name=f"{effect} {record.bundle}")
-        record.command.add_done_callback(lambda task: self._ended(record, task))
-
-    def _ended(self, record: Ownership, task: asyncio.Task[None]) -> None:
-        self.commands_done += 1
-        record.command_ended = self.commands_done
-        if record.command is task:
-            record.command = None
-
-    @contextmanager
-    def _as_newest_agent(self) -> Iterator[int]:
-        """Record a refusal of the current epoch; refusals of earlier epochs are ignored."""
-        epoch = self._agent_epoch
-        try:
-            yield epoch
-        except StaleAgent:
-            if epoch == self._agent_epoch:
-                self.disobeyed.set()
-            raise
-
-    async def _load(self, record: Ownership) -> None:
-        bundle, token = record.bundle, record.token
-        if record.phase is Phase.OWNED:
-            with self._as_newest_agent() as epoch:
-                await self._broker.load(bundle, agent_epoch=epoch, fencing_token=token)
-            log.info("bundle.serving.begun", bundle=bundle, fencing_token=token)
-            if record.token == token:
-                self.serving_begun(record)
-
-    async def _unload(self, record: Ownership) -> None:
-        if record.phase is Phase.OWNED:
-            return
-        for former in filter(None, map(self.records.get, record.made_of)):
-            # It was split into this one, and would take the topics back as soon as this
-            # one stopped; so it stops first.
-            if record.bundle in former.made_into:
-                await self._unload(former)
-        bundle, token = record.bundle, max(record.token, record.broker_token)
-        url = self._next_owner_url(bundle)
-        with self._as_newest_agent() as epoch:
-            await self._broker.unload(
-                bundle, agent_epoch=epoch, fencing_token=token, next_owner_url=url
-            )
-        log.info("bundle.serving.ended", bundle=bundle, fencing_token=token)
-        if may_serve(record.phase):
-            self.fire(record, Event.BROKER_UNLOADED)
-            self._unloaded(record)
-
-
 class OwnershipWorker:
     """The bundles of one agent, each in its phase.
 
-    ``lock_work`` notifies the lock worker of work, and ``changes`` notifies lookups that the
-    result of `serves` has changed.
+    ``lock_work`` signals that a lock is to be taken or dropped or the owned list to be written,
+    and ``changes`` that the broker serves another set of bundles. ``commands_done`` counts the
+    commands that ended: a point in time for `broker_serves`. ``disobeyed`` is set when the broker
+    refuses one because it obeys a newer agent.
+
+    Locks are left to the lock worker, which finds the locks to take and drop in the records.
+    Commands to the broker are sent here: one at a time per bundle, and a bounded number in total.
     """
 
     def __init__(
@@ -395,18 +235,22 @@ class OwnershipWorker:
         tasks: asyncio.TaskGroup,
         next_owner_url: Callable[[BundleId], str] = lambda _bundle: "",
     ) -> None:
+        self._broker = broker_control
         self._metrics = metrics
         self._claimed_elsewhere = claimed_elsewhere
-        self._effects = OwnershipEffects(
-            broker_control, metrics, tasks, next_owner_url, unloaded=self._compare_one
-        )
+        self._tasks = tasks
+        self._next_owner_url = next_owner_url
+        self._parallel = asyncio.Semaphore(PARALLEL)
+        self._agent_epoch = 0
+        self._leaving_alone = False
         self._joined = False
-        self.records = self._effects.records
+        self.records = OwnershipRecords()
         self.takes, self.drops = self.records.takes, self.records.drops
-        self.lock_work = self._effects.lock_work
-        self.changes = self._effects.serving_changes
+        self.lock_work = Subscriptions()
+        self.changes = Subscriptions()
         self.range_changes = RangeChanges()
-        self.disobeyed = self._effects.disobeyed
+        self.disobeyed = asyncio.Event()
+        self.commands_done = 0
         self.orders: Orders | None = None
         self.doubting = False
 
@@ -428,7 +272,9 @@ class OwnershipWorker:
 
     def registered(self, membership: Membership) -> None:
         """Command the broker under a new registration from now on."""
-        self._effects.begin(membership.agent_epoch)
+        self._agent_epoch = membership.agent_epoch
+        self._leaving_alone = False
+        self.disobeyed.clear()
 
     def joined(self, membership: Membership) -> None:
         """Resume work under a new registration; the former session's locks are gone."""
@@ -456,7 +302,7 @@ class OwnershipWorker:
         """Release every bundle, regardless of the orders: this agent is leaving."""
         self._joined = False
         self.range_changes.give_up_merges()
-        self._effects.fire_all(Event.RECALLED)
+        self._fire_all(Event.RECALLED)
 
     def compare(self) -> None:
         self._compare_some(tuple(self.records.unsettled.values()))
@@ -466,18 +312,12 @@ class OwnershipWorker:
             return
         for record in records:
             if record.ordered:
-                self._assign(record)
+                possible = not record.refused and not self._claimed_elsewhere(record.bundle)
+                free = record.phase is Phase.FREE and possible
+                if not record.replaced and (free or record.phase is Phase.ABANDONING):
+                    self._fire(record, Event.ASSIGNED)
             elif record.phase is not Phase.FREE and not self._is_kept(record):
-                self._effects.fire(record, Event.RECALLED)
-
-    def _compare_one(self, record: Ownership) -> None:
-        self._compare_some([record])
-
-    def _assign(self, record: Ownership) -> None:
-        possible = not record.refused and not self._claimed_elsewhere(record.bundle)
-        free = record.phase is Phase.FREE and possible
-        if not record.replaced and (free or record.phase is Phase.ABANDONING):
-            self._effects.fire(record, Event.ASSIGNED)
+                self._fire(record, Event.RECALLED)
 
     def _is_kept(self, record: Ownership) -> bool:
         """Return whether a bundle without an order stays until orders include it.
@@ -506,22 +346,17 @@ class OwnershipWorker:
         self.range_changes.clear()
         for record in self.records:
             record.replaced, record.made_of, record.made_into = False, (), ()
-        self._effects.fire_all(Event.SESSION_LOST)
+        self._fire_all(Event.SESSION_LOST)
 
     def displaced(self) -> None:
         """Leave the broker to another agent, which decides about its served bundles."""
-        self._effects.end()
+        self._leaving_alone = True
 
     def broker_lost(self) -> None:
         """The lease expired without renewal: the broker serves nothing and cannot be commanded."""
         self._joined = False
         self.range_changes.give_up_merges()
-        self._effects.fire_all(Event.BROKER_LOST)
-
-    @property
-    def commands_done(self) -> int:
-        """How many commands the broker has answered: a point in time for `broker_serves`."""
-        return self._effects.commands_done
+        self._fire_all(Event.BROKER_LOST)
 
     def broker_serves(self, serving: Mapping[BundleId, int], asked_at: int) -> None:
         """Compare with the bundles that the broker reported as served.
@@ -539,27 +374,25 @@ class OwnershipWorker:
                 self._compare_with_broker(record)
 
     def _compare_with_broker(self, record: Ownership) -> None:
+        takeable = record.phase in {Phase.FREE, Phase.ACQUIRING} and not record.refused
+        wanted = record.ordered and takeable
         if record.phase is Phase.OWNED and record.broker_token == record.token:
-            self._effects.serving_begun(record)
+            self._serving_begun(record)
         elif record.phase is Phase.OWNED:
             # Not served, or under an earlier lock: that load did not come through.
             record.loading = True
-            self._effects.fire(record, Event.BROKER_FORGOT)
+            self._fire(record, Event.BROKER_FORGOT)
             self.changes.notify()
-        elif may_serve(record.phase) or (record.broker_token and not self._is_wanted(record)):
+        elif may_serve(record.phase) or (record.broker_token and not wanted):
             # That it is not served now is not proof enough: a load of it may still be on its
             # way to the broker, and only an unload that was confirmed keeps it from being
             # obeyed. What an earlier agent loaded runs on under that agent's lease, which
             # is no longer extended: if it is ordered here, its lock is taken over and service
             # never stops.
-            self._effects.unload(record)
+            self._order_unload(record)
         elif record.phase is Phase.FREE:
             record.command_ended = 0
             self.records.file(record)
-
-    def _is_wanted(self, record: Ownership) -> bool:
-        possible = record.phase in {Phase.FREE, Phase.ACQUIRING} and not record.refused
-        return record.ordered and possible
 
     # --- what the lock worker did ----------------------------------------------------
 
@@ -569,20 +402,20 @@ class OwnershipWorker:
             record.token, record.loading = token, True
             self._metrics.ownership_changed("acquired")
             log.info("bundle.lock.acquired", bundle=bundle, fencing_token=token)
-            self._effects.fire(record, Event.LOCK_TAKEN)
+            self._fire(record, Event.LOCK_TAKEN)
 
     def lock_refused(self, bundle: BundleId) -> None:
         """The lock cannot be taken now; it is tried again when something changes."""
         record = self.records.of(bundle)
         record.refused = True
-        self._effects.fire(record, Event.LOCK_REFUSED)
+        self._fire(record, Event.LOCK_REFUSED)
 
     def locks_dropped(self, bundles: Collection[BundleId]) -> None:
         records = [self.records.of(bundle) for bundle in bundles]
         for record in records:
             self._metrics.ownership_changed("released")
             log.info("bundle.lock.released", bundle=record.bundle)
-            self._effects.fire(record, Event.LOCK_DROPPED)
+            self._fire(record, Event.LOCK_DROPPED)
         self._compare_some(records)
 
     # --- splits and merges -----------------------------------------------------------
@@ -602,25 +435,25 @@ class OwnershipWorker:
         whole.replaced, whole.made_into = whole.ordered, change.made
         for part in parts:
             part.token, part.made_of = fencing_token, change.gone
-            self._effects.fire(part, Event.SPLIT_OFF)
+            self._fire(part, Event.SPLIT_OFF)
         self._metrics.ownership_changed("acquired", len(parts))
         self._metrics.ownership_changed("released")
         log.info("bundle.range.split", bundle=change.whole, parts=change.made)
-        self._effects.fire(whole, Event.SPLIT_AWAY)
+        self._fire(whole, Event.SPLIT_AWAY)
         self.compare()
         if not self._joined:
             # Everything was recalled meanwhile, or the broker lost: no order keeps these.
             for part in parts:
-                self._effects.fire(part, Event.RECALLED)
+                self._fire(part, Event.RECALLED)
 
     def begin_merge(self, change: RangeChange) -> None:
         self.range_changes.begin(change)
         for half in change.gone:
-            self._effects.fire(self.records.of(half), Event.RECALLED)
+            self._fire(self.records.of(half), Event.RECALLED)
 
     def merging(self, change: RangeChange) -> None:
         """The commit of the merge is about to be sent: the merged bundle's lock may be taken."""
-        self._effects.fire(self.records.of(change.whole), Event.ASSIGNED)
+        self._fire(self.records.of(change.whole), Event.ASSIGNED)
 
     def not_merged(self, change: RangeChange) -> None:
         """The commit was refused: the halves are dropped and taken again separately."""
@@ -640,3 +473,115 @@ class OwnershipWorker:
         self.locks_dropped(change.gone)
         self.records.of(change.whole).made_of = change.gone
         self.locks_taken({change.whole: fencing_token})
+
+    # --- the phases of bundles, and commands to the broker ---------------------------
+
+    def _fire_all(self, event: Event) -> None:
+        for record in self.records:
+            if record.phase is not Phase.FREE:
+                self._fire(record, event)
+        self.lock_work.notify()
+
+    def _fire(self, record: Ownership, event: Event) -> None:
+        """Feed an event of one bundle, and carry out its effects.
+
+        Raises `IllegalTransition`: ``event`` cannot happen in the bundle's phase.
+        """
+        before = record.phase
+        after, effects = step(record.bundle, before, event)
+        self.records.enter(record, after)
+        if after is not before:
+            log.debug("bundle.phase.changed", bundle=record.bundle, was=before, now=after, by=event)
+            self._metrics.phase_changed(before, after)
+            self.changes.notify()
+        for effect in effects:
+            if effect is Effect.LOAD_ON_BROKER:
+                self._command(record, effect, self._load)
+            elif effect is Effect.UNLOAD_FROM_BROKER:
+                self._order_unload(record)
+            else:
+                self.lock_work.notify()
+
+    def _order_unload(self, record: Ownership) -> None:
+        """Unload a bundle from the broker, after the loads of the parts that it was split into."""
+        parts = filter(None, map(self.records.get, record.made_into))
+        self._command(record, Effect.UNLOAD_FROM_BROKER, self._unload, after=parts)
+
+    def _serving_begun(self, record: Ownership) -> None:
+        if record.loading:
+            record.loading = False
+            self.records.file(record)
+            self.changes.notify()
+            self.lock_work.notify()
+
+    def _command(
+        self,
+        record: Ownership,
+        effect: Effect,
+        run: Callable[[Ownership], Awaitable[None]],
+        after: Iterable[Ownership] = (),
+    ) -> None:
+        """Run a command after the earlier commands for this bundle and ``after`` have ended."""
+        if self._leaving_alone:
+            return
+        earlier = [one.command for one in (record, *after) if one.command]
+
+        async def carry_out() -> None:
+            if earlier:
+                await asyncio.wait(earlier)
+            async with self._parallel:
+                try:
+                    await run(record)
+                except BrokerError as error:
+                    # The next lease renewal shows what the broker serves, and the comparison
+                    # with it repeats the command.
+                    why, bundle = str(error), record.bundle
+                    log.warning("broker.command.failed", command=effect, bundle=bundle, error=why)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self.commands_done += 1
+            record.command_ended = self.commands_done
+            if record.command is task:
+                record.command = None
+
+        record.command = self._tasks.create_task(carry_out(), name=f"{effect} {record.bundle}")
+        record.command.add_done_callback(ended)
+
+    @contextmanager
+    def _as_newest_agent(self) -> Iterator[int]:
+        """Record a refusal of the current epoch; refusals of earlier epochs are ignored."""
+        epoch = self._agent_epoch
+        try:
+            yield epoch
+        except StaleAgent:
+            if epoch == self._agent_epoch:
+                self.disobeyed.set()
+            raise
+
+    async def _load(self, record: Ownership) -> None:
+        bundle, token = record.bundle, record.token
+        if record.phase is Phase.OWNED:
+            with self._as_newest_agent() as epoch:
+                await self._broker.load(bundle, agent_epoch=epoch, fencing_token=token)
+            log.info("bundle.serving.begun", bundle=bundle, fencing_token=token)
+            if record.token == token:
+                self._serving_begun(record)
+
+    async def _unload(self, record: Ownership) -> None:
+        if record.phase is Phase.OWNED:
+            return
+        for former in filter(None, map(self.records.get, record.made_of)):
+            # It was split into this one, and would take the topics back as soon as this
+            # one stopped; so it stops first.
+            if record.bundle in former.made_into:
+                await self._unload(former)
+        bundle, token = record.bundle, max(record.token, record.broker_token)
+        url = self._next_owner_url(bundle)
+        with self._as_newest_agent() as epoch:
+            await self._broker.unload(
+                bundle, agent_epoch=epoch, fencing_token=token, next_owner_url=url
+            )
+        log.info("bundle.serving.ended", bundle=bundle, fencing_token=token)
+        if may_serve(record.phase):
+            self._fire(record, Event.BROKER_UNLOADED)
+            self._compare_some([record])
