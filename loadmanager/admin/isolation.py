@@ -13,8 +13,7 @@ from loadmanager.core import policies as core_policies
 from loadmanager.core import znodes
 from loadmanager.core.fields import parse_object, to_json
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, belongs_to_a_broker, namespace_of
-from loadmanager.core.patterns import MOST_CHARACTERS, checked, matches_any
-from loadmanager.core.policies import hosts_matching
+from loadmanager.core.policies import LONGEST_PATTERN, checked, hosts_matching, matches_any
 from loadmanager.core.wire.policies import decode_isolation
 from loadmanager.leader.term import Leadership
 from loadmanager.ports.administration import Missing
@@ -34,7 +33,7 @@ _MOST: Final = 1_000
 
 Regex = Annotated[
     str,
-    StringConstraints(min_length=1, max_length=MOST_CHARACTERS),
+    StringConstraints(min_length=1, max_length=LONGEST_PATTERN),
     AfterValidator(checked),
     Field(json_schema_extra={"format": "regex"}),
 ]

@@ -1,14 +1,126 @@
-from collections.abc import Mapping
+r"""Isolation policies and anti-affinity groups; patterns of Java, matched in linear time by RE2.
+
+Texts are names of namespaces and hosts, in ASCII without white space: where RE2 and Java differ for
+other characters (``\s``, ``.``, ``\b``) nothing is translated.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import re2
 
 from loadmanager.core.columns import Mask
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
-from loadmanager.core.patterns import Patterns, loosened, matches_any, together, why_refused
+
+LONGEST_PATTERN: Final = 1_000
+_MOST_KNOWN: Final = 131_072
+_TOKEN: Final = re.compile(
+    r"\\Q((?:[^\\]|\\(?!E))*+)(?:\\E)?|\\([pP])\{([A-Z]\w{3,5})\}|\\.|\[\^?\]?|&&|.", re.DOTALL
+)
+_BEGIN: Final = re.compile(r"([-\w/]*+)([*?{]?)", re.ASCII)
+
+
+def _options(most_bytes: int) -> Any:
+    options = re2.Options()
+    options.log_errors, options.never_capture, options.max_mem = False, True, most_bytes
+    return options
+
+
+@lru_cache(maxsize=1_024)
+def _compiled(pattern: str) -> tuple[Any, str]:
+    """Return the expression of RE2, or why there is none."""
+    try:
+        return re2.compile("".join(_translated(pattern)), _options(256 * 1024)), ""
+    except re2.error as error:
+        why = error.args[0].decode(errors="replace")
+    except ValueError as error:
+        why = str(error)
+    return None, f"RE2 does not support {pattern[:80]!a} ({why})"
+
+
+@lru_cache(maxsize=32_768)
+def why_refused(patterns: tuple[str, ...]) -> str:
+    """Return why one of these patterns cannot be used, "" if all can."""
+    return next((why for _, why in map(_compiled, patterns) if why), "")
+
+
+def checked(pattern: str) -> str:
+    """Return a pattern. Raises `ValueError`: it is refused."""
+    if why := why_refused((pattern,)):
+        raise ValueError(why)
+    return pattern
+
+
+@lru_cache(maxsize=64)
+def _engine(patterns: tuple[str, ...]) -> Any:
+    """Return what matches all at once, and one that matches any text; None if it is too large."""
+    found = re2.Set.FullMatchSet(_options(32 * 1024 * 1024))
+    for pattern in (*patterns, "(?s:.*)"):
+        found.Add("".join(_translated(pattern)))
+    try:
+        found.Compile()
+    except re2.error:
+        return None
+    return found
+
+
+@lru_cache(maxsize=512)
+def first_of(patterns: tuple[str, ...]) -> Callable[[str], str | None]:
+    """Return what finds the first of these, none refused, that matches a whole text, if any."""
+    # What it found is kept, by keys without the patterns, whose hash takes long.
+    return lru_cache(maxsize=_MOST_KNOWN)(partial(_first, patterns))
+
+
+def _first(patterns: tuple[str, ...], text: str) -> str | None:
+    if len(patterns) <= 1:
+        return next((one for one in patterns if _compiled(one)[0].fullmatch(text)), None)
+    engine = _engine(patterns)
+    found: tuple[int, ...] = tuple((engine and engine.Match(text)) or ())
+    if len(patterns) in found:  # Otherwise the engine ran out of memory.
+        return (*patterns, None)[min(found)]
+    half = len(patterns) // 2
+    first = _first(patterns[:half], text)
+    return _first(patterns[half:], text) if first is None else first
+
+
+def matches_any(patterns: tuple[str, ...], text: str) -> bool:
+    """Return whether one of these matches the whole text; none does if one is refused."""
+    return not why_refused(patterns) and first_of(patterns)(text) is not None
+
+
+def loosened(pattern: str) -> str:
+    """Return a pattern, or for a refused one what matches all texts that begin as it does."""
+    if not why_refused((pattern,)):
+        return pattern
+    ((literal, repeated),) = _BEGIN.findall(pattern)[:1]
+    literal = "" if "|" in pattern else literal[: -1 if repeated else None]
+    return f"(?s:{re2.escape(literal)}.*)"
+
+
+def _translated(pattern: str) -> Iterator[str]:
+    in_class = False
+    if len(pattern) > LONGEST_PATTERN:
+        raise ValueError(f"over {LONGEST_PATTERN:,} characters")
+    for token in _TOKEN.finditer(pattern):
+        one, (quoted, sign, name) = token[0], token.groups()
+        if in_class and (one[0] == "[" or one == "&&"):
+            raise ValueError("unions and intersections of character classes")
+        if one in {r"\v", r"\C", r"\0"}:  # They mean something else.
+            raise ValueError(f"the escape {one}")
+        if quoted is not None:
+            yield re2.escape(quoted)
+        elif sign:
+            posix = f"[:{'^' * (sign == 'P')}{name.lower()}:]"
+            yield posix if in_class else f"[{posix}]"
+        else:
+            in_class = one[0] == "[" or (in_class and one != "]")
+            yield r"\z" if one == r"\Z" else one
+
 
 MOST_NAMED: Final = 10
 MOST_PATTERNS: Final = 1_000
@@ -65,8 +177,8 @@ class Policies:
     groups: Mapping[str, frozenset[Namespace]] = field(init=False, repr=False, compare=False)
     _governing: Mapping[str, IsolationPolicy] = field(init=False, repr=False, compare=False)
     _held: Mapping[str, str] = field(init=False, repr=False, compare=False)
-    _patterns: Patterns = field(init=False, repr=False, compare=False)
-    _loosened: Patterns = field(init=False, repr=False, compare=False)
+    _first: Callable[[str], str | None] = field(init=False, repr=False, compare=False)
+    _first_held: Callable[[str], str | None] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         governing, held = dict[str, IsolationPolicy](), dict[str, str]()
@@ -87,7 +199,7 @@ class Policies:
             groups.setdefault(group.casefold(), set()).add(name)
         frozen = {group: frozenset(names) for group, names in groups.items()}
         made = {"refused": refused, "groups": frozen, "_governing": governing, "_held": held}
-        found = {"_patterns": together(tuple(governing)), "_loosened": together(tuple(held))}
+        found = {"_first": first_of(tuple(governing)), "_first_held": first_of(tuple(held))}
         for name, value in {**made, **found}.items():
             object.__setattr__(self, name, value)
 
@@ -100,12 +212,12 @@ class Policies:
 
     def governing(self, namespace: Namespace) -> IsolationPolicy | None:
         """Return the policy for ``namespace``; if several match, the first by name."""
-        pattern = self._patterns.first(namespace)
+        pattern = self._first(namespace)
         return None if pattern is None else self._governing[pattern]
 
     def refusal(self, namespace: Namespace) -> str:
         """Return why the bundles of a namespace stay: a refused policy may be for it, else ""."""
-        pattern = self._loosened.first(namespace)
+        pattern = self._first_held(namespace)
         return "" if pattern is None else self._held[pattern]
 
     def group_of(self, namespace: Namespace) -> frozenset[Namespace]:

@@ -20,8 +20,7 @@ from loadmanager.config.forms import Form, Names, Section, Word
 from loadmanager.core.bounds import RATE
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId, Namespace, parse_namespace
-from loadmanager.core.patterns import checked
-from loadmanager.core.policies import IsolationPolicy, Policies
+from loadmanager.core.policies import IsolationPolicy, Policies, checked
 
 
 class ScenarioError(LoadManagerError):

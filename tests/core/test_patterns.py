@@ -11,23 +11,21 @@ from typing import Any
 import pytest
 
 import loadmanager
-import loadmanager.core.patterns as patterns_module
+import loadmanager.core.policies as policies_module
 from loadmanager.core.ids import BrokerId, Namespace
-from loadmanager.core.patterns import (
-    MOST_CHARACTERS,
-    _compiled,
-    checked,
-    loosened,
-    matches_any,
-    together,
-    why_refused,
-)
 from loadmanager.core.policies import (
+    LONGEST_PATTERN,
     MOST_PATTERNS,
     IsolationPolicy,
     Policies,
+    _compiled,
+    checked,
+    first_of,
     hosts_matching,
+    loosened,
+    matches_any,
     open_to,
+    why_refused,
 )
 
 MEANT = [
@@ -52,7 +50,7 @@ REFUSED = [
     *("[a-d[m-p]]", "[a-z&&[def]]", "[[:alpha:]]", "(?x)a", r"\v", r"\h", r"\R", r"\01", r"\u0041"),
     *("(", ")", "a)(b", "[", "*a", "a**", "\\", r"\p{IsLatin}", r"\y", "\ud800", "[z-a]"),
     r"\u0041",
-    *("(?:a{1000}){1000}", "a{2000}", "a" * (MOST_CHARACTERS + 1)),
+    *("(?:a{1000}){1000}", "a{2000}", "a" * (LONGEST_PATTERN + 1)),
 ]
 
 
@@ -88,12 +86,12 @@ def test_the_first_of_many_patterns_is_found_also_where_they_are_too_large_toget
 ) -> None:
     asked = {"b1": "b1|x", "b7": "b7|x", "x": "b0|x", "c": "c|b.*", "d": None, "": None}
     patterns = (*(f"b{number}|x" for number in range(8)), "c|b.*", "c")
-    assert {text: together(patterns).first(text) for text in asked} == asked
+    assert {text: first_of(patterns)(text) for text in asked} == asked
     large = (*(f"{one}{{1000}}" for one in "efghijklmnopqrstuvwyz"), *patterns)
-    options = patterns_module._options
-    monkeypatch.setattr(patterns_module, "_options", lambda size: options(min(size, 300_000)))
-    monkeypatch.setattr(patterns_module, "_MOST_KNOWN", 2)
-    assert {text: together(large).first(text) for text in asked} == asked
+    options = policies_module._options
+    monkeypatch.setattr(policies_module, "_options", lambda size: options(min(size, 300_000)))
+    monkeypatch.setattr(policies_module, "_MOST_KNOWN", 2)
+    assert {text: first_of(large)(text) for text in asked} == asked
 
 
 def test_policies_beyond_the_total_are_refused_by_name_and_no_others() -> None:

@@ -109,8 +109,8 @@ class PulsarAdmin:
     of brokers as lookups name them, by the ``host:port`` in URLs of requests and redirects. Where
     the cluster ``encrypts``, a token is sent without TLS only to what an operator has named for it.
     ``missing_until_s`` are URLs without content, with the time until which they are not read again.
-    ``_failed`` is since when an address cannot be connected to, when that was tried last, and why;
-    those of ``_waiting`` are not asked until the next `probe`, which did not try ``deferred`` ones.
+    ``_failed`` addresses are not asked until the next `probe`: when each is due, since when it
+    cannot be connected to, and why. The last one did not try ``deferred`` ones.
     """
 
     access: Access
@@ -122,7 +122,6 @@ class PulsarAdmin:
     _session: aiohttp.ClientSession | None = None
     _alive: set[str] = field(default_factory=set)
     _failed: dict[str, tuple[float, float, str]] = field(default_factory=dict)
-    _waiting: dict[str, str] = field(default_factory=dict)
     deferred: set[str] = field(default_factory=set)
 
     async def close(self) -> None:
@@ -136,35 +135,28 @@ class PulsarAdmin:
         ``every`` one is to be tried, 512 are at a time.
         """
         found = {urlsplit(url).netloc: url for url in map(self.reachable, urls)}
-        self._failed = {name: times for name, times in self._failed.items() if name in found}
-
-        def due_s(name: str) -> float:
-            since_s, last_s, _ = self._failed.get(name, _UNTRIED)
-            return last_s + min(last_s - since_s, _LONGEST_DEAD_S)
-
-        unknown = sorted(found.keys() - self._alive, key=due_s)
-        due = [name for name in unknown if due_s(name) <= monotonic()][:_PROBED_AT_ONCE]
+        failed = {name: self._failed.get(name, _UNTRIED) for name in found.keys() - self._alive}
+        due = sorted(failed, key=failed.__getitem__)
+        if not every:
+            due = [one for one in due if failed[one][0] <= monotonic()][:_PROBED_AT_ONCE]
+        self.deferred = failed.keys() - due
         at_once = asyncio.Semaphore(_PROBED_AT_ONCE)
 
         async def connect(name: str) -> None:
-            began_s, parts = monotonic(), urlsplit(found[name])
+            since_s, parts = failed[name][1] or monotonic(), urlsplit(found[name])
             try:
                 port = parts.port or (443 if parts.scheme == "https" else 80)
                 async with at_once, asyncio.timeout(self.access.connect_timeout_s):
                     _, writer = await asyncio.open_connection(parts.hostname, port)
                 writer.close()
-            except (OSError, ValueError) as error:
-                since_s = self._failed.get(name, (began_s,))[0]
-                self._failed[name] = since_s, monotonic(), why_unreachable(error)
-            else:
                 self._alive.add(name)
-                self._failed.pop(name, None)
+            except (OSError, ValueError) as error:
+                now_s = monotonic()
+                due_s = now_s + min(now_s - since_s, _LONGEST_DEAD_S)
+                failed[name] = due_s, since_s, why_unreachable(error)
 
-        due = unknown if every else due
-        self.deferred = set(unknown).difference(due)
         await asyncio.gather(*map(connect, due))
-        waiting = found.keys() - self._alive
-        self._waiting = {name: self._failed.get(name, _UNTRIED)[2] for name in waiting}
+        self._failed = {name: one for name, one in failed.items() if name not in self._alive}
 
     async def json(
         self,
@@ -173,29 +165,29 @@ class PulsarAdmin:
         expected: str = "the JSON of a Pulsar broker",
         *,
         absent: Collection[int] = (),
-        instead: Any = None,
+        instead: str = "null",
     ) -> Any:
         """Return the JSON at ``url``, or ``instead`` if the answer's status is one of ``absent``.
 
         Raises `Unanswered`, `RightMissing`, `AnswerRefused`, `NotPulsar`: it is not ``expected``.
         """
+        text = await self.text(url, absent, instead)
+        with suppress(ValueError):
+            # At most 200 levels deep; no NaN, and no half of a character.
+            found = from_json(text, allow_inf_nan=False)
+            if text is instead or isinstance(found, kind):
+                return found
+        raise NotPulsar(f"{url}: answered {shown(text)}; expected {expected}")
+
+    async def text(self, url: str, absent: Collection[int] = (), instead: str = "") -> str:
+        """Return the text at ``url``, or ``instead``; raises as `json`, whatever the text."""
         try:
-            text = await self.text(url)
+            async with self._answer(url, self.access.timeout_s) as answer:
+                parts = [one async for one in self._chunks(url, answer, MOST_JSON_BYTES)]
         except AnswerRefused as error:
             if error.status in absent:
                 return instead
             raise
-        with suppress(ValueError):
-            # At most 200 levels deep; no NaN, and no half of a character.
-            found = from_json(text, allow_inf_nan=False)
-            if isinstance(found, kind):
-                return found
-        raise NotPulsar(f"{url}: answered {shown(text)}; expected {expected}")
-
-    async def text(self, url: str) -> str:
-        """Return the text at ``url``; raises as `json`, whatever the text."""
-        async with self._answer(url, self.access.timeout_s) as answer:
-            parts = [one async for one in self._chunks(url, answer, MOST_JSON_BYTES)]
         return b"".join(parts).decode("utf-8", errors="replace")
 
     async def lines(self, url: str) -> AsyncIterator[bytes]:
@@ -239,18 +231,14 @@ class PulsarAdmin:
             plain = self.encrypts and url.startswith("http:")
             if token and plain and urlsplit(url).netloc not in self.access.addresses:
                 raise RequestFailed(f"{url}: no port with TLS is known, as this cluster has them")
-            if why := self._waiting.get(name := urlsplit(url).netloc):
-                raise Unanswered(f"{url}: {why}")
+            if (name := urlsplit(url).netloc) in self._failed:
+                raise Unanswered(f"{url}: {self._failed[name][2]}")
             self._alive.discard(name)
             with answer_of(url, timeout_s):
                 async with (
                     asyncio.timeout(timeout_s),
                     self._connected().request(
-                        method,
-                        url,
-                        data=body or None,
-                        headers=headers,
-                        allow_redirects=False,
+                        method, url, data=body or None, headers=headers, allow_redirects=False
                     ) as answer,
                 ):
                     self._alive.add(name)

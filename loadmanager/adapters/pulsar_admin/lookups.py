@@ -6,7 +6,7 @@ from time import monotonic
 from typing import Any, Final
 from urllib.parse import quote
 
-from loadmanager.adapters.pulsar_admin.client import AnswerRefused, NotPulsar, PulsarAdmin, shown
+from loadmanager.adapters.pulsar_admin.client import NotPulsar, PulsarAdmin, shown
 from loadmanager.core.bundle_traffic import topics_in
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName, MalformedContent
@@ -79,7 +79,7 @@ async def read_partitions(admin: PulsarAdmin, url: str, topic: TopicName) -> int
     """Return the number of partitions, 0 if a topic is not partitioned or does not exist."""
     local, expected = quote(topic.local, safe=""), "a number of partitions"
     where = f"{url}/admin/v2/{topic.domain}/{topic.namespace}/{local}/partitions"
-    answer = await admin.json(where, dict, expected, absent=_ABSENT, instead={"partitions": 0})
+    answer = await admin.json(where, dict, expected, absent=_ABSENT, instead='{"partitions": 0}')
     count = answer.get("partitions")
     if not isinstance(count, int) or isinstance(count, bool) or count < 0:
         raise NotPulsar(f"{where}: answered {shown(json.dumps(answer))}; expected {expected}")
@@ -113,7 +113,7 @@ async def read_namespaces(admin: PulsarAdmin, url: str, tenant: str) -> frozense
 
 
 async def _names(admin: PulsarAdmin, where: str, absent: Collection[int] = ()) -> list[str]:
-    answer = await admin.json(where, list, "a list of names", absent=absent, instead=[])
+    answer = await admin.json(where, list, "a list of names", absent=absent, instead="[]")
     if not all(isinstance(one, str) for one in answer):
         raise NotPulsar(f"{where}: answered {answer!r:.60}; expected a list of names")
     return list(answer)
@@ -138,13 +138,9 @@ async def read_isolation(admin: PulsarAdmin, url: str, cluster: str) -> tuple[st
     where = f"{url}/admin/v2/clusters/{quote(cluster, safe='')}/namespaceIsolationPolicies"
     if monotonic() < admin.missing_until_s.get(where, 0.0):
         return "{}", NO_POLICIES
-    try:
-        answer = await admin.text(where)
-    except AnswerRefused as error:
-        if error.status in _NONE:
-            admin.missing_until_s[where] = monotonic() + NONE_FOR_S
-            return "{}", NO_POLICIES
-        raise
+    answer = await admin.text(where, _NONE, none := "{}")
+    if answer is none:
+        admin.missing_until_s[where] = monotonic() + NONE_FOR_S
     try:
         return answer, Policies(isolation=decode_isolation(where, answer.encode()))
     except MalformedContent as error:
@@ -156,7 +152,7 @@ async def read_failure_domains(
 ) -> Mapping[str, Mapping[str, Any]]:
     where = f"{url}/admin/v2/clusters/{quote(cluster, safe='')}/failureDomains"
     expected = "failure domains by name, each a JSON object"
-    found: dict[str, Any] = await admin.json(where, dict, expected, absent=_NONE, instead={})
+    found: dict[str, Any] = await admin.json(where, dict, expected, absent=_NONE, instead="{}")
     if not all(isinstance(one, dict) for one in found.values()):
         raise NotPulsar(f"{where}: expected {expected}")
     return found
@@ -164,10 +160,5 @@ async def read_failure_domains(
 
 async def read_anti_affinity_group(admin: PulsarAdmin, url: str, namespace: Namespace) -> str:
     """Return the anti-affinity group of a namespace, "" for none; raises as `PulsarAdmin.text`."""
-    try:
-        answer = await admin.text(f"{url}/admin/v2/namespaces/{namespace}/antiAffinity")
-    except AnswerRefused as error:
-        if error.status in _NONE:
-            return ""
-        raise
+    answer = await admin.text(f"{url}/admin/v2/namespaces/{namespace}/antiAffinity", _NONE)
     return answer.strip().strip('"')
