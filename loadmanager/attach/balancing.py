@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from time import monotonic
 from typing import Final, Protocol
 
+from loadmanager.adapters.pulsar_admin.answers import read_boundaries
 from loadmanager.adapters.pulsar_admin.client import (
     PulsarAdminError,
     RequestFailed,
     RightMissing,
     answer_of,
 )
-from loadmanager.adapters.pulsar_admin.lookups import read_boundaries
 from loadmanager.attach.discovery import MIXED, ClusterReader, PulsarCluster, addresses
 from loadmanager.attach.observation import Observation, Rules
 from loadmanager.attach.observer import NewNamespaces, Observer

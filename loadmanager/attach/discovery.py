@@ -4,27 +4,31 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, Final, TypeVar
-from urllib.parse import quote, urlsplit
+from typing import Final, TypeVar
+from urllib.parse import urlsplit
 
+from loadmanager.adapters.pulsar_admin.answers import (
+    manager_of,
+    read_brokers,
+    read_dynamic,
+    read_isolation,
+    read_manager,
+    read_own_urls,
+    read_runtime,
+    read_version,
+)
 from loadmanager.adapters.pulsar_admin.client import (
-    AnswerRefused,
     NotPulsar,
     PulsarAdmin,
     PulsarAdminError,
     RightMissing,
     answer_of,
 )
-from loadmanager.adapters.pulsar_admin.lookups import read_isolation, read_own_urls
-from loadmanager.core.errors import InvalidName
-from loadmanager.core.ids import BrokerId, parse_broker
+from loadmanager.core.ids import BrokerId
 from loadmanager.core.policies import NO_POLICIES, Policies
 
 Answer = TypeVar("Answer")
 
-CONFIGURATION: Final = "/admin/v2/brokers/configuration"
-RUNTIME: Final = f"{CONFIGURATION}/runtime"
-_MOST_BROKERS: Final = 10_000
 _MOST_DIGITS: Final = 6
 FAILURE_DOMAINS: Final = "failureDomainsEnabled"
 BALANCER_KEYS: Final = (
@@ -44,8 +48,6 @@ _SHOWN: Final = (MANAGER, BUFFERS, *BALANCER_KEYS)
 # Time until the settings of all brokers are read again if nothing is seen to change.
 _SETTINGS_S: Final = 60.0
 _USUAL_HOST_INTERVAL_S: Final = 60.0
-_REPORTS: Final = {"LocalBrokerData": "modular", "LoadReport": "simple"}
-_KINDS: Final = ("modular", "extensible", "simple")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,70 +268,3 @@ async def ask_each(
         else:
             answers[broker] = one
     return answers, failed
-
-
-async def read_runtime(admin: PulsarAdmin, url: str) -> Mapping[str, str]:
-    where = f"{url}{RUNTIME}"
-    try:
-        found = await admin.json(where)
-    except RightMissing as error:
-        raise RightMissing(f"{error}; the right of a superuser names the cluster") from None
-    except AnswerRefused as error:
-        if error.status:
-            raise NotPulsar(f"{error}; expected the admin REST of a Pulsar broker") from None
-        raise
-    name = found.get("clusterName") if isinstance(found, dict) else None
-    if not isinstance(name, str) or not name or not name.isprintable():
-        raise NotPulsar(f"{where}: no clusterName; expected the settings of a Pulsar broker")
-    return {key: value for key, value in found.items() if isinstance(value, str)}
-
-
-async def read_brokers(admin: PulsarAdmin, url: str, cluster: str) -> tuple[BrokerId, ...]:
-    where = f"{url}/admin/v2/brokers/{quote(cluster, safe='')}"
-    expected = f"a list of at most {_MOST_BROKERS:,} brokers"
-    found = await admin.json(where, list, expected)
-    if len(found) > _MOST_BROKERS:
-        raise NotPulsar(f"{where}: expected {expected}")
-    if not found:
-        raise NotPulsar(f"{where}: the cluster {cluster} has no active broker; start one")
-    try:
-        names = (str(one).removeprefix("http://").removeprefix("https://") for one in found)
-        return tuple(sorted(map(parse_broker, names)))
-    except InvalidName as error:
-        raise NotPulsar(f"{where}: {error}") from None
-
-
-async def read_dynamic(admin: PulsarAdmin, url: str) -> Mapping[str, str]:
-    expected = "the dynamic settings of a Pulsar cluster"
-    found = await admin.json(f"{url}{CONFIGURATION}/values", dict, expected)
-    return {key: value for key, value in found.items() if isinstance(value, str)}
-
-
-async def read_load_report(admin: PulsarAdmin, url: str) -> dict[str, Any]:
-    """Raises `PulsarAdminError`: the broker has no such report, or refuses to return it."""
-    where = f"{url}/admin/v2/broker-stats/load-report"
-    found: dict[str, Any] = await admin.json(where, dict, "the load report of a Pulsar broker")
-    return found
-
-
-async def read_manager(admin: PulsarAdmin, url: str) -> str:
-    """Return the kind of manager by the load report that it makes, "" if it makes none.
-
-    A broker that cannot create the manager that is configured runs the simple one.
-    """
-    try:
-        report = await read_load_report(admin, url)
-    except (AnswerRefused, NotPulsar):
-        return ""
-    return _REPORTS.get(str(report.get("loadReportType")), "")
-
-
-async def read_version(admin: PulsarAdmin, url: str) -> str:
-    answer = await admin.text(f"{url}/admin/v2/brokers/version")
-    return " ".join(answer.strip().strip('"').split())[:64]
-
-
-def manager_of(class_name: str) -> str:
-    last = class_name.rpartition(".")[2]
-    kind = last.removesuffix("Wrapper").removesuffix("Impl").removesuffix("LoadManager").lower()
-    return kind if kind in _KINDS else last or "unknown"

@@ -8,19 +8,19 @@ from math import inf
 from time import monotonic
 from typing import Final
 
+from loadmanager.adapters.pulsar_admin.answers import (
+    read_anti_affinity_group,
+    read_boundaries,
+    read_failure_domains,
+    read_namespaces,
+    read_tenants,
+)
 from loadmanager.adapters.pulsar_admin.client import (
     NotPulsar,
     PulsarAdmin,
     PulsarAdminError,
     RequestFailed,
     RightMissing,
-)
-from loadmanager.adapters.pulsar_admin.lookups import (
-    read_anti_affinity_group,
-    read_boundaries,
-    read_failure_domains,
-    read_namespaces,
-    read_tenants,
 )
 from loadmanager.attach.discovery import FAILURE_DOMAINS, PulsarCluster
 from loadmanager.attach.observation import Observation, Rules, observe

@@ -2,7 +2,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from loadmanager.attach.observation import Observation
-from loadmanager.attach.sampled_loads import SampledLoads
+from loadmanager.attach.sampling import SampledLoads
 from loadmanager.attach.strategy import DecidedRound, Strategy
 from loadmanager.core.bundle_task import BundleTask, TaskKind, TaskState
 from loadmanager.core.cluster import ClusterView

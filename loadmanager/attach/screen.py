@@ -8,8 +8,9 @@ from shlex import join
 from typing import Final, Literal
 from urllib.parse import quote
 
+from loadmanager.adapters.pulsar_admin.answers import manager_of
 from loadmanager.adapters.pulsar_admin.moves import CUT_AT
-from loadmanager.attach.discovery import BALANCER_KEYS, BUFFERS, MANAGER, PulsarCluster, manager_of
+from loadmanager.attach.discovery import BALANCER_KEYS, BUFFERS, MANAGER, PulsarCluster
 from loadmanager.attach.observation import Observation, refusal_text
 from loadmanager.attach.observer import name_in
 from loadmanager.attach.sampling import BrokerSample

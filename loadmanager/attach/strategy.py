@@ -7,8 +7,7 @@ from typing import Final
 import numpy as np
 
 from loadmanager.attach.discovery import PulsarCluster
-from loadmanager.attach.sampled_loads import SampledLoads
-from loadmanager.attach.sampling import BrokerSample, Hosts
+from loadmanager.attach.sampling import BrokerSample, Hosts, SampledLoads
 from loadmanager.core.bundle_task import BundleTask, TaskKind, TaskState
 from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.cluster import ClusterView

@@ -19,8 +19,7 @@ from loadmanager.attach.discovery import ClusterReader, PulsarCluster, addresses
 from loadmanager.attach.observation import Rules
 from loadmanager.attach.observer import Observer
 from loadmanager.attach.orders import Mandate
-from loadmanager.attach.sampled_loads import SampledLoads
-from loadmanager.attach.sampling import LONGEST_REPEATED_S, REPEATED, Hosts, Sampler
+from loadmanager.attach.sampling import LONGEST_REPEATED_S, REPEATED, Hosts, SampledLoads, Sampler
 from loadmanager.attach.screen import commands
 from loadmanager.attach.state import (
     HeldTargets,

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
+from loadmanager.adapters.pulsar_admin.answers import read_boundaries, read_lookup, read_partitions
 from loadmanager.adapters.pulsar_admin.client import (
     AnswerRefused,
     PulsarAdmin,
@@ -17,7 +18,6 @@ from loadmanager.adapters.pulsar_admin.client import (
     answer_of,
     confidential,
 )
-from loadmanager.adapters.pulsar_admin.lookups import read_boundaries, read_lookup, read_partitions
 from loadmanager.agent.load_reports import Publisher
 from loadmanager.agent.registration import (
     Agent,

@@ -11,22 +11,26 @@ from urllib.parse import urlsplit
 import structlog
 
 from loadmanager.adapters.host.neighbours import SEARCH_EVERY_S, listener_on
+from loadmanager.adapters.pulsar_admin.answers import (
+    manager_of,
+    read_anti_affinity_group,
+    read_boundaries,
+    read_brokers,
+    read_failure_domains,
+    read_isolation,
+    read_own_urls,
+    read_owned,
+    read_readiness,
+    read_runtime,
+    read_topics,
+    read_version,
+)
 from loadmanager.adapters.pulsar_admin.client import (
     AnswerRefused,
     PulsarAdmin,
     PulsarAdminError,
     Unanswered,
     answer_of,
-)
-from loadmanager.adapters.pulsar_admin.lookups import (
-    read_anti_affinity_group,
-    read_boundaries,
-    read_failure_domains,
-    read_isolation,
-    read_own_urls,
-    read_owned,
-    read_readiness,
-    read_topics,
 )
 from loadmanager.adapters.pulsar_admin.moves import BrokerQueries
 from loadmanager.attach.discovery import (
@@ -35,11 +39,7 @@ from loadmanager.attach.discovery import (
     PulsarCluster,
     addresses,
     locate,
-    manager_of,
     prefer_tls,
-    read_brokers,
-    read_runtime,
-    read_version,
 )
 from loadmanager.attach.observation import topic_loads
 from loadmanager.attach.observer import name_in

@@ -2,7 +2,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from loadmanager.adapters.pulsar_admin.exposition import Exposition, read_exposition
+from loadmanager.adapters.pulsar_admin.answers import Exposition, read_exposition
 from loadmanager.core.bundle_traffic import Flow, TopicCounters
 
 TOPIC = "persistent://t/n/a"

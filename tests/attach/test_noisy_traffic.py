@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.observation import Rules, observe
-from loadmanager.attach.sampled_loads import SampledLoads
-from loadmanager.attach.sampling import BrokerSample, HostFigures
+from loadmanager.attach.sampling import BrokerSample, HostFigures, SampledLoads
 from loadmanager.attach.strategy import Strategy
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskEvent, TaskKind, advanced
 from loadmanager.core.bundle_traffic import BundleTraffic

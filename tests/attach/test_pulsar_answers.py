@@ -14,6 +14,13 @@ from aiohttp.test_utils import TestServer
 from fake_pulsar import FakePulsar, lies_in
 from tls_files import Files
 
+from loadmanager.adapters.pulsar_admin.answers import (
+    read_boundaries,
+    read_lookup,
+    read_own_urls,
+    read_partitions,
+    read_topics,
+)
 from loadmanager.adapters.pulsar_admin.client import (
     Access,
     AnswerRefused,
@@ -21,13 +28,6 @@ from loadmanager.adapters.pulsar_admin.client import (
     PulsarAdmin,
     RequestFailed,
     Unanswered,
-)
-from loadmanager.adapters.pulsar_admin.lookups import (
-    read_boundaries,
-    read_lookup,
-    read_own_urls,
-    read_partitions,
-    read_topics,
 )
 from loadmanager.core.ids import Namespace, parse_broker, parse_bundle, parse_full_topic
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loadmanager.adapters.pulsar_admin.exposition import Exposition, read_exposition
+from loadmanager.adapters.pulsar_admin.answers import Exposition, read_exposition
 from loadmanager.core.bundle_traffic import Window, between
 
 FILE = Path(__file__).with_name("recorded_pages.txt")

@@ -187,9 +187,7 @@ STORIES: dict[str, list[tuple[Page | None, str]]] = {
 @pytest.fixture
 def admin(monkeypatch: pytest.MonkeyPatch) -> Answers:
     made = Answers(Access())
-    monkeypatch.setattr(
-        "loadmanager.adapters.pulsar_admin.exposition.monotonic", lambda: made.now_s
-    )
+    monkeypatch.setattr("loadmanager.adapters.pulsar_admin.answers.monotonic", lambda: made.now_s)
     return made
 
 

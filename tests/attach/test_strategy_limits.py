@@ -8,8 +8,7 @@ import pytest
 
 from loadmanager.attach.discovery import BUFFERS, PulsarCluster, addresses
 from loadmanager.attach.observation import Observation, Rules, observe
-from loadmanager.attach.sampled_loads import SampledLoads
-from loadmanager.attach.sampling import BrokerSample, HostFigures, Hosts
+from loadmanager.attach.sampling import BrokerSample, HostFigures, Hosts, SampledLoads
 from loadmanager.attach.screen import examine
 from loadmanager.attach.strategy import Strategy
 from loadmanager.attach.tasks import Proposal

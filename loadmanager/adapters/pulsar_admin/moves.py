@@ -22,6 +22,7 @@ from time import monotonic
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
+from loadmanager.adapters.pulsar_admin.answers import lookup_path, read_owned, read_readiness
 from loadmanager.adapters.pulsar_admin.client import (
     AnswerRefused,
     PulsarAdmin,
@@ -31,7 +32,6 @@ from loadmanager.adapters.pulsar_admin.client import (
     Unanswered,
     answer_of,
 )
-from loadmanager.adapters.pulsar_admin.lookups import lookup_path, read_owned, read_readiness
 from loadmanager.core.bundle_task import Pause
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId, TopicName

@@ -1,0 +1,382 @@
+"""What Pulsar's brokers answer: names, policies, settings, and metrics from a stream of text."""
+
+import json
+import re
+import sys
+from collections.abc import AsyncIterator, Collection, Mapping, Sized
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from time import monotonic
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+from loadmanager.adapters.pulsar_admin.client import (
+    AnswerRefused,
+    NotPulsar,
+    PulsarAdmin,
+    RightMissing,
+    shown,
+)
+from loadmanager.core.bundle_traffic import Flow, TopicCounters, topics_in
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.errors import InvalidName, MalformedContent
+from loadmanager.core.ids import (
+    BrokerId,
+    BundleId,
+    Namespace,
+    TopicName,
+    parse_broker,
+    parse_bundle,
+    parse_namespace,
+)
+from loadmanager.core.load import BrokerUrls
+from loadmanager.core.policies import NO_POLICIES, Policies
+from loadmanager.core.wire.policies import decode_isolation
+
+CONFIGURATION: Final = "/admin/v2/brokers/configuration"
+RUNTIME: Final = f"{CONFIGURATION}/runtime"
+_MOST_BROKERS: Final = 10_000
+_REPORTS: Final = {"LocalBrokerData": "modular", "LoadReport": "simple"}
+_KINDS: Final = ("modular", "extensible", "simple")
+
+
+async def read_runtime(admin: PulsarAdmin, url: str) -> Mapping[str, str]:
+    where = f"{url}{RUNTIME}"
+    try:
+        found = await admin.json(where)
+    except RightMissing as error:
+        raise RightMissing(f"{error}; the right of a superuser names the cluster") from None
+    except AnswerRefused as error:
+        if error.status:
+            raise NotPulsar(f"{error}; expected the admin REST of a Pulsar broker") from None
+        raise
+    name = found.get("clusterName") if isinstance(found, dict) else None
+    if not isinstance(name, str) or not name or not name.isprintable():
+        raise NotPulsar(f"{where}: no clusterName; expected the settings of a Pulsar broker")
+    return {key: value for key, value in found.items() if isinstance(value, str)}
+
+
+async def read_brokers(admin: PulsarAdmin, url: str, cluster: str) -> tuple[BrokerId, ...]:
+    where = f"{url}/admin/v2/brokers/{quote(cluster, safe='')}"
+    expected = f"a list of at most {_MOST_BROKERS:,} brokers"
+    found = await admin.json(where, list, expected)
+    if len(found) > _MOST_BROKERS:
+        raise NotPulsar(f"{where}: expected {expected}")
+    if not found:
+        raise NotPulsar(f"{where}: the cluster {cluster} has no active broker; start one")
+    try:
+        names = (str(one).removeprefix("http://").removeprefix("https://") for one in found)
+        return tuple(sorted(map(parse_broker, names)))
+    except InvalidName as error:
+        raise NotPulsar(f"{where}: {error}") from None
+
+
+async def read_dynamic(admin: PulsarAdmin, url: str) -> Mapping[str, str]:
+    expected = "the dynamic settings of a Pulsar cluster"
+    found = await admin.json(f"{url}{CONFIGURATION}/values", dict, expected)
+    return {key: value for key, value in found.items() if isinstance(value, str)}
+
+
+async def read_load_report(admin: PulsarAdmin, url: str) -> dict[str, Any]:
+    """Raises `PulsarAdminError`: the broker has no such report, or refuses to return it."""
+    where = f"{url}/admin/v2/broker-stats/load-report"
+    found: dict[str, Any] = await admin.json(where, dict, "the load report of a Pulsar broker")
+    return found
+
+
+async def read_manager(admin: PulsarAdmin, url: str) -> str:
+    """Return the kind of manager by the load report that it makes, "" if it makes none.
+
+    A broker that cannot create the manager that is configured runs the simple one.
+    """
+    try:
+        report = await read_load_report(admin, url)
+    except (AnswerRefused, NotPulsar):
+        return ""
+    return _REPORTS.get(str(report.get("loadReportType")), "")
+
+
+async def read_version(admin: PulsarAdmin, url: str) -> str:
+    answer = await admin.text(f"{url}/admin/v2/brokers/version")
+    return " ".join(answer.strip().strip('"').split())[:64]
+
+
+def manager_of(class_name: str) -> str:
+    last = class_name.rpartition(".")[2]
+    kind = last.removesuffix("Wrapper").removesuffix("Impl").removesuffix("LoadManager").lower()
+    return kind if kind in _KINDS else last or "unknown"
+
+
+_ABSENT: Final = frozenset({HTTPStatus.NOT_FOUND})
+# In the order of the fields of `BrokerUrls`.
+_KEYS: Final = ("httpUrl", "httpUrlTls", "brokerUrl", "brokerUrlTls")
+
+
+def lookup_path(topic: TopicName) -> str:
+    return f"/lookup/v2/topic/{topic.domain}/{topic.namespace}/{quote(topic.local, safe='')}"
+
+
+async def read_readiness(admin: PulsarAdmin, url: str, name: str) -> str:
+    """Return why a broker is not ready for bundles, "" if it is."""
+    ready = await admin.text(f"{url}/admin/v2/brokers/ready")
+    right = ready.strip() == "ok"
+    return "" if right else f"{name} says {ready[:60]!r} of itself; expected 'ok'"
+
+
+async def read_owned(
+    admin: PulsarAdmin, url: str, cluster: str, broker: BrokerId, before: Sized = ()
+) -> Mapping[BundleId, bool]:
+    """Return the bundles, without those of version 1, and whether each is active.
+
+    One that is not active is being unloaded: its topics are closed one by one. Raises as
+    `PulsarAdmin.json`, and `NotPulsar`: the answer is no object, or is empty unlike ``before``.
+    """
+    where = f"{url}/admin/v2/brokers/{quote(cluster, safe='')}/{broker}/ownedNamespaces"
+    answer = await admin.json(where, dict, "an object of bundles")
+    owned: dict[BundleId, bool] = {}
+    for name, status in answer.items():
+        with suppress(InvalidName):
+            closing = isinstance(status, dict) and status.get("is_active") is False
+            owned[parse_bundle(name)] = not closing
+    if before and not owned:
+        raise NotPulsar(f"{where}: lists no bundle; expected about {len(before):,}, as before")
+    return owned
+
+
+async def read_lookup(admin: PulsarAdmin, url: str, topic: TopicName) -> BrokerUrls:
+    """Return the URLs of the broker that serves a topic; Pulsar places it if none does."""
+    where = f"{url}{lookup_path(topic)}"
+    found = await admin.json(where, dict, "the lookup answer of a Pulsar broker")
+    texts = [text if isinstance(text := found.get(key), str) else "" for key in _KEYS]
+    urls = BrokerUrls(*texts)
+    if not urls.http_url and not urls.http_url_tls:
+        raise NotPulsar(f"{where}: no httpUrl; expected the lookup answer of a Pulsar broker")
+    return urls
+
+
+async def read_own_urls(admin: PulsarAdmin, url: str, broker: BrokerId) -> BrokerUrls:
+    """Return the URLs by a lookup of the broker's heartbeat topic; raises as `read_lookup`."""
+    topic = TopicName("persistent", Namespace(f"pulsar/{broker}"), "healthcheck")
+    return await read_lookup(admin, url, topic)
+
+
+async def read_partitions(admin: PulsarAdmin, url: str, topic: TopicName) -> int:
+    """Return the number of partitions, 0 if a topic is not partitioned or does not exist."""
+    local, expected = quote(topic.local, safe=""), "a number of partitions"
+    where = f"{url}/admin/v2/{topic.domain}/{topic.namespace}/{local}/partitions"
+    answer = await admin.json(where, dict, expected, absent=_ABSENT, instead='{"partitions": 0}')
+    count = answer.get("partitions")
+    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+        raise NotPulsar(f"{where}: answered {shown(json.dumps(answer))}; expected {expected}")
+    return count
+
+
+async def read_boundaries(admin: PulsarAdmin, url: str, namespace: Namespace) -> Boundaries | None:
+    where, expected = f"{url}/admin/v2/namespaces/{namespace}/bundles", "the boundaries of bundles"
+    answer = await admin.json(where, dict, expected, absent=_ABSENT)
+    try:
+        bounds = () if answer is None else answer.get("boundaries") or ()
+        found = tuple(int(str(one), 16) for one in bounds)
+        return None if answer is None else Boundaries(namespace, found)
+    except (TypeError, ValueError, InvalidName):
+        shows = shown(json.dumps(answer))
+        raise NotPulsar(f"{where}: answered {shows}; expected {expected}") from None
+
+
+async def read_tenants(admin: PulsarAdmin, url: str) -> list[str]:
+    return await _names(admin, f"{url}/admin/v2/tenants")
+
+
+async def read_namespaces(admin: PulsarAdmin, url: str, tenant: str) -> frozenset[Namespace]:
+    """Return the namespaces of a tenant, none if it was deleted in the meantime."""
+    found: set[Namespace] = set()
+    where = f"{url}/admin/v2/namespaces/{quote(tenant, safe='')}"
+    for name in await _names(admin, where, absent=_ABSENT):
+        with suppress(InvalidName):
+            found.add(parse_namespace(name))
+    return frozenset(found)
+
+
+async def _names(admin: PulsarAdmin, where: str, absent: Collection[int] = ()) -> list[str]:
+    answer = await admin.json(where, list, "a list of names", absent=absent, instead="[]")
+    if not all(isinstance(one, str) for one in answer):
+        raise NotPulsar(f"{where}: answered {answer!r:.60}; expected a list of names")
+    return list(answer)
+
+
+async def read_topics(admin: PulsarAdmin, url: str, bundle: BundleId) -> tuple[TopicName, ...]:
+    namespace, _, bounds = bundle.rpartition("/")
+    # Older versions ignore the bundle, and list all of the namespace.
+    answer = await admin.json(f"{url}/admin/v2/persistent/{namespace}?bundle={bounds}")
+    names = map(str, answer if isinstance(answer, list) else ())
+    return tuple(topic for _, topic, _ in topics_in(bundle, names))
+
+
+# Time until isolation policies are read again from a cluster that had none: brokers log a stack
+# trace at each such request.
+NONE_FOR_S: Final = 60.0
+_NONE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.NO_CONTENT})
+
+
+async def read_isolation(admin: PulsarAdmin, url: str, cluster: str) -> tuple[str, Policies]:
+    """Return isolation policies as Pulsar's text, and parsed; raises as `PulsarAdmin.json`."""
+    where = f"{url}/admin/v2/clusters/{quote(cluster, safe='')}/namespaceIsolationPolicies"
+    if monotonic() < admin.missing_until_s.get(where, 0.0):
+        return "{}", NO_POLICIES
+    answer = await admin.text(where, _NONE, none := "{}")
+    if answer is none:
+        admin.missing_until_s[where] = monotonic() + NONE_FOR_S
+    try:
+        return answer, Policies(isolation=decode_isolation(where, answer.encode()))
+    except MalformedContent as error:
+        raise NotPulsar(str(error)) from None
+
+
+async def read_failure_domains(
+    admin: PulsarAdmin, url: str, cluster: str
+) -> Mapping[str, Mapping[str, Any]]:
+    where = f"{url}/admin/v2/clusters/{quote(cluster, safe='')}/failureDomains"
+    expected = "failure domains by name, each a JSON object"
+    found: dict[str, Any] = await admin.json(where, dict, expected, absent=_NONE, instead="{}")
+    if not all(isinstance(one, dict) for one in found.values()):
+        raise NotPulsar(f"{where}: expected {expected}")
+    return found
+
+
+async def read_anti_affinity_group(admin: PulsarAdmin, url: str, namespace: Namespace) -> str:
+    """Return the anti-affinity group of a namespace, "" for none; raises as `PulsarAdmin.text`."""
+    answer = await admin.text(f"{url}/admin/v2/namespaces/{namespace}/antiAffinity", _NONE)
+    return answer.strip().strip('"')
+
+
+_LINE: Final = re.compile(
+    rb"^(pulsar_(?:broker_)?(?:in|out)_(?:messages|bytes)_total"
+    rb"|pulsar_replication_(?:rate|throughput)_out"
+    rb"|process_cpu_seconds_total|process_start_time_seconds|jetty_stats_seconds"
+    rb"|pulsar_lb_(?:cpu|memory|directMemory|bandwidth_in|bandwidth_out)_usage)"
+    rb"\{([^\n]*)\} ([^\s]+)",
+    re.MULTILINE,
+)
+_LABEL: Final = re.compile(rb'(?<!\w)(\w++)="((?:[^"\\]++|\\.)*+)"')
+_ESCAPED: Final = re.compile(r"\\(.)")
+_MEANS: Final = {"n": "\n"}
+_MOST_COUNTED: Final = 2.0**63
+
+
+class Moment(NamedTuple):
+    """When a page was made: on the broker's clock, and when it began to arrive, on ours."""
+
+    at_s: float
+    clock_s: float | None
+
+    def since(self, before: "Moment") -> float:
+        if (
+            self.clock_s is not None
+            and before.clock_s is not None
+            and self.clock_s > before.clock_s
+        ):
+            return self.clock_s - before.clock_s
+        return self.at_s - before.at_s
+
+
+@dataclass(slots=True)
+class Exposition:
+    """One reading of a broker's metrics: counters of each topic, of which a partition is one.
+
+    ``totals`` are the broker's own counters of bytes in and out, of all of its topics; None before
+    4.0. ``usages`` are in percent, of ``cpu``, ``memory``, ``directMemory``, ``bandwidth_in`` and
+    ``bandwidth_out``, as the broker's load manager last measured them. ``started_s`` is in seconds
+    since 1970 by the broker's clock. ``clock_s`` is in seconds since its web service
+    began, and ``at_s`` is when the page began to arrive, on the monotonic clock of this process.
+    """
+
+    topics: dict[str, TopicCounters] = field(default_factory=dict)
+    totals: Flow | None = None
+    usages: dict[str, float] = field(default_factory=dict)
+    cpu_seconds: float | None = None
+    started_s: float | None = None
+    clock_s: float | None = None
+    at_s: float = 0.0
+
+    @property
+    def moment(self) -> Moment:
+        return Moment(self.at_s, self.clock_s)
+
+
+async def read_exposition(blocks: AsyncIterator[bytes]) -> Exposition:
+    seen = Exposition()
+    async for block in blocks:
+        seen.at_s = seen.at_s or monotonic()
+        for line in _LINE.finditer(block):
+            metric, labels, text = line.groups()
+            value = _number(text)
+            if value is None:
+                continue
+            if metric == b"process_start_time_seconds":
+                seen.started_s = value
+            elif metric == b"process_cpu_seconds_total":
+                seen.cpu_seconds = value
+            elif metric == b"jetty_stats_seconds":
+                seen.clock_s = value
+            elif metric.startswith(b"pulsar_lb_"):
+                seen.usages[metric[10:-6].decode()] = value
+            elif metric.startswith(b"pulsar_broker_"):
+                bytes_in, bytes_out = seen.totals or (0.0, 0.0)
+                into = metric == b"pulsar_broker_in_bytes_total"
+                seen.totals = bytes_in + into * value, bytes_out + (not into) * value
+            else:
+                _count(seen.topics, metric, _labels(labels), value)
+    seen.at_s = seen.at_s or monotonic()
+    return seen
+
+
+def _count(
+    topics: dict[str, TopicCounters], metric: bytes, labels: dict[str, str], value: float
+) -> None:
+    # The line of the subscription already counts its consumers.
+    if "consumer_name" in labels or "consumer_id" in labels:
+        return
+    name = _topic(labels)
+    if name is None:
+        return  # Counters of a whole namespace: its topics are not exposed.
+    topic = topics.get(name) or topics.setdefault(name, TopicCounters())
+    if metric == b"pulsar_in_messages_total":
+        topic.msgs_in = value
+    elif metric == b"pulsar_in_bytes_total":
+        topic.bytes_in = value
+    else:
+        flows, series = topic.out, labels.get("subscription", "")
+        if metric.startswith(b"pulsar_replication_"):
+            topic.replicated = flows = topic.replicated or {}
+            series = labels.get("remote_cluster", "")
+        msgs, size = flows.get(series, (0.0, 0.0))
+        of_msgs = metric in {b"pulsar_out_messages_total", b"pulsar_replication_rate_out"}
+        flows[sys.intern(series)] = (value, size) if of_msgs else (msgs, value)
+
+
+def _labels(text: bytes) -> dict[str, str]:
+    found = {}
+    for name, value in _LABEL.findall(text):
+        label = value.decode("utf-8", errors="replace")
+        if "\\" in label:
+            label = _ESCAPED.sub(lambda one: _MEANS.get(one[1], one[1]), label)
+        found[name.decode()] = label
+    return found
+
+
+def _topic(labels: dict[str, str]) -> str | None:
+    topic = labels.get("topic")
+    if not topic or "://" not in topic:
+        return None
+    partition = labels.get("partition", "")
+    return f"{topic}-partition-{partition}" if partition.isdigit() else topic
+
+
+def _number(text: bytes) -> float | None:
+    """Return a counter or gauge, None if negative, not finite or not a number."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 <= value < _MOST_COUNTED else None
