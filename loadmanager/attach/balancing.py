@@ -14,6 +14,7 @@ from loadmanager.adapters.pulsar_admin.client import (
     RightMissing,
     answer_of,
 )
+from loadmanager.adapters.pulsar_admin.moves import Proposal
 from loadmanager.attach.discovery import MIXED, ClusterReader, PulsarCluster, addresses
 from loadmanager.attach.observation import Observation, Rules
 from loadmanager.attach.observer import NewNamespaces, Observer
@@ -29,7 +30,6 @@ from loadmanager.attach.state import (
     switched_on,
 )
 from loadmanager.attach.strategy import Strategy
-from loadmanager.attach.tasks import Proposal
 from loadmanager.core.bundle_task import BundleTask, TaskState
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of

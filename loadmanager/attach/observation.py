@@ -8,10 +8,10 @@ from typing import Any, Final
 import numpy as np
 from pydantic.alias_generators import to_camel
 
+from loadmanager.adapters.pulsar_admin.moves import Proposal
 from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.sampling import BrokerSample
 from loadmanager.attach.strategy import ChosenMoves, Rows, Strategy, StrategyInput
-from loadmanager.attach.tasks import Proposal
 from loadmanager.core.bundle_task import TaskKind
 from loadmanager.core.bundle_traffic import BundleTraffic, topics_in
 from loadmanager.core.duty_moves import Served, duty_moves

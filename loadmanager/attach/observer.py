@@ -22,11 +22,11 @@ from loadmanager.adapters.pulsar_admin.client import (
     RequestFailed,
     RightMissing,
 )
+from loadmanager.adapters.pulsar_admin.moves import Proposal
 from loadmanager.attach.discovery import FAILURE_DOMAINS, PulsarCluster
 from loadmanager.attach.observation import Observation, Rules, observe
 from loadmanager.attach.sampling import Samples
 from loadmanager.attach.strategy import Strategy
-from loadmanager.attach.tasks import Proposal
 from loadmanager.core.bundle_task import TaskKind
 from loadmanager.core.bundle_traffic import CHANGE_EVENTS, BundleTraffic, topics_in
 from loadmanager.core.errors import MalformedContent

@@ -24,13 +24,13 @@ from loadmanager.adapters.pulsar_admin.moves import (
     Move,
     Outcome,
     OutcomeState,
+    Proposal,
     split_bundle,
 )
 from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.observation import Observation
 from loadmanager.attach.observer import holds_policies, name_in
 from loadmanager.attach.sampling import Samples
-from loadmanager.attach.tasks import Proposal
 from loadmanager.common.cluster_state import Holding, OwnerView
 from loadmanager.common.runtime_settings import TaskBounds
 from loadmanager.common.watching import Subscriptions

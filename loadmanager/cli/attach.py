@@ -259,10 +259,14 @@ def attach_command(context: click.Context, /, **options: Any) -> None:
     """  # noqa: D301 - the backspace keeps click from wrapping the examples
     import asyncio
 
-    from loadmanager.cli.attach_actions import AttachActions
+    from loadmanager.adapters.pulsar_admin.client import PulsarAdmin
+    from loadmanager.attach.controller import AttachActions
+    from loadmanager.cli.attach_output import PrintedLog, strategy_of
 
     _check_options(options)
-    attached = AttachActions(options["access_files"].access(), options)
+    admin = PulsarAdmin(options["access_files"].access())
+    log = PrintedLog(admin.cost, options["as_json"], options["verbose"])
+    attached = AttachActions(admin, options, log, lambda: strategy_of(options))
     try:
         code = asyncio.run(attached.run())
     except LoadManagerError as error:

@@ -1,6 +1,5 @@
 import gc
 import json
-import logging
 import re
 import signal
 import sys
@@ -140,19 +139,3 @@ def interrupted() -> click.exceptions.Exit:
     """
     exec("")  # noqa: S102 - see above
     return click.exceptions.Exit(INTERRUPTED)
-
-
-@contextmanager
-def warnings_alone() -> Iterator[None]:
-    """Let the writer log what goes wrong, to standard error: the other is for the figures."""
-    import structlog
-
-    before = structlog.get_config()
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
-    try:
-        yield
-    finally:
-        structlog.configure(**before)

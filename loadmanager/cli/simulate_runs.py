@@ -17,7 +17,7 @@ import click
 from loadmanager.adapters.history import recorded
 from loadmanager.adapters.history.disk import Disk
 from loadmanager.charts import MissingCharts, check_place
-from loadmanager.cli.options import ending, interrupted, print_json, warnings_alone
+from loadmanager.cli.options import ending, interrupted, print_json
 from loadmanager.cli.text_tables import plain_lines, print_table
 from loadmanager.config import ConfigError
 from loadmanager.config.pairs import PLACEMENT_NAMES, SHEDDER_NAMES
@@ -42,6 +42,7 @@ from loadmanager.simulator.simulation_jobs import (
     modes_of,
 )
 from loadmanager.simulator.strategies import MODES, parse_strategies
+from loadmanager.telemetry.logging import warnings_alone
 from loadmanager.telemetry.visible import beneath
 
 _MOST_SHOWN: Final = 5

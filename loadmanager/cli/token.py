@@ -140,11 +140,14 @@ def _refuse_other_signers(config: "Config") -> None:
 
 
 async def _key(config: "Config", timeout_s: float, *, replace_key: bool) -> bytes:
-    from loadmanager.adapters.zookeeper import ZooKeeperCoordination
-    from loadmanager.common.cluster_conditions import key_of_cluster, refuse_nodes_of_others
+    from loadmanager.adapters.zookeeper import ZooKeeperCoordination, zookeeper_options
+    from loadmanager.common.cluster_conditions import (
+        conditions_of,
+        key_of_cluster,
+        refuse_nodes_of_others,
+    )
     from loadmanager.core import znodes
     from loadmanager.ports.coordination import Connection, NodeMissing, SessionState
-    from loadmanager.wiring.sidecar import conditions_of, zookeeper_options
 
     coordination = ZooKeeperCoordination(zookeeper_options(config))
     connected = asyncio.Event()

@@ -14,6 +14,8 @@ from typing import Final
 import structlog
 
 from loadmanager.common.watching import Subscriptions
+from loadmanager.config import Config
+from loadmanager.config.model import chroot_of
 from loadmanager.core import znodes
 from loadmanager.core.errors import LoadManagerError, MalformedContent
 from loadmanager.core.fields import OURS, parse_fields, to_json
@@ -141,6 +143,12 @@ class Conditions:
     hash_name: HashName | None = None
     default_chroot: str = ""
     kind: str = ""
+
+
+def conditions_of(config: Config) -> Conditions:
+    chroot = "" if config.zookeeper.chroot else chroot_of(config)
+    hash_name = "crc32" if config.broker.kind == "pulsar" else config.cluster.hash
+    return Conditions(hash_name, default_chroot=chroot, kind=config.broker.kind)
 
 
 async def agree(coordination: Coordination, clock: Clock, wanted: Conditions) -> HashName:

@@ -2,6 +2,9 @@
 
 import asyncio
 import math
+import os
+import secrets
+import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from time import monotonic
@@ -11,6 +14,8 @@ import structlog
 
 from loadmanager.common.cluster_conditions import TopicHash
 from loadmanager.common.cluster_state import ClusterState
+from loadmanager.config import Config
+from loadmanager.config.model import own_url
 from loadmanager.core.hosts import unreachable
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import BrokerUrls
@@ -171,6 +176,30 @@ class Identity:
                 epoch=epoch,
             )
         )
+
+
+def make_identity(config: Config, port: int, clock: Clock) -> Identity:
+    return Identity(
+        broker=config.broker.id,
+        urls=BrokerUrls(
+            http_url=config.broker.http_url,
+            http_url_tls=config.broker.http_url_tls,
+            broker_url=config.broker.broker_url,
+            broker_url_tls=config.broker.broker_url_tls,
+        ),
+        sidecar_url=config.sidecar.advertised_url
+        or own_url(
+            config.sidecar.listen_host,
+            config.broker.id,
+            port,
+            tls=bool(config.tls.certificate_file),
+        ),
+        instance=secrets.token_hex(8),
+        started_at_ms=clock.wall_ms(),
+        version=config.broker.version,
+        host=socket.gethostname(),
+        process_id=os.getpid(),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

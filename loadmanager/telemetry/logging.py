@@ -1,5 +1,7 @@
 import logging
-from collections.abc import Mapping, MutableMapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, TextIO, cast
 
 import structlog
@@ -137,3 +139,17 @@ def hide_secrets(
         elif isinstance(value, Mapping):
             event[key] = hide_secrets(None, "", dict(value))
     return event
+
+
+@contextmanager
+def warnings_alone() -> Iterator[None]:
+    """Let the writer log what goes wrong, to standard error: the other is for the figures."""
+    before = structlog.get_config()
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    try:
+        yield
+    finally:
+        structlog.configure(**before)

@@ -1,8 +1,5 @@
 import asyncio
-import os
-import secrets
 import signal
-import socket
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -41,7 +38,7 @@ from loadmanager.adapters.http.security.guard import (
 from loadmanager.adapters.http.security.tls import ClientTls, TlsFiles
 from loadmanager.adapters.http.security.tokens import KeyUnusable, Tokens
 from loadmanager.adapters.seeds import SeedFile
-from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
+from loadmanager.adapters.zookeeper import ZooKeeperCoordination, zookeeper_options
 from loadmanager.admin.anti_affinity import AntiAffinity
 from loadmanager.admin.balancing import BalancingModes
 from loadmanager.admin.brokers import Brokers
@@ -60,12 +57,12 @@ from loadmanager.admin.splits import Splits
 from loadmanager.admin.surface import surface
 from loadmanager.admin.topics import PartitionRequests, Topics
 from loadmanager.admin.unloads import Unloads
-from loadmanager.common.cluster_conditions import ClusterKey, Conditions
+from loadmanager.common.cluster_conditions import ClusterKey, conditions_of
 from loadmanager.common.cluster_state import ClusterState
-from loadmanager.common.context import Context, Identity, first_leaf
+from loadmanager.common.context import Context, Identity, first_leaf, make_identity
 from loadmanager.common.documents import BalancingModeRequests
 from loadmanager.config import Config
-from loadmanager.config.model import chroot_of, health_port, own_url
+from loadmanager.config.model import chroot_of, health_port
 from loadmanager.config.security import (
     SecuritySettings,
     TlsSettings,
@@ -75,11 +72,9 @@ from loadmanager.config.security import (
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.history.records import Origin
 from loadmanager.core.hosts import is_loopback
-from loadmanager.core.load import BrokerUrls
 from loadmanager.leader.explain import preview_round
 from loadmanager.ports.broker import BrokerControl
 from loadmanager.ports.history import NoHistory, NoSeed
-from loadmanager.ports.host import Clock
 from loadmanager.pulsar_sidecar.kind import BesidePulsar, make_pulsar_broker
 from loadmanager.telemetry.logging import change_level
 from loadmanager.telemetry.metrics import HistoryMetrics, Metrics
@@ -405,46 +400,6 @@ def make_history(
     history = open_history(config.history, origin, HistoryMetrics(registry))
     history.start()
     return history
-
-
-def make_identity(config: Config, port: int, clock: Clock) -> Identity:
-    return Identity(
-        broker=config.broker.id,
-        urls=BrokerUrls(
-            http_url=config.broker.http_url,
-            http_url_tls=config.broker.http_url_tls,
-            broker_url=config.broker.broker_url,
-            broker_url_tls=config.broker.broker_url_tls,
-        ),
-        sidecar_url=config.sidecar.advertised_url
-        or own_url(
-            config.sidecar.listen_host,
-            config.broker.id,
-            port,
-            tls=bool(config.tls.certificate_file),
-        ),
-        instance=secrets.token_hex(8),
-        started_at_ms=clock.wall_ms(),
-        version=config.broker.version,
-        host=socket.gethostname(),
-        process_id=os.getpid(),
-    )
-
-
-def conditions_of(config: Config) -> Conditions:
-    chroot = "" if config.zookeeper.chroot else chroot_of(config)
-    hash_name = "crc32" if config.broker.kind == "pulsar" else config.cluster.hash
-    return Conditions(hash_name, default_chroot=chroot, kind=config.broker.kind)
-
-
-def zookeeper_options(config: Config) -> ZooKeeperOptions:
-    settings = config.zookeeper
-    return ZooKeeperOptions(
-        chroot=chroot_of(config),
-        digest_password=settings.digest_password.get_secret_value(),
-        sasl_password=settings.sasl_password.get_secret_value(),
-        **settings.model_dump(exclude={"chroot", "digest_password", "sasl_password", "tick_s"}),
-    )
 
 
 def free_port(host: str) -> int:

@@ -7,12 +7,12 @@ import pytest
 from click.testing import CliRunner
 from fake_pulsar import EXTENSIBLE, FakePulsar
 
+from loadmanager.adapters.pulsar_admin.moves import Proposal
 from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.observation import Observation
 from loadmanager.attach.sampling import BrokerSample
-from loadmanager.attach.screen import commands
-from loadmanager.attach.tasks import Proposal
 from loadmanager.cli import main
+from loadmanager.cli.attach_output import commands
 from loadmanager.core.bundle_task import TaskKind
 from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.ids import BrokerId, parse_bundle

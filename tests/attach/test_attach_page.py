@@ -19,8 +19,9 @@ from click.testing import CliRunner
 from fake_pulsar import FakePulsar
 from prometheus_client.parser import text_string_to_metric_families
 
+from loadmanager.attach import reports
 from loadmanager.attach.state import SHEDDING
-from loadmanager.cli import attach_page, main
+from loadmanager.cli import main
 
 BALANCING = "/admin/v2/loadmanager/balancing"
 PAUSE = f"{BALANCING}/pause?by=live%20page&reason=a%20look%0Afirst"
@@ -142,8 +143,8 @@ async def test_unfinished_heads_are_bounded(monkeypatch: pytest.MonkeyPatch, siz
 
     One that sends nothing may be left in the kernel's queue, which the listener never sees.
     """
-    limits = attach_page.LIMITS.model_copy(update={"head_s": 1.0})
-    monkeypatch.setattr(attach_page, "LIMITS", limits)
+    limits = reports.LIMITS.model_copy(update={"head_s": 1.0})
+    monkeypatch.setattr(reports, "LIMITS", limits)
     loop, port = asyncio.get_running_loop(), free_port()
     head = (b"GET /metrics HTTP/1.1\r\n" + b"A: aaaaaaa\r\n" * (size // 12))[:size]
 
@@ -156,7 +157,7 @@ async def test_unfinished_heads_are_bounded(monkeypatch: pytest.MonkeyPatch, siz
                 while await loop.sock_recv(own, 1_024):
                     pass
 
-    async with attach_page.served_metrics(port, "127.0.0.1", str), asyncio.timeout(LIMIT_S):
+    async with reports.served_metrics(port, "127.0.0.1", str), asyncio.timeout(LIMIT_S):
         tracemalloc.start()
         try:
             clients = [asyncio.create_task(client()) for _ in range(400)]
@@ -191,7 +192,7 @@ async def test_health_and_systemds_watchdog_end_when_something_is_overdue(
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
         supervisor.bind(str(address))
         supervisor.settimeout(LIMIT_S)
-        async with attach_page.served_metrics(port, "127.0.0.1", lambda: overdue):
+        async with reports.served_metrics(port, "127.0.0.1", lambda: overdue):
             assert await asyncio.to_thread(ask, port, "/health") == (200, "ok")
             assert await asyncio.to_thread(supervisor.recv, 100) == b"WATCHDOG=1"
             overdue = "no round has begun for 91 s"

@@ -7,8 +7,7 @@ import pytest
 from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.observation import Observation
 from loadmanager.attach.sampling import BrokerSample, HostFigures
-from loadmanager.attach.screen import columns, summary
-from loadmanager.attach.tasks import LastHour, short_line
+from loadmanager.cli.attach_output import LastHour, columns, short_line, summary
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind, TaskState
 from loadmanager.core.ids import BrokerId, BundleId, parse_bundle
 from loadmanager.core.load import ResourceUsage

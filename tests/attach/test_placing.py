@@ -18,7 +18,7 @@ from loadmanager.attach.discovery import ClusterReader
 from loadmanager.attach.observation import Observation, Rules
 from loadmanager.attach.observer import MOST_BUNDLES, holds_policies, name_in
 from loadmanager.attach.state import PulsarBalancer, StateFile
-from loadmanager.attach.tasks import line
+from loadmanager.cli.attach_output import line
 from loadmanager.core.bundle_task import BundleTask, TaskKind, TaskState
 from loadmanager.core.bundle_traffic import CHANGE_EVENTS
 from loadmanager.core.bundles import Boundaries

@@ -63,7 +63,7 @@ class Answers(PulsarAdmin):
         self.now_s += self.page.takes_s
         yield b""
 
-    async def text(self, url: str) -> str:
+    async def text(self, url: str, *_: Any, **__: Any) -> str:
         assert url.endswith("/ownedNamespaces")
         assert self.page is not None
         owned = self.page.owned

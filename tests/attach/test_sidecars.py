@@ -15,7 +15,7 @@ from waiting import eventually
 
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.attach.state import SHEDDING, SWITCHES
-from loadmanager.common.cluster_conditions import ClusterDisagrees, Conditions, agree
+from loadmanager.common.cluster_conditions import ClusterDisagrees, Conditions, agree, conditions_of
 from loadmanager.common.cluster_state import ClusterState
 from loadmanager.common.context import Context, Identity
 from loadmanager.config import Config
@@ -33,7 +33,6 @@ from loadmanager.pulsar_sidecar.term import PulsarBroker
 from loadmanager.telemetry.metrics import Metrics
 from loadmanager.wiring.application import Application
 from loadmanager.wiring.lifecycle import Sidecar
-from loadmanager.wiring.sidecar import conditions_of
 from tests.testbed.faults.agent import NoServer
 from tests.testbed.memory import MemoryCoordination, MemoryService
 

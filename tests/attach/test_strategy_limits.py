@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from loadmanager.adapters.pulsar_admin.moves import Proposal
 from loadmanager.attach.discovery import BUFFERS, PulsarCluster, addresses
 from loadmanager.attach.observation import Observation, Rules, observe
 from loadmanager.attach.sampling import BrokerSample, HostFigures, Hosts, SampledLoads
-from loadmanager.attach.screen import examine
 from loadmanager.attach.strategy import Strategy
-from loadmanager.attach.tasks import Proposal
+from loadmanager.cli.attach_output import examine
 from loadmanager.config import LeaderSettings, PlacementSettings, PlannerSettings, SheddingSettings
 from loadmanager.config.planning import planner_of
 from loadmanager.core.bundle_task import AskedBy, BundleTask, Pause, TaskEvent, TaskKind, advanced

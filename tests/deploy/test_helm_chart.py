@@ -7,8 +7,8 @@ import click
 import pytest
 import yaml
 
+from loadmanager.attach.controller import _LAST_LOOK_S
 from loadmanager.cli.attach import attach_command
-from loadmanager.cli.attach_actions import _LAST_LOOK_S
 from loadmanager.config import Config
 
 SET_BY_THE_CHART = {

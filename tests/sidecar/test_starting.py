@@ -18,6 +18,7 @@ from waiting import eventually
 from loadmanager.adapters.broker.http_control import CONNECTIONS
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.history import ThreadedHistory
+from loadmanager.adapters.zookeeper import zookeeper_options
 from loadmanager.agent.ownership import PARALLEL
 from loadmanager.agent.owning_agent import OwningAgent
 from loadmanager.agent.registration import Displaced
@@ -28,8 +29,9 @@ from loadmanager.common.cluster_conditions import (
     ClusterDisagrees,
     Conditions,
     agree,
+    conditions_of,
 )
-from loadmanager.common.context import Context, first_leaf
+from loadmanager.common.context import Context, first_leaf, make_identity
 from loadmanager.config.balancing import PlacementSettings, SheddingSettings
 from loadmanager.config.model import chroot_of
 from loadmanager.config.strategies import make_placement, make_shedder
@@ -44,7 +46,7 @@ from loadmanager.core.shedding import SHEDDERS, ThresholdShedder
 from loadmanager.core.wire.records import LeaderRecord, encode_leader
 from loadmanager.ports.broker import BrokerStats, BrokerUnreachable, NotTheContract
 from loadmanager.ports.coordination import Connection
-from loadmanager.wiring.sidecar import conditions_of, make_history, make_identity, zookeeper_options
+from loadmanager.wiring.sidecar import make_history
 from tests.testbed.faults.agent import Agent
 from tests.testbed.faults.cluster import NAMESPACE, Cluster, make_config, play
 from tests.testbed.faults.host import Host

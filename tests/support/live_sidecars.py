@@ -14,9 +14,9 @@ from waiting import eventually
 
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.admin.namespaces import NamespaceRequests
-from loadmanager.common.cluster_conditions import ClusterKey
+from loadmanager.common.cluster_conditions import ClusterKey, conditions_of
 from loadmanager.common.cluster_state import ClusterState
-from loadmanager.common.context import Context
+from loadmanager.common.context import Context, make_identity
 from loadmanager.config import Config
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId, Namespace
@@ -26,13 +26,7 @@ from loadmanager.ports.coordination import Coordination
 from loadmanager.telemetry.metrics import Metrics
 from loadmanager.wiring.application import Application
 from loadmanager.wiring.lifecycle import Sidecar
-from loadmanager.wiring.sidecar import (
-    conditions_of,
-    free_port,
-    make_identity,
-    make_leader_line,
-    make_server,
-)
+from loadmanager.wiring.sidecar import free_port, make_leader_line, make_server
 from tests.testbed.in_process import InProcessBroker
 from tests.testbed.memory import MemoryCoordination, MemoryService
 

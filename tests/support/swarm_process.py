@@ -22,7 +22,7 @@ import uvloop
 from live_sidecars import BusyBroker, LiveSidecar, start_sidecar
 from prometheus_client import CollectorRegistry
 
-from loadmanager.adapters.zookeeper import ZooKeeperCoordination
+from loadmanager.adapters.zookeeper import ZooKeeperCoordination, zookeeper_options
 from loadmanager.cli.options import freeze_imported_objects
 from loadmanager.config import Config
 from loadmanager.core.bundles import Boundaries
@@ -30,7 +30,6 @@ from loadmanager.core.hashing import DEFAULT_HASH, position
 from loadmanager.core.ids import BundleId, Namespace, TopicName, parse_topic
 from loadmanager.ports.lookup import NamespaceUnknown, Unavailable
 from loadmanager.telemetry.metrics import Metrics
-from loadmanager.wiring.sidecar import zookeeper_options
 
 MSGS_A_BUNDLE_PER_S: Final = 3.0
 SPREAD: Final = 0.1

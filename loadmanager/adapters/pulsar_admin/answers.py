@@ -174,11 +174,12 @@ async def read_partitions(admin: PulsarAdmin, url: str, topic: TopicName) -> int
 
 async def read_boundaries(admin: PulsarAdmin, url: str, namespace: Namespace) -> Boundaries | None:
     where, expected = f"{url}/admin/v2/namespaces/{namespace}/bundles", "the boundaries of bundles"
-    answer = await admin.json(where, dict, expected, absent=_ABSENT)
+    answer = await admin.json(where, dict, expected, absent=_ABSENT, instead='{"absent": true}')
+    if "absent" in answer:
+        return None
     try:
-        bounds = () if answer is None else answer.get("boundaries") or ()
-        found = tuple(int(str(one), 16) for one in bounds)
-        return None if answer is None else Boundaries(namespace, found)
+        found = tuple(int(str(one), 16) for one in answer.get("boundaries") or ())
+        return Boundaries(namespace, found)
     except (TypeError, ValueError, InvalidName):
         shows = shown(json.dumps(answer))
         raise NotPulsar(f"{where}: answered {shows}; expected {expected}") from None
@@ -238,7 +239,7 @@ async def read_failure_domains(
 ) -> Mapping[str, Mapping[str, Any]]:
     where = f"{url}/admin/v2/clusters/{quote(cluster, safe='')}/failureDomains"
     expected = "failure domains by name, each a JSON object"
-    found: dict[str, Any] = await admin.json(where, dict, expected, absent=_NONE, instead="{}")
+    found: dict[str, Any] = await admin.json(where, dict, expected, absent=_NONE)
     if not all(isinstance(one, dict) for one in found.values()):
         raise NotPulsar(f"{where}: expected {expected}")
     return found

@@ -165,7 +165,7 @@ class PulsarAdmin:
         expected: str = "the JSON of a Pulsar broker",
         *,
         absent: Collection[int] = (),
-        instead: str = "null",
+        instead: str = "{}",
     ) -> Any:
         """Return the JSON at ``url``, or ``instead`` if the answer's status is one of ``absent``.
 
@@ -175,7 +175,7 @@ class PulsarAdmin:
         with suppress(ValueError):
             # At most 200 levels deep; no NaN, and no half of a character.
             found = from_json(text, allow_inf_nan=False)
-            if text is instead or isinstance(found, kind):
+            if isinstance(found, kind):
                 return found
         raise NotPulsar(f"{url}: answered {shown(text)}; expected {expected}")
 

@@ -32,9 +32,11 @@ from loadmanager.adapters.pulsar_admin.client import (
     Unanswered,
     answer_of,
 )
-from loadmanager.core.bundle_task import Pause
+from loadmanager.core.bundle_task import AskedBy, BundleTask, Pause, TaskKind
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId, TopicName
+from loadmanager.core.orders import SplitOrder
+from loadmanager.core.plan import Cause
 from loadmanager.core.splitting.cutting import parts_at
 
 OutcomeState = Literal[
@@ -68,6 +70,38 @@ _STUCK_LOOK_S: Final = 5.0
 _CHANGED: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.PRECONDITION_FAILED})
 _COUNTERS: Final = ("msgInCounter", "msgOutCounter", "bytesInCounter", "bytesOutCounter")
 _NOBODY: Final = "no broker says that it serves it"
+CUT_AT: Final = "specified_positions_divide"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """``max_over_mean`` is that of the fullest broker after a move and all moves before it."""
+
+    kind: TaskKind
+    bundle: BundleId
+    source: BrokerId | None
+    target: BrokerId
+    cause: Cause
+    reason: str
+    cut: int | None = None
+    msgs_per_s: float = 0.0
+    bytes_per_s: float = 0.0
+    max_over_mean: float = 0.0
+    weighed: str = ""
+
+    def task(self) -> BundleTask:
+        """Return its task, which is outdated if the bundle leaves its source."""
+        splits = {} if self.cut is None else {self.bundle: SplitOrder(CUT_AT, (self.cut,))}
+        return BundleTask(
+            kind=self.kind,
+            bundles=(self.bundle,),
+            source=self.source,
+            target=self.target,
+            cause=self.cause,
+            asked_by=AskedBy.BALANCING,
+            planned={} if self.source is None else {self.bundle: self.source},
+            splits=splits,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -539,7 +573,6 @@ def _final_state(error: RequestFailed) -> OutcomeState | None:
     return "failed" if status == HTTPStatus.CONFLICT else None
 
 
-CUT_AT: Final = "specified_positions_divide"
 _SPLIT_ANSWER_S: Final = 30.0
 # Time after an order within which the broker is expected to serve the parts.
 _SPLIT_LOOK_S: Final = 5.0

@@ -6,6 +6,8 @@ from typing import Any, Final
 from kazoo.hosts import collect_hosts
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
+from loadmanager.config import Config
+from loadmanager.config.model import chroot_of
 from loadmanager.ports.coordination import CoordinationError
 
 SHORTEST_CONNECT_TIMEOUT_S: Final = 0.5
@@ -152,3 +154,13 @@ class ZooKeeperOptions:
                 f"TLS files {files}: {error}; expected readable PEM files"
             ) from error
         return context
+
+
+def zookeeper_options(config: Config) -> ZooKeeperOptions:
+    settings = config.zookeeper
+    return ZooKeeperOptions(
+        chroot=chroot_of(config),
+        digest_password=settings.digest_password.get_secret_value(),
+        sasl_password=settings.sasl_password.get_secret_value(),
+        **settings.model_dump(exclude={"chroot", "digest_password", "sasl_password", "tick_s"}),
+    )

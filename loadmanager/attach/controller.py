@@ -1,26 +1,29 @@
 import asyncio
-import os
 import shlex
 import signal
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-import click
-
-from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin, RequestFailed
-from loadmanager.attach.balancing import Balancer
+from loadmanager.adapters.pulsar_admin.client import PulsarAdmin, RequestFailed
+from loadmanager.attach.balancing import Balancer, Log
 from loadmanager.attach.discovery import ClusterReader, PulsarCluster, addresses
-from loadmanager.attach.observation import Rules
+from loadmanager.attach.observation import Observation, Rules
 from loadmanager.attach.observer import Observer
 from loadmanager.attach.orders import Mandate
-from loadmanager.attach.sampling import LONGEST_REPEATED_S, REPEATED, Hosts, SampledLoads, Sampler
-from loadmanager.attach.screen import commands
+from loadmanager.attach.reports import (
+    AttachOverviews,
+    BalancerLog,
+    recording,
+    served_metrics,
+    served_page,
+    show_window,
+)
+from loadmanager.attach.sampling import LONGEST_REPEATED_S, REPEATED, Hosts, Sampler
 from loadmanager.attach.state import (
     HeldTargets,
     PulsarBalancer,
@@ -32,32 +35,17 @@ from loadmanager.attach.state import (
     stored_brokers,
 )
 from loadmanager.attach.strategy import Strategy
-from loadmanager.cli.attach_page import (
-    AttachOverviews,
-    BalancerLog,
-    PrintedLog,
-    print_findings,
-    recording,
-    served_metrics,
-    served_page,
-    show_window,
-)
 from loadmanager.common.context import Liveness
-from loadmanager.config import Config, load_config
-from loadmanager.config.planning import planner_of
-from loadmanager.config.strategies import go_together, not_together
 from loadmanager.core.bundle_traffic import CHANGE_EVENTS, SNAPSHOTS
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.move_limits import HeldReason, MoveBudget, MoveLimits
-from loadmanager.core.placement import PLACEMENTS
-from loadmanager.core.shedding import SHEDDERS, UniformLoadShedder
-from loadmanager.core.shedding.joint import JointShedder
 from loadmanager.ports.coordination import CoordinationError
 from loadmanager.telemetry.metrics import AttachMetrics
 
 if TYPE_CHECKING:
-    from loadmanager.cli.attach_candidate import Candidate
+    from loadmanager.attach.candidate import Candidate
     from loadmanager.core.leadership import Incumbent
+
 
 _LAST_LOOK_S: Final = 120.0
 _RULES: Final = (
@@ -65,70 +53,36 @@ _RULES: Final = (
     *("most_bundles", "move_system"),
 )
 _ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_NO_BROKER: Final = "attach:1"  # A candidate has none; what it is called is never seen.
-_REMOVED: Final = "greedy_rate"
 
 
-def strategy_of(options: Mapping[str, Any]) -> Strategy:
-    if options["config"] is None:
-        config = Config.model_validate({"broker": {"id": _NO_BROKER}})
-    else:
-        environment = {**os.environ, "LOADMANAGER_BROKER__ID": _NO_BROKER}
-        config = load_config(options["config"], environment)
-    shedding, placement = config.shedding, config.placement
-    name = options["strategy"] or shedding.strategy
-    shedding = _named(shedding, name, SHEDDERS, "strategy")
-    if options["placement"] is not None:
-        placement = _named(placement, options["placement"], PLACEMENTS, "placement")
-    shedder, named = SHEDDERS[shedding.strategy], placement.strategy
-    if named is not None and not go_together(shedder, PLACEMENTS[named]):
-        text = f"strategy {shedding.strategy} with placement {named}"
-        raise click.UsageError(f"{text}; expected as placement {not_together(shedder)}")
-    planner = planner_of(shedding, placement, config.planner, config.leader)
-    return Strategy(
-        name=name,
-        # Attach itself decides when brokers come and go.
-        planner=replace(planner, settings=replace(planner.settings, settle_s=0.0)),
-        loads=SampledLoads(
-            addresses(options["urls"][0]),
-            planner.weights,
-            of_windows=isinstance(planner.shedder, JointShedder),
-        ),
-        # This shedder alone uses only traffic.
-        hosts=None if isinstance(planner.shedder, UniformLoadShedder) else Hosts(options["cores"]),
-        acts=options["balance"],
-    )
+class Output(Log, Protocol):
+    def window(self, seen: Observation, *, traffic: bool = False) -> None: ...
 
+    def findings(self, seen: Observation, restore: str) -> bool: ...
 
-def _named(settings: Any, name: str, known: Mapping[str, type], option: str) -> Any:
-    """Return a section with another strategy; the settings of the one it had go with that."""
-    if name not in known:
-        short = sorted({one for one in known if one.islower()})
-        removed = " (greedy_rate was removed: joint evens out rates)" if name == _REMOVED else ""
-        expected = f"expected one of {', '.join(short)}{removed}"
-        raise click.UsageError(f"--{option} {name}; {expected}")
-    same = known[name] is known.get(settings.strategy)
-    kept = settings.settings if same else {}
-    return settings.model_copy(update={"strategy": name, "settings": kept})
+    def commands(self, seen: Observation, address: Callable[[BrokerId], str]) -> None: ...
 
 
 class AttachActions:
-    _admin: PulsarAdmin
-    _reader: ClusterReader
-    _log: PrintedLog
     _metrics: AttachMetrics
     _overviews: AttachOverviews
 
-    def __init__(self, access: Access, options: Mapping[str, Any]) -> None:
-        self._access = access
+    def __init__(
+        self,
+        admin: PulsarAdmin,
+        options: Mapping[str, Any],
+        output: Output,
+        strategy: Callable[[], Strategy],
+    ) -> None:
+        self._admin = admin
         self._options = options
+        self._log = output
+        self._strategy = strategy
+        self._reader = ClusterReader(admin, options["urls"])
         self._liveness = Liveness()
 
     async def run(self) -> int:
         options = self._options
-        self._admin = PulsarAdmin(self._access)
-        self._reader = ClusterReader(self._admin, options["urls"])
-        self._log = PrintedLog(self._admin.cost, options["as_json"], options["verbose"])
         try:
             if options["restore"]:
                 async with self._state(idle=True) as state:
@@ -156,7 +110,7 @@ class AttachActions:
 
     async def _observe(self) -> int:
         doctor = self._options["doctor"]
-        strategy = strategy_of(self._options)
+        strategy = self._strategy()
         hosts = Hosts(self._options["cores"], windows=1) if doctor else strategy.hosts
         sampler = Sampler(self._admin, addresses(self._reader.url), hosts)
         observer = Observer(self._admin, strategy)
@@ -176,11 +130,11 @@ class AttachActions:
                 seen = await observer.observe(url, cluster, samples, missing, self._rules())
                 strategy.record_choice()
                 if doctor:
-                    return int(print_findings(seen, self._restore_command(cluster.name)))
+                    return int(self._log.findings(seen, self._restore_command(cluster.name)))
                 show_window(self._metrics, seen)
                 self._overviews.round(seen, "")
                 if self._options["commands"]:
-                    click.echo("\n".join(commands(seen, self._address)))
+                    self._log.commands(seen, self._address)
                 else:
                     self._log.window(seen, traffic=self._options["once"])
                 if history is not None:
@@ -231,7 +185,7 @@ class AttachActions:
 
     def _candidate(self) -> AbstractAsyncContextManager["Candidate"]:
         # Only here: it needs what sidecars need of libraries.
-        from loadmanager.cli.attach_candidate import candidate
+        from loadmanager.attach.candidate import candidate  # noqa: PLC0415
 
         return candidate(self._options["config"])
 
@@ -250,7 +204,7 @@ class AttachActions:
 
     async def _balance(self) -> int:
         options, stopping = self._options, asyncio.Event()
-        strategy_of(options)  # Faults of the options are reported before anything is changed.
+        self._strategy()  # Faults of the options are reported before anything is changed.
         for number in _ENDS:
             asyncio.get_running_loop().add_signal_handler(number, stopping.set)
         try:
@@ -269,7 +223,7 @@ class AttachActions:
         return 0
 
     async def _balance_if_elected(self, stopping: asyncio.Event, *, reached: bool) -> None:
-        from loadmanager.cli.attach_candidate import standing_until
+        from loadmanager.attach.candidate import standing_until  # noqa: PLC0415
 
         log = self._log
         left: tuple[Incumbent | None] | None = None
@@ -319,7 +273,7 @@ class AttachActions:
 
     async def _led(self, state: State, stopping: asyncio.Event, mandate: Mandate) -> None:
         options, metrics = self._options, self._metrics
-        strategy = strategy_of(options)
+        strategy = self._strategy()
 
         def begun(extra_s: float = 0.0) -> None:
             interval_s = options["interval_s"] + extra_s / 3

@@ -1,24 +1,86 @@
-"""What people read of an observation: tables for a terminal, findings, and commands to sign off."""
+"""What ``attach`` reads of its options, and prints: tables, tasks, findings and commands."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+import json
+import os
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from itertools import chain
 from shlex import join
-from typing import Final, Literal
+from time import monotonic
+from typing import Any, Final, Literal
 from urllib.parse import quote
 
+import click
+
 from loadmanager.adapters.pulsar_admin.answers import manager_of
-from loadmanager.adapters.pulsar_admin.moves import CUT_AT
-from loadmanager.attach.discovery import BALANCER_KEYS, BUFFERS, MANAGER, PulsarCluster
-from loadmanager.attach.observation import Observation, refusal_text
+from loadmanager.adapters.pulsar_admin.client import Cost
+from loadmanager.adapters.pulsar_admin.moves import CUT_AT, Proposal
+from loadmanager.attach.discovery import BALANCER_KEYS, BUFFERS, MANAGER, PulsarCluster, addresses
+from loadmanager.attach.observation import Observation, document, refusal_text
 from loadmanager.attach.observer import name_in
-from loadmanager.attach.sampling import BrokerSample
+from loadmanager.attach.sampling import BrokerSample, Hosts, SampledLoads
 from loadmanager.attach.state import SHEDDING, SWITCHES
-from loadmanager.attach.tasks import Proposal
+from loadmanager.attach.strategy import Strategy
+from loadmanager.cli.text_tables import fitted, print_table, terminal_width
+from loadmanager.config import Config, load_config
+from loadmanager.config.planning import planner_of
+from loadmanager.config.strategies import go_together, not_together
+from loadmanager.core.bundle_task import BundleTask, TaskKind, TaskState
 from loadmanager.core.filters import version_rank
 from loadmanager.core.ids import BrokerId, BundleId, namespace_of, parse_full_topic
-from loadmanager.core.rates import total
+from loadmanager.core.placement import PLACEMENTS
+from loadmanager.core.rates import Rates, total
+from loadmanager.core.shedding import SHEDDERS, UniformLoadShedder
+from loadmanager.core.shedding.joint import JointShedder
+
+_NO_BROKER: Final = "attach:1"  # A candidate has none; what it is called is never seen.
+
+
+def strategy_of(options: Mapping[str, Any]) -> Strategy:
+    if options["config"] is None:
+        config = Config.model_validate({"broker": {"id": _NO_BROKER}})
+    else:
+        environment = {**os.environ, "LOADMANAGER_BROKER__ID": _NO_BROKER}
+        config = load_config(options["config"], environment)
+    shedding, placement = config.shedding, config.placement
+    name = options["strategy"] or shedding.strategy
+    shedding = _named(shedding, name, SHEDDERS, "strategy")
+    if options["placement"] is not None:
+        placement = _named(placement, options["placement"], PLACEMENTS, "placement")
+    shedder, named = SHEDDERS[shedding.strategy], placement.strategy
+    if named is not None and not go_together(shedder, PLACEMENTS[named]):
+        text = f"strategy {shedding.strategy} with placement {named}"
+        raise click.UsageError(f"{text}; expected as placement {not_together(shedder)}")
+    planner = planner_of(shedding, placement, config.planner, config.leader)
+    return Strategy(
+        name=name,
+        # Attach itself decides when brokers come and go.
+        planner=replace(planner, settings=replace(planner.settings, settle_s=0.0)),
+        loads=SampledLoads(
+            addresses(options["urls"][0]),
+            planner.weights,
+            of_windows=isinstance(planner.shedder, JointShedder),
+        ),
+        # This shedder alone uses only traffic.
+        hosts=None if isinstance(planner.shedder, UniformLoadShedder) else Hosts(options["cores"]),
+        acts=options["balance"],
+    )
+
+
+def _named(settings: Any, name: str, known: Mapping[str, type], option: str) -> Any:
+    """Return a section with another strategy; the settings of the one it had go with that."""
+    if name not in known:
+        expected = f"expected one of {', '.join(sorted({one for one in known if one.islower()}))}"
+        if name == "greedy_rate":
+            expected += " (greedy_rate was removed: joint evens out rates)"
+        raise click.UsageError(f"--{option} {name}; {expected}")
+    same = known[name] is known.get(settings.strategy)
+    kept = settings.settings if same else {}
+    return settings.model_copy(update={"strategy": name, "settings": kept})
+
 
 _MOST_SHOWN = 10
 
@@ -156,7 +218,7 @@ def _metrics(seen: Observation) -> Iterator[Finding]:
     repeating += [name for name in seen.missing if BUFFERS in seen.missing[name]]
     repeating += seen.cluster.differing(BUFFERS).get("true", ())
     if repeating:
-        named = _named(tuple(dict.fromkeys(repeating)))
+        named = _some(tuple(dict.fromkeys(repeating)))
         what = f"pages are repeated by {named}: rates are of up to two minutes, and moves wait for"
         yield Finding("note", "metrics", f"{what} them", _in_file(BUFFERS, "false"))
     homeless = sum(sample.homeless.topics for sample in seen.samples.values())
@@ -194,7 +256,7 @@ def _balancer(cluster: PulsarCluster, restore: str) -> Iterator[Finding]:
     for key in BALANCER_KEYS:
         values = cluster.differing(key)
         if len(values) > 1:
-            text = "; ".join(f"{value}: {_named(names)}" for value, names in sorted(values.items()))
+            text = "; ".join(f"{value}: {_some(names)}" for value, names in sorted(values.items()))
             most = max(values, key=lambda value: (len(values[value]), value))
             command = f"pulsar-admin brokers update-dynamic-config --config {key} --value {most}"
             remedy = _in_file(key, most) if key == BALANCER_KEYS[0] else command
@@ -217,7 +279,7 @@ def _in_file(key: str, value: str) -> str:
     return f"set {key} to {value} in broker.conf and restart the brokers one by one"
 
 
-def _named(brokers: tuple[BrokerId, ...], most: int = 3) -> str:
+def _some(brokers: tuple[BrokerId, ...], most: int = 3) -> str:
     more = f" and {len(brokers) - most} more" if len(brokers) > most else ""
     return ", ".join(brokers[:most]) + more
 
@@ -278,3 +340,154 @@ def _command(name: str, bundle: BundleId) -> list[str]:
 def _comment(text: str) -> str:
     shown = "".join(one if one.isprintable() else " " for one in text)
     return f"# {shown}"
+
+
+MOST_COLUMNS: Final = 120
+_HOUR_S: Final = 3600.0
+_OFTEN: Final = 3
+
+
+def line(task: BundleTask, why: str = "", traffic: Rates | None = None) -> str:
+    """Return a task as one line, with ``why`` it was ordered unless it has ended."""
+    tries = f" after {task.attempts} attempts" if task.attempts > 1 else ""
+    cut = _cut(task)
+    text = f"{task.source or 'no broker'} -> {task.target}"
+    text = text if cut is None else f"cut at 0x{cut:08x}"
+    if task.state is TaskState.SERVING and task.kind is TaskKind.MOVE:
+        text += "" if traffic is None else f", {traffic.msgs_per_s:,.0f} msg/s"
+        text += "" if task.pause_s is None else f", pause {task.pause_s:.1f} s"
+    note = task.note if task.state.ended else why
+    return f"{task.state}{tries}  {task.bundle}: {text}{note and f': {note}'}"
+
+
+def short_line(task: BundleTask, traffic: Rates | None, columns: int) -> str:
+    """Return `line` within ``columns``, with short names of brokers if needed."""
+    text = line(task, traffic=traffic)
+    if len(text) > columns:
+        for broker in {task.source, task.target} - {None}:
+            host = str(broker).rpartition(":")[0]
+            first = host.partition(".")[0]
+            text = text.replace(str(broker), host if first.isdecimal() else first)
+    return text if len(text) <= columns else f"{text[: columns - 1]}…"
+
+
+@dataclass(slots=True)
+class LastHour:
+    """The moves of the last hour; times are on any monotonic clock."""
+
+    _moves: deque[tuple[float, BundleTask, Rates]] = field(default_factory=deque)
+
+    def add(self, now_s: float, task: BundleTask, traffic: Rates | None) -> None:
+        """Count an ended task, if it is a move that was ordered."""
+        if task.kind is TaskKind.MOVE and task.attempts:
+            self._moves.append((now_s, task, traffic or Rates()))
+
+    def summary(self, now_s: float) -> Iterator[str]:
+        while self._moves and self._moves[0][0] <= now_s - _HOUR_S:
+            self._moves.popleft()
+        if not self._moves:
+            return
+        states = Counter(str(task.state) for _, task, _ in self._moves)
+        ends = ", ".join(f"{count} {state}" for state, count in states.most_common())
+        moved = total([rates for *_, rates in self._moves])
+        whole = f"{moved.msgs_per_s:,.0f} msg/s and {moved.bytes_per_s / 1e6:,.1f} MB/s moved"
+        yield f"last hour: {len(self._moves)} moves ({ends}), {whole}"
+        counts = Counter(task.bundle for _, task, _ in self._moves).most_common()
+        if often := [f"{bundle} ({count})" for bundle, count in counts if count >= _OFTEN]:
+            more = f" and {len(often) - _OFTEN} more" if len(often) > _OFTEN else ""
+            yield f"moved more than twice: {', '.join(often[:_OFTEN])}{more}"
+        paused = [(task.pause_s or 0.0, task.bundle) for _, task, _ in self._moves]
+        if max(paused)[0] > 0:
+            yield f"longest pause: {max(paused)[0]:.1f} s, of {max(paused)[1]}"
+
+
+def task_document(task: BundleTask, why: str) -> dict[str, Any]:
+    return {
+        "epoch": task.epoch,
+        "number": task.number,
+        "kind": task.kind.value,
+        "bundle": task.bundle,
+        "source": task.source,
+        "target": task.target,
+        "cut": _cut(task),
+        "cause": task.cause.value,
+        "why": why,
+        "askedBy": task.asked_by.word,
+        "state": task.state.value,
+        "attempts": task.attempts,
+        "pauseS": task.pause_s,
+        "reason": task.note,
+    }
+
+
+def _cut(task: BundleTask) -> int | None:
+    order = task.splits.get(task.bundle)
+    return order.positions[0] if order else None
+
+
+@dataclass(slots=True)
+class PrintedLog:
+    cost: Cost
+    as_json: bool
+    verbose: bool = False
+    _last_hour: LastHour = field(default_factory=LastHour)
+    _moving: dict[BundleId, Rates] = field(default_factory=dict)
+
+    def round(self, seen: Observation, held: str) -> None:
+        self._moving = {
+            one.bundle: Rates(one.msgs_per_s, 0.0, one.bytes_per_s, 0.0) for one in seen.proposals
+        }
+        self.window(seen, held=held)
+        if held and not self.as_json:
+            self.event(f"nothing moves in this round: {held}")
+
+    def window(self, seen: Observation, *, traffic: bool = False, held: str | None = None) -> None:
+        requests, size = self.cost.requests, self.cost.answer_bytes
+        if self.as_json:
+            content = document(seen, requests=requests, answer_bytes=size, traffic=traffic)
+            _print_json(content if held is None else {"at": _now(), **content, "held": held})
+            return
+        print_table(title(seen), *columns(seen))
+        lines = summary(seen, proposals=held is None or self.verbose)
+        for one in (*lines, *self._last_hour.summary(monotonic())):
+            click.echo(fitted(one, terminal_width()))
+        click.echo(f"read with {requests} requests and {size / 1e6:.1f} MB so far")
+
+    def task(self, task: BundleTask, why: str) -> None:
+        traffic = self._moving.get(task.bundle)
+        if task.state.ended:
+            self._last_hour.add(monotonic(), task, traffic)
+        if self.as_json:
+            _print_json({"at": _now(), "task": task_document(task, why)})
+        elif self.verbose:
+            self.event(line(task, why, traffic))
+        elif task.state.ended:
+            columns = MOST_COLUMNS - len(_now(short=True)) - 2
+            self.event(short_line(task, traffic, columns))
+
+    def findings(self, seen: Observation, restore: str) -> bool:
+        """Return whether any is a problem."""
+        found = examine(seen, restore)
+        # Not cut to the terminal: remedies are to be copied.
+        for text in (title(seen), *findings(found)):
+            click.echo(text)
+        return any(one.level == "problem" for one in found)
+
+    def commands(self, seen: Observation, address: Callable[[BrokerId], str]) -> None:
+        click.echo("\n".join(commands(seen, address)))
+
+    def event(self, what: str) -> None:
+        with suppress(OSError):
+            if self.as_json:
+                _print_json({"at": _now(), "event": what})
+            else:
+                click.echo(f"{_now(short=True)}  {what}")
+
+
+def _print_json(content: dict[str, Any]) -> None:
+    click.echo(json.dumps(content, allow_nan=False))
+
+
+def _now(*, short: bool = False) -> str:
+    at = datetime.now(tz=UTC).isoformat(timespec="seconds" if short else "milliseconds")
+    return at.replace("+00:00", "Z") if short else at

@@ -13,14 +13,13 @@ from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.pulsar_admin.client import PulsarAdminError
-from loadmanager.adapters.zookeeper import ZooKeeperCoordination
+from loadmanager.adapters.zookeeper import ZooKeeperCoordination, zookeeper_options
 from loadmanager.attach.orders import Elected
+from loadmanager.attach.reports import host_name
 from loadmanager.attach.state import SharedState, StateUnusable
-from loadmanager.cli.attach_page import host_name
-from loadmanager.cli.options import warnings_alone
-from loadmanager.common.cluster_conditions import OF_ATTACH, agree
+from loadmanager.common.cluster_conditions import OF_ATTACH, agree, conditions_of
 from loadmanager.common.cluster_state import ClusterState
-from loadmanager.common.context import Identity, Liveness, UnexpectedErrors
+from loadmanager.common.context import Identity, Liveness, UnexpectedErrors, make_identity
 from loadmanager.config import load_config
 from loadmanager.core import znodes
 from loadmanager.core.errors import LoadManagerError
@@ -30,8 +29,8 @@ from loadmanager.core.load import BrokerUrls
 from loadmanager.leader.election import Deposed, Election, Term, TermGivenUp
 from loadmanager.ports.coordination import Coordination, CoordinationError
 from loadmanager.ports.host import Clock
+from loadmanager.telemetry.logging import warnings_alone
 from loadmanager.telemetry.metrics import Metrics
-from loadmanager.wiring.sidecar import conditions_of, make_identity, zookeeper_options
 
 _REGISTER_S: Final = 2.0
 _RETRY_S: Final = 0.2
