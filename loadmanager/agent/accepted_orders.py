@@ -50,11 +50,7 @@ class AcceptedOrders:
             self._elected_epoch = max(self._elected_epoch, node.stat.version)
 
     async def read(self) -> None:
-        """Read the standing orders, and obey them if they are valid.
-
-        If there are none, those of a former session are void: the leader deleted them, or
-        ZooKeeper's data were replaced. Raises `CoordinationError`: they cannot be read now.
-        """
+        """Read and obey the standing orders; without any, those of a former session are void."""
         node = await self._context.coordination.get(self._path)
         if node is None:
             self._take(Orders(0))

@@ -56,11 +56,7 @@ class FormerLocks:
             self._tokens[bundle] = max(token, self._tokens.get(bundle, 0))
 
     async def release(self, leased_until_s: float) -> None:
-        """Delete the locks of this session once nothing is served under them.
-
-        A broker that accepts no command of this agent cannot confirm this; the end of its lease
-        does. Raises `CoordinationError`: some may remain; it is safe to release them again.
-        """
+        """Delete this session's locks once nothing is served under them; safe to repeat."""
         coordination = self._coordination
         # This includes locks taken by a commit that was under way when that membership ended: it
         # is applied before the heartbeat, or never.
@@ -76,12 +72,8 @@ class FormerLocks:
     async def clear(self, membership: Membership, serving: Mapping[BundleId, int]) -> None:
         """Unload bundles served without a lock, and delete the locks that are not wanted.
 
-        The broker already obeys this membership's epoch, so no earlier agent can make it load
-        them again; it stops serving each one before its lock is deleted.
-
-        Raises, alone or in a group:
-            BrokerError: the broker did not confirm that it stopped.
-            StaleAgent: a newer agent commands the broker.
+        The broker already obeys this membership's epoch, so no earlier agent can make it load them
+        again. Raises `BrokerError` if it did not confirm that it stopped, alone or in a group.
         """
         for bundle, token in serving.items():
             if bundle not in self._tokens:
@@ -169,10 +161,9 @@ class FormerLocks:
             return None
 
     async def _delete(self, membership: Membership, bundle: BundleId, beside: Node | None) -> None:
-        """Delete a lock if it still belongs to this broker.
+        """Delete a lock if it still belongs to this broker; raises `CommitRejected`: it may not.
 
         ``beside`` the lock worker, that is the folder as it was before: what is taken since stays.
-        Raises `CommitRejected`: it may now belong to another broker, or have been taken over.
         """
         path, folder_path = znodes.lock(bundle), znodes.lock_folder(bundle)
         folder = beside or await self._coordination.get(folder_path)
@@ -196,11 +187,9 @@ class FormerLocks:
         log.info("bundle.lock.deleted", bundle=bundle)
 
     async def _release_all(self) -> None:
-        """Delete the locks that this session holds, and empty its list.
+        """Delete the locks that this session holds, and empty its list; its lease has ended.
 
-        The lease from this agent has ended, and the broker accepts no command from it. Its
-        registration is deleted with the first locks: lookups return registered brokers by their
-        lists.
+        Its registration goes with the first locks: lookups name registered brokers by their lists.
         """
         coordination, broker = self._coordination, self._broker
         session_id = coordination.session.session_id
@@ -223,10 +212,7 @@ class FormerLocks:
         log.info("broker.locks.released", broker=broker, bundles=released)
 
     async def _emptied_list(self, session_id: int, *, last: bool) -> list[Operation]:
-        """Return the operation that empties this session's list, if this is the last commit.
-
-        Other brokers take no lock of a bundle in this list.
-        """
+        """Return the write that empties this session's list, in the last commit only."""
         path = znodes.owned(self._broker)
         node = await self._coordination.get(path) if last else None
         if node is None or node.stat.ephemeral_owner != session_id:
@@ -234,10 +220,7 @@ class FormerLocks:
         return [SetData(path, encode_owned({}), node.stat.version)]
 
     async def _folders_unchanged(self, bundles: Collection[BundleId]) -> list[Operation]:
-        """Return checks that fail if one of these locks, which are read next, is replaced.
-
-        Only another agent of this broker replaces them; it deleted our mark when it registered.
-        """
+        """Return checks that fail if another agent of this broker replaces one of these locks."""
         paths = sorted({znodes.lock_folder(bundle) for bundle in bundles})
         folders = await asyncio.gather(*map(self._coordination.get, paths))
         return [

@@ -1,13 +1,4 @@
-"""A broker without a lease: the reason, its report, and the agent's next attempt.
-
-The broker may refuse the agent because it obeys a higher agent epoch, which another client may
-have sent, or which dates from before ZooKeeper's data were replaced. Each new registration would
-briefly list the broker, and the leader would assign bundles to it. So the agent first asks for
-its state under ZooKeeper's latest transaction id: the epoch of the subsequent registration can
-only be higher. A broker that was restarted, or whose highest epoch ZooKeeper has passed
-meanwhile, accepts it.
-
-The lease of the broker, which never outlasts the guaranteed life of the session.
+"""The lease of the broker, which never outlasts the guaranteed life of the session.
 
 A session lives for at least its timeout after the last heartbeat recorded by the ensemble's
 leader, which may be an earlier one than the last committed (`loadmanager.core.lease`). So after
@@ -16,10 +7,14 @@ unless configured, and never more than is safe for the timeout that the servers 
 after irregular heartbeats. Whatever happens to this process, the network or ZooKeeper, the lease
 expires before any other broker can acquire the lock.
 
-The lease's end is given on the broker's own clock. That clock was read before its
-last answer arrived here, so adding the remaining time to that reading can only name a
-time that is too early, however long a renewal takes. The renewal names the process whose clock
-was read: after a restart, the clock of the new process may have another origin.
+The lease's end is given on the broker's own clock. That clock was read before its last answer
+arrived here, so adding the remaining time to that reading can only name a time that is too early.
+The renewal names the process whose clock was read: a new process may have another origin.
+
+The broker may refuse an agent because it obeys a higher agent epoch, which another client sent,
+or which dates from before ZooKeeper's data were replaced. Each new registration would briefly
+list it, and the leader would assign bundles to it. So the agent first asks for its state under
+ZooKeeper's latest transaction id: the epoch of the next registration can only be higher.
 """
 
 import math
@@ -84,11 +79,7 @@ class Unleased:
         self._refusals += 1
 
     def ended(self, why: str, *, no_contract: bool) -> None:
-        """Report why the broker has no registration now: at once, then once a minute.
-
-        A missing contract is always reported at once: a starting broker does not answer at
-        first.
-        """
+        """Report why the broker has no registration: at once, then once a minute."""
         self.why = why
         self._context.metrics.broker_leased.set(0)
         now_s = self._context.clock.monotonic_s()
@@ -114,9 +105,7 @@ class Unleased:
     async def ask(self) -> None:
         """Ask the broker for its state under the latest epoch, without a registration.
 
-        Raises `StaleAgent`: the broker obeys a higher epoch; `BrokerError`: the broker does not
-        answer as expected; `Displaced` or `StandingBy`: another agent has the broker;
-        `CoordinationError`: another agent registers now, or it cannot be read.
+        Raises `StaleAgent`: it obeys a higher epoch; `Displaced`, `StandingBy`: another has it.
         """
         coordination, folder = (
             self._context.coordination,
@@ -147,9 +136,8 @@ _LEAST_PAUSE_FRACTION: Final = 2 / 3
 class LeaseKeeper:
     """Renews the broker's lease for one membership, and compares what the broker serves.
 
-    ``earlier_end_s`` is when the lease of this agent's previous membership has expired;
-    ``heartbeats`` are those of this process in all its memberships. ``has_heirs`` returns
-    whether another broker could take this broker's bundles.
+    ``earlier_end_s`` is the end of the previous membership's lease; ``heartbeats`` are those of
+    this process in all its memberships; ``has_heirs``: whether other brokers could take bundles.
     """
 
     def __init__(
@@ -187,18 +175,14 @@ class LeaseKeeper:
 
     @property
     def leased_until_s(self) -> float:
-        """When the broker has certainly stopped, on our clock, if no renewal follows.
-
-        This is slightly later than the end of its lease, since its own clock may be slower.
-        """
+        """When the broker, whose clock may be slower, has certainly stopped, on our clock."""
         return self._over_at_s
 
     async def begin(self) -> Mapping[BundleId, int]:
         """Take command of the broker, lease it, and return its served bundles with tokens.
 
         Bundles loaded by an earlier agent stay served, but under that agent's lease. Raises
-        `Displaced`: the broker obeys a newer agent; `BrokerError`: it does not answer;
-        `Disconnected`: the session could not be confirmed.
+        `Displaced`: the broker obeys a newer agent.
         """
         self._heard_since_s = self._clock.monotonic_s()
         state = await self._renew(until_s=None)
@@ -211,12 +195,7 @@ class LeaseKeeper:
         return state.serving
 
     async def run(self) -> None:
-        """Renew until cancelled.
-
-        Raises `BrokerLost`: the broker accepted no renewal until its lease had expired;
-        `Displaced`: another agent commands the broker; `LeaseLapsed`: for a session timeout every
-        heartbeat was answered too late for a lease; `MembershipEnded`: the session was replaced.
-        """
+        """Renew until cancelled. Raises `MembershipEnded` or `Displaced`."""
         while True:
             await self._pause()
             if self._coordination.session.session_id != self._membership.session_id:
@@ -239,10 +218,7 @@ class LeaseKeeper:
                     raise BrokerLost(str(error)) from error
 
     async def provable(self) -> None:
-        """Wait until heartbeats would have extended a lease for the duration of one.
-
-        Return at once if no other broker could take the bundles of this one.
-        """
+        """Wait until heartbeats would have held a lease, or no other broker is there."""
         began_s = self._clock.monotonic_s()
         while self._has_heirs():
             sent_at_s = await self._heartbeat()
@@ -254,11 +230,10 @@ class LeaseKeeper:
             await self._pause()
 
     async def _pause(self) -> None:
-        """Wait until the next heartbeat is due: an interval after the last one was sent.
+        """Wait until an interval after the last heartbeat was sent.
 
-        The pause after its answer is at least a part of the interval, so that late answers do
-        not cause more requests. With a whole interval a lease would sooner have gaps when
-        ZooKeeper is slow.
+        The pause after its answer is at least a part of it, so that late answers cause no more
+        requests. With a whole interval a lease would sooner have gaps when ZooKeeper is slow.
         """
         interval_s = self._terms.interval_fraction * self._coordination.session.timeout_s
         left_s = self._sent_at_s + interval_s - self._clock.monotonic_s()
@@ -293,10 +268,7 @@ class LeaseKeeper:
         return until_s - sent_at_s >= self._terms.shortest_s(session.timeout_s)
 
     def _let_go_if_late(self, until_s: float, timeout_s: float) -> None:
-        """End the membership if heartbeats have been answered too late for a lease for too long.
-
-        The broker has stopped by then, and the locks would remain as long as the session lives.
-        """
+        """End a membership without a lease for too long: its locks live as long as the session."""
         now_s = self._clock.monotonic_s()
         since_s = max(self._over_at_s, self._heard_since_s)
         if until_s <= now_s and now_s - since_s > timeout_s and self._has_heirs():
@@ -329,9 +301,7 @@ class LeaseKeeper:
     async def _lease_until(self, until_s: float) -> None:
         """Lease the broker until ``until_s`` on our clock; never shorten its lease.
 
-        Raises `BrokerRefused`: each answer comes from another process; `Displaced`: the broker
-        restarted, and another agent has registered it; `MembershipEnded`: the broker restarted, and
-        its registration was deleted.
+        Raises `BrokerRefused`: each answer comes from another process; or as `_check_registered`.
         """
         self._refusing = True
         longest = (0.0, 0.0)
@@ -359,11 +329,10 @@ class LeaseKeeper:
         )
 
     async def _check_registered(self) -> None:
-        """Raise if another agent has registered the broker meanwhile.
+        """Raise if another agent has registered the broker, or the registration was deleted.
 
-        The former process of the broker would then refuse this agent. The new process remembers
-        neither agents nor tokens, and would serve bundles that the other agent has released. Raises
-        `Displaced`: another agent has; `MembershipEnded`: the registration was deleted.
+        A new process of the broker remembers neither agents nor tokens, and would serve bundles
+        that the other agent has released.
         """
         me, path = self._membership, znodes.registration(self._membership.broker)
         await self._coordination.heartbeat()  # Reads after it see all earlier commits.

@@ -1,8 +1,4 @@
-"""Health checks of the broker, and the drain of an unhealthy one.
-
-The lease covers a broker that does not answer at all. A broker that answers but cannot work is
-drained here, and readmitted once it has been healthy for a while.
-"""
+"""Load reports, and health checks: a broker that answers but cannot work is drained."""
 
 import math
 from collections.abc import Callable
@@ -46,11 +42,7 @@ _TELL_EVERY_S = 60.0
 
 
 class DrainIntent:
-    """Draining because the broker is marked, its sidecar stops, or it is unhealthy.
-
-    The mark's content is only for display: its existence is enough, so a mark with invalid
-    content also causes a drain.
-    """
+    """Draining because the broker is marked, its sidecar stops, or it is unhealthy."""
 
     def __init__(self) -> None:
         self._marked = False
@@ -83,11 +75,7 @@ class DrainIntent:
 
 @dataclass(slots=True)
 class Sampler:
-    """Makes load reports from the current figures of the probe and the broker.
-
-    ``broker_class`` names the class of brokers like this one. ``window_s`` is the window
-    of the last sample's mean rates.
-    """
+    """Makes load reports; ``window_s`` is the window of the last sample's mean rates."""
 
     context: Context
     probe: HostProbe
@@ -214,11 +202,7 @@ class Publisher:
                 last, jitter, behind = Published(report, now_s), self._draw(), False
 
     async def _publish_loads(self, membership: Membership, report: LoadReport) -> bool:
-        """Write the loads; return False if they are too large.
-
-        Raises `Disconnected`: they may or may not be written; `NodeMissing`: the node was deleted
-        and could not be recreated.
-        """
+        """Return False if they are too large. Raises `NodeMissing`: it could not be recreated."""
         content = self._encoded(report)
         if content is None:
             return False

@@ -1,25 +1,13 @@
-"""The owned list of this broker, written with every change of its locks.
+"""Takes and drops locks in batches, each in one commit with the owned list of the broker.
 
-Each commit sets the list under a check of its version. The list is an ephemeral node of the same
-session with a single writer, so a repeated commit is refused as a whole, and after a lost reply
-the list's version shows whether the commit was applied. Each commit also checks the mark of this
-agent, which another agent of the same broker deletes when it registers: writes of a former agent
-are refused.
+The list is an ephemeral node of the same session with a single writer, set under a check of its
+version: a repeated commit is refused as a whole, and after a lost reply the version shows whether
+it was applied. Each commit also checks the mark of this agent, which another agent of the same
+broker deletes when it registers: writes of a former agent are refused.
 
-Selects the locks to take and drop in one commit.
-
-Each commit rewrites the owned list, so larger batches reduce that cost. They grow while there is
-enough work, and shrink if a commit exceeds ZooKeeper's limit. A lock that does not fit even
-alone is refused: its bundle must go to another broker.
-
-Writes ownership locks: batches of creates and deletes, each with the owned list.
-
-The result of each lock is returned; the state of bundles is not changed here.
-
-Takes and drops locks, and replaces ranges, during one membership.
-
-`LockCommits` writes and returns the result of each lock; its consequences for the
-bundles are applied here.
+Each commit rewrites the list, so larger batches reduce that cost. They grow while there is enough
+work, and shrink if a commit exceeds ZooKeeper's limit. A lock that does not fit even alone is
+refused: its bundle must go to another broker.
 """
 
 import asyncio
@@ -73,10 +61,7 @@ _RECONNECT_POLL_S: Final = 0.1
 
 
 class OwnedList:
-    """The only writer of the list, during one membership.
-
-    ``loading`` are the listed bundles that are not served yet.
-    """
+    """The only writer of the list; ``loading`` are the listed bundles not served yet."""
 
     def __init__(self, context: Context, records: OwnershipRecords, membership: Membership) -> None:
         self._coordination = context.coordination
@@ -102,13 +87,9 @@ class OwnedList:
     ) -> Stat | None:
         """Commit ``operations`` with the list without ``gone`` and with ``made``.
 
-        The latter are still to be loaded, unless they are ``served`` already. Return the
-        list's stat, None if the reply was lost and the commit was not applied.
-
-        Raises:
-            CommitRejected: one of ``operations`` failed; its index is among these.
-            TooLarge: the commit exceeds ZooKeeper's limit.
-            SessionLost: the mark or the list no longer belongs to this agent.
+        The latter are still to be loaded, unless ``served``. Return the list's stat, None if the
+        reply was lost and the commit was not applied. Raises `CommitRejected` with an index in
+        ``operations``, `TooLarge`, and `SessionLost`: the mark or the list is another agent's now.
         """
         after: dict[BundleId, int | None] = {**self._records.tokens, **dict.fromkeys(made)}
         for bundle in gone:
@@ -215,10 +196,7 @@ class LockBatches:
     def too_large(
         self, takes: Sequence[BundleId], drops: Sequence[BundleId], now_s: float
     ) -> BundleId | None:
-        """Shrink the batches; return the bundle of a lock that does not fit by itself.
-
-        In that case no lock is taken (or dropped, respectively) for a while.
-        """
+        """Shrink the batches; return a bundle whose lock does not fit alone: that kind rests."""
         count = len(takes) + len(drops)
         if takes and drops:
             self._drops_first = True  # They make the list smaller.
@@ -253,10 +231,7 @@ class LockResult(StrEnum):
 
 @dataclass(slots=True)
 class LockOutcomes:
-    """The results for the locks that were to be taken and dropped.
-
-    ``token`` is the fencing token of the taken locks, ``error`` why some did not fit.
-    """
+    """Results of locks; ``token`` is that of the taken ones, ``error`` why some did not fit."""
 
     results: dict[BundleId, LockResult] = field(default_factory=dict)
     token: int = 0
@@ -278,10 +253,7 @@ class _Examined:
 
 
 class LockCommits:
-    """The only writer of this broker's locks, during one membership.
-
-    ``orders`` returns the obeyed orders, None while orders are in doubt.
-    """
+    """The only writer of this broker's locks; ``orders`` returns None while they are in doubt."""
 
     def __init__(
         self,
@@ -301,10 +273,7 @@ class LockCommits:
         self._missing: set[BundleId] = set()
 
     async def change(self, takes: Sequence[BundleId], drops: Sequence[BundleId]) -> LockOutcomes:
-        """Take and drop locks as far as possible; return the result of each.
-
-        Raises `SessionLost`: the owned list is gone or another's: so is the session.
-        """
+        """Take and drop locks as far as possible. Raises `SessionLost`."""
         found = LockOutcomes()
         while takes or drops:
             try:
@@ -323,8 +292,7 @@ class LockCommits:
     async def replace(self, change: RangeChange) -> int | None:
         """Replace bundles by others of the same range: boundaries, locks and list in one commit.
 
-        Return the fencing token of the new locks, None if nothing was changed. Raises
-        `SessionLost`: the owned list is gone or another's: so is the session.
+        Return the token of the new locks, None if nothing was changed. Raises `SessionLost`.
         """
         content = self._lock_content()
         operations: list[Operation] = [
@@ -351,10 +319,7 @@ class LockCommits:
     async def _attempt(
         self, takes: Sequence[BundleId], drops: Sequence[BundleId], found: LockOutcomes
     ) -> None:
-        """Commit once; add the results of all locks, or of those that prevented the commit.
-
-        Raises `TooLarge`: the commit exceeds ZooKeeper's limit; `Disconnected`: nothing was sent.
-        """
+        """Commit once; add the results of all locks, or of those that prevented the commit."""
         versions, strange = await self._boundary_versions(takes)
         if strange:
             found.note(strange, LockResult.NOT_A_BUNDLE)
@@ -384,10 +349,7 @@ class LockCommits:
     async def _boundary_versions(
         self, takes: Sequence[BundleId]
     ) -> tuple[Mapping[Namespace, int], Sequence[BundleId]]:
-        """Return the versions of the boundaries of ``takes``, and the bundles not in them.
-
-        An order from before a split must not restore the split bundle beside its parts.
-        """
+        """Return the boundaries' versions, and the bundles not in them, such as a split one."""
         versions: dict[Namespace, int] = {}
         strange: list[BundleId] = []
         for bundle in takes:
@@ -591,10 +553,7 @@ class LockWorker:
                 self._ownerships.lock_refused(alone)
 
     async def _write_list(self) -> None:
-        """Publish the served bundles to lookups: the only write that nothing waits for.
-
-        A commit of locks includes it; it is written alone only if there is none.
-        """
+        """Publish the served bundles to lookups, if no commit of locks includes them anyway."""
         own = self._ownerships
         gather_s = _GATHER_S if own.records.loading else 0.0
         await self._clock.sleep(max(self._list.pause_s(), gather_s))

@@ -152,11 +152,7 @@ def _put(records: dict[BundleId, Ownership], record: Ownership, belongs: bool) -
 
 @dataclass(frozen=True, slots=True)
 class RangeChange:
-    """A bundle to be replaced by its parts, or two by one, with the write of the boundaries.
-
-    A bundle of a merge that has stopped waits for the other until ``until_s`` on this
-    agent's clock.
-    """
+    """A bundle to be replaced by its parts, or two by one that wait for each other's stop."""
 
     gone: tuple[BundleId, ...]
     made: tuple[BundleId, ...]
@@ -320,11 +316,7 @@ class OwnershipWorker:
                 self._fire(record, Event.RECALLED)
 
     def _is_kept(self, record: Ownership) -> bool:
-        """Return whether a bundle without an order stays until orders include it.
-
-        The result of a split or merge stays as well, while the orders name the bundles it
-        replaced.
-        """
+        """Return whether a bundle stays without an order: it is merged or was made of others."""
         former = map(self.records.get, record.made_of)
         return record.bundle in self.range_changes.merges or any(
             one is not None and one.replaced for one in former
@@ -427,8 +419,7 @@ class OwnershipWorker:
     def was_split(self, change: RangeChange, fencing_token: int) -> None:
         """A commit replaced the lock and the range of a bundle by those of its parts.
 
-        The parts are loaded before the whole is unloaded: where both are, the broker
-        gives a topic to the newer token, so every message finds one that serves it.
+        The parts are loaded before the whole is unloaded: the newer token gets the topics.
         """
         whole = self.records.of(change.whole)
         parts = [self.records.of(part) for part in change.made]
@@ -461,11 +452,7 @@ class OwnershipWorker:
         self.lock_refused(change.whole)
 
     def was_merged(self, change: RangeChange, fencing_token: int) -> None:
-        """A commit replaced the locks and ranges of two bundles by those of the whole.
-
-        The orders name the halves until the leader has seen it; the whole stays until
-        they name neither.
-        """
+        """A commit replaced two bundles by the whole, which stays until the orders name neither."""
         self.range_changes.end(change)
         for half in map(self.records.of, change.gone):
             half.replaced = half.ordered
@@ -483,10 +470,7 @@ class OwnershipWorker:
         self.lock_work.notify()
 
     def _fire(self, record: Ownership, event: Event) -> None:
-        """Feed an event of one bundle, and carry out its effects.
-
-        Raises `IllegalTransition`: ``event`` cannot happen in the bundle's phase.
-        """
+        """Feed an event of one bundle, and carry out its effects. Raises `IllegalTransition`."""
         before = record.phase
         after, effects = step(record.bundle, before, event)
         self.records.enter(record, after)

@@ -40,10 +40,7 @@ _POLL_S = 0.02
 
 
 class Shutdown:
-    """Waits for the drain, and releases bundles that remain.
-
-    ``drain_deadline_s`` of the settings is how long the leader has to hand everything over.
-    """
+    """Waits for the drain, and releases bundles that remain."""
 
     def __init__(
         self, context: Context, ownerships: OwnershipWorker, settings: RuntimeSettings
@@ -54,11 +51,7 @@ class Shutdown:
         self.begun = False
 
     async def drain(self) -> None:
-        """Wait while the leader hands over all bundles, as requested by the report.
-
-        It ends at once if no broker could take bundles: without ZooKeeper, or without another
-        broker that stays.
-        """
+        """Wait while the leader hands over all bundles, and another broker could take them."""
         if not self.has_heirs():
             return
         bundles, begun_s = self._ownerships.records.count, self._context.clock.monotonic_s()
@@ -93,11 +86,7 @@ class Shutdown:
         await self.let_go(begun_s + within_s)
 
     async def serving_ended(self, leased_until_s: float) -> None:
-        """Wait until the broker serves no bundle protected by this session's locks.
-
-        Await it before the session is closed, which frees the locks at once: bundles whose
-        unload was not confirmed are served until the lease expires.
-        """
+        """Wait until the broker serves nothing under this session's locks, before it closes."""
         records = self._ownerships.records
         if records.may_be_served:
             log.warning("broker.lease.awaited", bundles=records.count)
@@ -314,13 +303,7 @@ class OwningAgent:
     async def _run_membership(
         self, membership: Membership, report: LoadReport, lease: LeaseKeeper
     ) -> None:
-        """Own, publish, split and renew; ``report`` is the report of the registration.
-
-        Raises, in a group:
-            MembershipEnded: the registration, the lease or the session is gone.
-            Displaced: another sidecar took over this broker.
-            CoordinationError: after this reply of ZooKeeper the agent must restart.
-        """
+        """Own, publish, split and renew. Raises, in a group, what ends the membership."""
         watch, broker = self._context.coordination.watch, membership.broker
         watches = (
             watch(znodes.orders(broker), self._obedience.seen),
@@ -361,11 +344,7 @@ class OwningAgent:
             self._ownerships.retry_refused()
 
     async def _watch_registration(self, membership: Membership) -> None:
-        """Detect that the registration was deleted or taken over.
-
-        Raises `MembershipEnded`: the registration was deleted while the session lives; `Displaced`:
-        another session registered the same broker after us.
-        """
+        """Raises `MembershipEnded`: the registration was deleted; `Displaced`: it is another's."""
         await self._registrar.until_deleted(membership, lambda: self._leaving.begun)
         # The leader assigns our bundles to other brokers, so we release them.
         self._ownerships.recall_all()

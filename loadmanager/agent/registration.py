@@ -52,10 +52,7 @@ class Agent(Protocol):
     def unready(self) -> Iterator[str]: ...
 
     async def run(self) -> None:
-        """Run until cancelled, or until a membership ends after `leave`.
-
-        Raises `ExceptionGroup`: with `Displaced`: another sidecar took over this broker.
-        """
+        """Run until cancelled or `leave`. Raises `ExceptionGroup`, with `Displaced` if it was."""
 
     async def drain(self) -> None:
         """Wait until the broker's bundles are handed over, if required."""
@@ -84,20 +81,14 @@ class Displaced(LoadManagerError):
 
 @dataclass(frozen=True, slots=True)
 class LeaseTerms:
-    """``fraction`` of the session timeout is leased; renewed every ``interval_fraction``.
-
-    ``tick_s`` is the tick of the ensemble, 0 if it is unknown.
-    """
+    """``fraction`` of a session is leased; ``tick_s`` is that of the ensemble, 0 if unknown."""
 
     fraction: float
     interval_fraction: float
     tick_s: float = 0.0
 
     def safe_fraction(self, timeout_s: float) -> float:
-        """Return the fraction of a session timeout that may be leased, at most ``fraction``.
-
-        Raises `MembershipEnded`: it is so small that one lost renewal would stop the broker.
-        """
+        """Raises `MembershipEnded`: it is so small that one lost renewal would stop the broker."""
         longest = longest_lease_fraction(timeout_s, self.tick_s)
         if longest * timeout_s < self.shortest_s(timeout_s):
             raise MembershipEnded(
@@ -127,10 +118,9 @@ class Takeover:
         self._registered_epoch = 0
 
     def record(self, rivals: Collection[Rival]) -> AgentRecord:
-        """Return this agent's mark, if it may register over those of ``rivals``.
+        """Return this agent's mark, if it may register over ``rivals``.
 
-        Raises `Displaced`: one of them registered after this agent; `StandingBy`: one of them must
-        be gone first.
+        Raises `Displaced`: one registered after this agent; `StandingBy`: one must end first.
         """
         me = self._me()
         verdict, rival = judge(me, self._own_epoch, rivals)
@@ -182,12 +172,7 @@ class Takeover:
         self._own_epoch = self._registered_epoch = agent_epoch
 
     async def insist(self) -> None:
-        """Raise if another agent still commands the broker.
-
-        Raises `Displaced`: an agent that registered after this one commands it; `StandingBy`:
-        another agent commands it, and this agent never registered; `CoordinationError`: the marks
-        cannot be read now.
-        """
+        """Raise `Displaced` or `StandingBy` if another agent still commands the broker."""
         _, rivals = await self.marks()
         self.record(rivals)
 
@@ -212,11 +197,7 @@ def _read(path: str, data: bytes) -> AgentRecord:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """This agent as registered: the session that holds its nodes, and its agent epoch.
-
-    ``agent_epoch`` is the czxid of the registration, so it grows with every session and
-    every restart of the agent; the broker obeys only the highest.
-    """
+    """``agent_epoch`` is the czxid of the registration; the broker obeys only the highest."""
 
     broker: BrokerId
     session_id: int
@@ -232,15 +213,9 @@ async def register(
 ) -> tuple[Membership, Mapping[BundleId, int]]:
     """Register the broker with its first report and an empty owned list.
 
-    Return the membership, and the bundles that an earlier session of this broker still
-    lists as owned, with their tokens: their locks may be cleared once the broker
-    confirmed the new epoch.
-
-    Raises:
-        Displaced: another agent registered the broker after this one had.
-        StandingBy: another agent has the broker, and must be gone first.
-        SessionLost: the session ended meanwhile.
-        Disconnected: the reply was lost; to register again is safe.
+    Return the membership, and the bundles with tokens that an earlier session still lists: their
+    locks may be cleared once the broker confirmed the new epoch. Raises as `Takeover.record`, and
+    `SessionLost`, or `Disconnected`: the reply was lost; to register again is safe.
     """
     session_id = coordination.session.session_id
     broker = identity.broker
@@ -315,10 +290,7 @@ def listed_in(former: Node | None, broker: str) -> Mapping[BundleId, int]:
 
 
 async def deregister(coordination: Coordination, membership: Membership) -> None:
-    """Deregister the broker while the session lives on.
-
-    Its owned list stays, for as long as locks are held it must name them.
-    """
+    """Deregister the broker while the session lives on; its list names its locks until the end."""
     for path in (znodes.registration(membership.broker), znodes.loads(membership.broker)):
         node = await coordination.get(path)
         if node is not None and node.stat.ephemeral_owner == membership.session_id:
@@ -341,10 +313,9 @@ class Registrar:
         await self._deregister_given_up()
 
     async def until_deleted(self, membership: Membership, leaving: Callable[[], bool]) -> None:
-        """Return when the registration was deleted by another client, not while ``leaving``.
+        """Return when another client deleted the registration, not while ``leaving``.
 
-        Raises `MembershipEnded`: its session was replaced; `Displaced`: another session registered
-        the same broker after us.
+        Raises `MembershipEnded`: its session was replaced; `Displaced`: another registered it.
         """
         seen: asyncio.Queue[Node | None] = asyncio.Queue()
         coordination = self._context.coordination
@@ -366,10 +337,7 @@ class Registrar:
             watch.close()
 
     async def give_up(self, membership: Membership) -> None:
-        """Deregister a broker that cannot serve; retry later if the write is lost.
-
-        The session lives on, and with it a registration that no other agent may delete.
-        """
+        """Deregister a broker that cannot serve, which no other agent may; retried if lost."""
         self._given_up = membership
         await self._deregister_given_up()
 
@@ -379,10 +347,7 @@ class Registrar:
             self._given_up = None
 
     async def take_back(self) -> None:
-        """Deregister a broker that does not answer, if this session registered it.
-
-        So it is where the reply to a registration was lost: no other agent may delete that.
-        """
+        """Deregister a silent broker, also where the reply to its registration was lost."""
         coordination, broker = self._context.coordination, self._context.identity.broker
         session_id = coordination.session.session_id
         node = await coordination.get(znodes.registration(broker))

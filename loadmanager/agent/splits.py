@@ -108,11 +108,7 @@ class Splitter:
             self._ownerships.begin_merge(RangeChange(both.halves, (both.whole,), write, until_s))
 
     async def _boundaries(self, bundle: BundleId) -> tuple[Boundaries, bytes]:
-        """Return the boundaries of a bundle's namespace, and what their node holds.
-
-        Raises `MalformedContent`: the node is missing, or holds no boundaries; `CoordinationError`:
-        it cannot be read now.
-        """
+        """Return the boundaries and what their node holds. Raises `MalformedContent`."""
         namespace = namespace_of(bundle)
         path = znodes.local_policies(namespace)
         node = await self._context.coordination.get(path)

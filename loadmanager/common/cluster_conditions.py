@@ -1,9 +1,8 @@
-"""The key that signs the cluster's tokens, unless another is configured.
+"""What all members agree on before they work: whose nodes these are, the hash, the signing key.
 
-It is stored in ZooKeeper, so every client that can read it there can sign. The first one that
-needs it
-makes it; all sidecars watch it, so that a replaced one counts at once, and make it
-again when it was deleted.
+The key is stored in ZooKeeper, so every client that can read it there can sign. The first that
+needs it makes it; all sidecars watch it, so that a replaced one applies at once, and make it again
+when it was deleted.
 """
 
 import secrets
@@ -43,15 +42,9 @@ class ChrootRefused(LoadManagerError):
 
 
 async def refuse_nodes_of_others(coordination: Coordination, default_chroot: str) -> None:
-    """Raise unless this cluster may keep its nodes in the chroot.
+    """Raise `ChrootRefused` unless this cluster may keep its nodes in the chroot.
 
-    Args:
-        coordination: a session below the chroot.
-        default_chroot: the chroot if it is the default one, empty if it was configured.
-            A cluster of version 0.1 kept its nodes at the root by default.
-
-    Raises `ChrootRefused`: Pulsar uses these paths, or the root has a cluster of version 0.1;
-    `CoordinationError`: ZooKeeper could not be read.
+    ``default_chroot`` is empty if another was configured: version 0.1 kept its nodes at the root.
     """
     if await _exists(coordination, LEDGERS):
         raise _of_pulsar(f"{LEDGERS} exists in it")
@@ -135,9 +128,8 @@ class TopicHash:
 class Conditions:
     """A sidecar's settings that must be equal in the whole cluster.
 
-    ``hash_name`` None stands for the recorded hash, and for Pulsar's in a new cluster.
-    ``default_chroot`` is where the nodes are when no chroot is configured, empty when
-    one is. ``kind`` is that of the brokers, empty where it does not matter.
+    ``hash_name`` None stands for the recorded hash, ``default_chroot`` is empty if one is
+    configured, and ``kind`` is that of the brokers, empty where it does not matter.
     """
 
     hash_name: HashName | None = None
@@ -154,10 +146,8 @@ def conditions_of(config: Config) -> Conditions:
 async def agree(coordination: Coordination, clock: Clock, wanted: Conditions) -> HashName:
     """Return the cluster's hash function once the nodes are seen to be this cluster's.
 
-    Two members with different functions would compute different bundles for the same topic. This
-    waits for ZooKeeper without a limit, and logs the wait. Raises `ClusterDisagrees`: the cluster
-    uses another function, or another format of nodes; `ChrootRefused`: the nodes belong to Pulsar,
-    or those of the cluster are elsewhere; `MalformedContent`: the record cannot be read.
+    It waits for ZooKeeper without a limit. Raises `ClusterDisagrees`: another function or format;
+    `ChrootRefused`; `MalformedContent`: the record cannot be read.
     """
     told_at_s = clock.monotonic_s() - _TELL_EVERY_S + _PATIENCE_S
     while True:
@@ -233,11 +223,7 @@ def new_key() -> bytes:
 
 
 async def key_of_cluster(coordination: Coordination, make: Callable[[], bytes] = new_key) -> bytes:
-    """Return the key, created if the cluster has none.
-
-    Raises `CoordinationError`: the key can be neither read nor created now; `MalformedContent`: the
-    node's content is not a key.
-    """
+    """Return the key, created if there is none. Raises `MalformedContent`: it is no key."""
     while True:
         node = await coordination.get(znodes.KEY)
         if node is not None:

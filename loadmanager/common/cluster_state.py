@@ -1,19 +1,14 @@
-"""The brokers' loads, while this sidecar watches them.
+"""What this sidecar knows of the cluster: registrations, the leader, loads, owners, boundaries.
 
-Only the leader and its likely successors need loads, so they are watched only from `open` to
-`close`.
+Only the leader and its likely successors need loads, so only they watch them.
 
-The owners of bundles, from the owned lists that the brokers' sidecars write.
-
-A list may be stale: that costs a client one more hop, never a second owner, because only the
-lock in ZooKeeper decides which broker serves. Each change of a list is reported to every sidecar,
-and most of them do not need it, nor all lists at their start. So a list is read at once only
-while it is followed here: the leader follows all lists, a lookup that waits that of the planned
-owner (all, where it is not known and they are few), and a bundle that this broker is ordered to
-take that of the broker that still has it.
-Else a list is read when a lookup or request needs it. Where there are few, all are read at once,
-otherwise one a second of those that have been left unread for a while. A list that changed, also
-while this sidecar was not connected, and was not read names no owner.
+An owned list may be stale: that costs a client one more hop, never a second owner, because only
+the lock in ZooKeeper decides which broker serves. Each change of a list is reported to every
+sidecar, and most do not need it. So a list is read at once only while it is followed here: by the
+leader all, by a waiting lookup that of the planned owner, and by a broker that is to take a bundle
+that of the broker that has it. Else it is read when a lookup or request needs it; few lists are
+read at once, others one a second of those left unread for a while. A changed list that was not
+read names no owner.
 """
 
 import asyncio
@@ -57,11 +52,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class KnownLoads:
-    """A broker's last report, and when this sidecar saw the loads in it change.
-
-    ``seen_at_s`` is on this sidecar's monotonic clock, so that the age of a report does not
-    depend on any wall clock. ``mzxid`` is that of the loads.
-    """
+    """A broker's last report, and when this sidecar's monotonic clock saw its loads change."""
 
     report: LoadReport
     seen_at_s: float
@@ -69,10 +60,7 @@ class KnownLoads:
 
 
 class ClusterLoads:
-    """The loads of all brokers, each with the broker's current registration.
-
-    ``registered`` returns a broker's registration; ``changed`` is called after each change.
-    """
+    """The loads of all brokers, each with the broker's current registration."""
 
     def __init__(
         self,
@@ -164,10 +152,7 @@ _READ_WITHIN_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """The broker that lists a bundle as owned, with the fencing token of the lock.
-
-    ``serving`` is False while the broker holds the lock but has not loaded the bundle yet.
-    """
+    """The broker that lists a bundle; ``serving`` is False until it has loaded the bundle."""
 
     broker: BrokerId
     fencing_token: int
@@ -175,10 +160,7 @@ class Holding:
 
 
 class ClusterOwners:
-    """The owned lists of all brokers, joined; ``changes`` notifies that they were read.
-
-    ``answers_changed`` is called when the owner in an answer may have changed.
-    """
+    """The owned lists joined; ``answers_changed`` is called when an answer's owner may differ."""
 
     def __init__(
         self,
@@ -492,11 +474,7 @@ class ClusterState:
         return self._boundaries.get(namespace)
 
     async def boundaries(self, namespace: Namespace) -> Boundaries | None:
-        """Return the namespace's bundles, None if it does not exist.
-
-        The first call reads and watches; later ones return what the watch reported. Raises
-        `CoordinationError`: they have not been read and cannot be read now.
-        """
+        """Return the namespace's bundles, None if it does not exist; the first call reads them."""
         if namespace in self._boundaries:
             return self._boundaries[namespace]
         # Many lookups come before the first read is answered, and to decode ten thousand

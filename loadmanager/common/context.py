@@ -30,11 +30,7 @@ log = structlog.get_logger()
 
 
 def raise_if_cancelled() -> None:
-    """Continue a cancellation that coincided with an error.
-
-    A `TaskGroup` that is cancelled while a task of it fails raises the failure alone. Raises
-    `CancelledError`: this task is being cancelled.
-    """
+    """Raise a cancellation that a `TaskGroup` with a task that failed did not."""
     task = asyncio.current_task()
     if task and task.cancelling():
         raise asyncio.CancelledError
@@ -86,10 +82,7 @@ REST_S: Final = 10.0
 
 
 class OversizedWrites:
-    """The oversized writes of one process, by purpose.
-
-    Only such a write fails: its subject stays unchanged, and everything else continues.
-    """
+    """The oversized writes of one process; all else continues."""
 
     def __init__(self, clock: Clock, metrics: Metrics) -> None:
         self._clock = clock
@@ -112,11 +105,7 @@ class OversizedWrites:
 
 
 class UnexpectedErrors:
-    """The unexpected errors of one process, by the place that caught them.
-
-    ``followers`` are called with each error: tests and simulated faults treat every one as a
-    fault of the program.
-    """
+    """The unexpected errors of one process by place; tests fail by its ``followers``."""
 
     def __init__(self, clock: Clock, metrics: Metrics) -> None:
         self._clock = clock
@@ -147,12 +136,7 @@ class UnexpectedErrors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """The broker beside this sidecar, and this run of the sidecar.
-
-    ``instance`` is generated at each start, so that two processes configured with the same
-    broker id by mistake still differ. ``host`` and ``process_id`` are where it runs; an empty
-    host is unknown.
-    """
+    """The broker beside this sidecar, and this run of it, by a generated ``instance``."""
 
     broker: BrokerId
     urls: BrokerUrls

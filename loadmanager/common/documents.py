@@ -63,12 +63,10 @@ class Documents:
             return await self._coordination.children(path)
 
     async def change(self, path: str, edit: Edit) -> None:
-        """Replace a node's content by the result of ``edit``, with retries on conflicts.
+        """Replace a node's content by the result of ``edit``, called again after each conflict.
 
-        ``edit`` may be called several times, each time with what another client wrote. A write
-        whose reply was lost is read back. Raises
-        `Conflict`: others changed it each time; `Unfit`: the content is too large; `Unavailable`:
-        it cannot be read or written now.
+        A lost write is read back. Raises `Conflict`: others changed it each time; `Unfit`: it is
+        too large; `Unavailable`: it cannot be read or written now.
         """
         for _ in range(_TRIES):
             node = await self.node(path)
@@ -104,11 +102,7 @@ class Documents:
             await self._coordination.ensure(path)
 
     async def commit(self, what: str, operations: Sequence[Operation]) -> bool:
-        """Apply all operations or none; False if a node is not as they expect.
-
-        Raises `Unfit`: the operations are too large; `Unavailable`: they cannot be applied now, or
-        it is unknown whether they were.
-        """
+        """Apply all operations or none; False if a node is not as expected. Raises as `change`."""
         written = (one.data for one in operations if isinstance(one, Create | SetData))
         _check_size(what, *written)
         with as_unavailable(what, "written"):

@@ -40,10 +40,7 @@ _LOST_AFTER_ROUNDS: Final = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rhythm:
-    """How often the leader samples the averages, and how often it runs rounds.
-
-    ``return_wait_s`` is how long it waits for brokers that vanished together.
-    """
+    """``return_wait_s`` is how long the leader waits for brokers that vanished together."""
 
     tick_interval_s: float
     round_interval_s: float
@@ -60,11 +57,7 @@ class SplitPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskBounds:
-    """How many tasks may be in flight, and how long an order may wait.
-
-    Drains and rounds may have ``most_per_broker`` tasks under way with one broker. An order that is
-    not carried out counts as lost ``lost_after_s`` after it was written.
-    """
+    """Tasks in flight with one broker, and when an order that is not carried out counts as lost."""
 
     most_per_broker: int
     lost_after_s: float
@@ -72,11 +65,7 @@ class TaskBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeValues:
-    """All runtime settings at one time.
-
-    ``shadows`` are the strategies that decide beside the planner's, by their classes;
-    ``report_rules`` say when a report is due.
-    """
+    """All runtime settings at one time; ``shadows`` decide beside the planner, by their classes."""
 
     planner: Planner
     shadows: Mapping[str, Planner]
@@ -104,11 +93,7 @@ class RuntimeSettings:
 async def wait_out(
     clock: Clock, interval_s: Callable[[], float], nap: Callable[[float], Awaitable[object]]
 ) -> None:
-    """Return when ``interval_s`` has passed, as long as that is by then.
-
-    A wait of an hour that is made a minute ends within seconds. ``nap``
-    waits for so many seconds at most; when it returns True the wait is over.
-    """
+    """Return when ``interval_s`` as it is by then has passed, or when ``nap`` returns True."""
     begun_s = clock.monotonic_s()
     while (left_s := begun_s + interval_s() - clock.monotonic_s()) > _NOTHING_S:
         if await nap(min(left_s, _NAP_S)):
@@ -116,11 +101,7 @@ async def wait_out(
 
 
 class SettingsWatch:
-    """Turns this sidecar's configuration and the cluster's settings over it into `RuntimeSettings`.
-
-    Settings that this sidecar cannot take, alone or with its own, are left out and reported
-    in the log, once for each time they change.
-    """
+    """Turns the configuration and the cluster's settings over it into `RuntimeSettings`."""
 
     def __init__(self, config: Config, settings: RuntimeSettings) -> None:
         self._config = config
@@ -190,10 +171,7 @@ _HIDDEN = "********"
 
 
 class DynamicSettings:
-    """Settings changed for the whole cluster while it runs.
-
-    ``config`` is this sidecar's own configuration, which the settings override.
-    """
+    """Settings changed for the whole cluster while it runs, over this sidecar's ``config``."""
 
     def __init__(self, context: Context, config: Config) -> None:
         self._coordination = context.coordination

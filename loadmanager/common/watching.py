@@ -15,10 +15,7 @@ _LOOK_S = 1.0
 
 
 class Subscriptions:
-    """A source of changes, with callbacks and a wait.
-
-    ``version`` increases with every change.
-    """
+    """A source of changes, with callbacks and a wait; ``version`` increases with each."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -63,10 +60,7 @@ class Subscriptions:
             self._waiting.pop(future, None)
 
     async def until(self, done: Callable[[], bool], clock: Clock, within_s: float) -> bool:
-        """Return whether ``done`` came true within ``within_s``.
-
-        It is called after each change, and once a second for what is not reported.
-        """
+        """Return whether ``done`` came true within ``within_s``, looking also once a second."""
         deadline_s = clock.monotonic_s() + within_s
         while not done():
             left_s = deadline_s - clock.monotonic_s()

@@ -1,9 +1,8 @@
-"""Leaves out the brokers whose reports may have made a round fail.
+"""Decides on the view of the cluster, without brokers whose reports may have made a round fail.
 
 Figures are bounded where they are read, so no report should make a decision raise an exception.
 If one does, it would stop balancing for the whole cluster, under this leader and the next. The
-failed round is therefore repeated without the brokers whose reports are new since the last round
-that succeeded.
+failed round is repeated without the brokers whose reports are new since the last that succeeded.
 """
 
 import asyncio
@@ -48,11 +47,7 @@ class _LeftOut:
 
 @dataclass(slots=True)
 class HarmfulReports:
-    """The brokers left out of decisions in one term, with reasons.
-
-    ``_used`` and ``_sound`` are the versions of the reports in the round under way, and in the last
-    one that succeeded.
-    """
+    """The brokers quarantined for their reports in one term, with reasons."""
 
     context: Context
     _left_out: dict[BrokerId, _LeftOut] = field(default_factory=dict)
@@ -82,10 +77,7 @@ class HarmfulReports:
         self._sound = self._used
 
     def leave_out_new(self, error: Exception) -> bool:
-        """Leave out the brokers with new reports after a failed round; return whether any was.
-
-        If all reports are new, or none is, no report is known to be at fault, and none is left out.
-        """
+        """Leave out the brokers with new reports after a failed round, if others have none new."""
         new = [name for name, mzxid in self._used.items() if self._sound.get(name) != mzxid]
         why = f"{type(error).__name__}: {error}"
         if not new or len(new) == len(self._used):
@@ -114,9 +106,7 @@ bundles each."""
 class Look:
     """The view and memory of the leader of ``epoch`` at one time, on its own clock.
 
-    ``unowned`` are the bundles about to be placed, ``left_out`` the brokers excluded from
-    decisions, with the error that their report caused. ``planner`` makes the decisions, as far
-    as ``balancing`` permits.
+    ``unowned`` are about to be placed; ``left_out`` are excluded, with their report's error.
     """
 
     epoch: int
@@ -161,10 +151,7 @@ class ViewBuilder:
         self.take_reports()
 
     def _take_changed(self) -> Iterator[BrokerId]:
-        """Add the reports that were not taken yet, and yield the broker of each.
-
-        Between two of them others may be read, or taken by another caller.
-        """
+        """Add the reports not taken yet, and yield the broker of each; others may come between."""
         self.harmful.current()  # Brokers that reported again are not left out any more.
         reports = self.context.cluster_state.loads.reports
         for broker in list(reports):
@@ -200,10 +187,7 @@ class ViewBuilder:
         )
 
     def outdated(self, sight: Sight, moves: Iterable[Move]) -> Mapping[BundleId, str]:
-        """Return the moves decided on ``sight`` whose target can no longer take them, and why.
-
-        Changes of the bundles themselves are detected by the task controller.
-        """
+        """Return the moves whose target can no longer take them, and why."""
         brokers, began = self.context.cluster_state.brokers, sight.tally.started_at_ms
         unassignable = {*self.untaken.passed_over, *self.harmful.brokers}
         found: dict[BundleId, str] = {}
@@ -227,10 +211,7 @@ _NOBODY: Mapping[BundleId, BrokerId] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The moves of bundles to their next owners, and why other bundles have none.
-
-    ``assigned`` are the orders at the time of the decision.
-    """
+    """Moves to next owners, and why other bundles have none, when the orders were ``assigned``."""
 
     moves: tuple[Move, ...]
     refusals: Mapping[BundleId, tuple[Refusal, ...]]
@@ -272,11 +253,7 @@ class Decider:
         return steered(self.planner, self.steering.balancing.mode)
 
     async def round(self, *, session_doubtful: bool) -> Decided:
-        """Return the decisions of one round; `order_round` orders and records its moves.
-
-        It is computed outside the event loop from immutable values: `order_round` detects
-        changes made meanwhile.
-        """
+        """Return the decisions of one round, computed in a thread from immutable values."""
         sight, former, planner = self.view_builder.sight(), self.memory, self.steered
         self.recorder.began_round(
             sight,
@@ -299,11 +276,7 @@ class Decider:
         return await self.computing.compute(_due_early, planner, sight, memory)
 
     async def order_round(self, decided: Decided, rider: SetData) -> Dispatched:
-        """Order the moves of a round; raises as `TaskController.dispatch`.
-
-        Outdated moves are left out. Orders are recorded as soon as their outcome is known, which
-        may be later if the reply was lost.
-        """
+        """Order the moves that are not outdated; raises as `TaskController.dispatch`."""
         plan, outdated = decided.plan, self._outdated(decided)
         for bundle, why in outdated.items():
             log.info("bundle.move.outdated", bundle=bundle, why=why)
@@ -321,10 +294,7 @@ class Decider:
     async def order(
         self, choices: Choices, asked_by: AskedBy, rider: SetData | None = None
     ) -> Dispatched:
-        """Order choices made between two rounds; raises and records as `order_round`.
-
-        Bundles moved by request have a cool-down afterwards, as those moved by a round.
-        """
+        """Order choices made between two rounds; those requested have a cool-down afterwards."""
 
         def known(found: Dispatched) -> None:
             stand = [move for move in choices.moves if move.bundle in found.ordered]
@@ -352,10 +322,7 @@ class Decider:
         leaving: Mapping[BundleId, BrokerId] = _NOBODY,
         cause: Cause = Cause.UNOWNED,
     ) -> Choices:
-        """Return a next owner for each bundle, or why there is none.
-
-        A bundle is never assigned to the broker that it is ``leaving`` for ``cause``.
-        """
+        """Return a next owner for each bundle, not the one it is ``leaving``, or why none."""
         view = seen = self.view_builder.view(afresh=bundles)
         assigned = self.tasks.assigned
         moves: list[Move] = []
@@ -380,10 +347,7 @@ class Decider:
     def barred(
         self, bundles: Collection[BundleId], brokers: Collection[BrokerId]
     ) -> Mapping[BrokerId, str]:
-        """Return which of these brokers may not own all of the bundles, and why.
-
-        Only mandatory rules apply, not those for even distribution.
-        """
+        """Return which of these brokers may not own all bundles by mandatory rules, and why."""
         view = self.view_builder.view(afresh=bundles)
         return {
             BrokerId(refusal.subject): refusal.reason.value

@@ -36,11 +36,7 @@ _HEAD_START_S = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A term of leadership: its epoch, and the session that holds the election node.
-
-    ``epoch`` is the version of ``/loadbalance/epoch``; every write of the term is
-    committed under a check of it.
-    """
+    """``epoch`` is the version of ``/loadbalance/epoch``, which every write of the term checks."""
 
     epoch: int
     session_id: int
@@ -76,10 +72,8 @@ class Elector(Protocol):
 class Election:
     """Takes part in the election for as long as it runs.
 
-    ``eligible`` returns whether this agent may lead: an agent whose broker is not registered
-    does not campaign. ``lead`` runs during a term and is cancelled at its end. ``barred``
-    returns whether this agent must not lead, or must give up its term, because other sidecars
-    cannot reach it.
+    Only an ``eligible`` agent campaigns. ``lead`` runs during a term and is cancelled at its end.
+    ``barred``: others cannot reach it, so it must not lead, and gives up its term.
     """
 
     def __init__(
@@ -220,11 +214,7 @@ class Election:
         await self._cluster_state.changes.wait(_RETRY_S)
 
     async def _until_seen(self) -> None:
-        """Wait until the cluster state shows an election node, of this sidecar or another.
-
-        If the node vanishes before it is read, no watch reports a change. So it is also read
-        here, and if it is gone, the election is repeated.
-        """
+        """Wait until the cluster state shows an election node, or it is read as vanished."""
         while self._standing() is Standing.CAMPAIGN:
             if not await self._cluster_state.changes.wait(_RETRY_S):
                 node = await self._coordination.get(znodes.LEADER)
@@ -262,10 +252,7 @@ class Election:
             await self._clock.sleep(_RETRY_S)
 
     def _log_end(self, error: BaseException | None) -> None:
-        """Log why a term ended early; a leader that cannot work does not campaign for a while.
-
-        The next turn deletes its election node, so that others can campaign at once.
-        """
+        """Log why a term ended early; a leader that cannot work does not campaign for a while."""
         if error is None:
             return
         group = BaseExceptionGroup("term", [error])

@@ -100,11 +100,7 @@ def most_refused(refusals: Iterable[Refusal]) -> Sequence[RefusalCount]:
 
 
 class Explainer:
-    """Answers questions about the leader's decisions.
-
-    All methods raise `LeaderElsewhere` if another sidecar leads, and `Unavailable` while no sidecar
-    does.
-    """
+    """Answers for the leader; raises `LeaderElsewhere`, and `Unavailable` while none leads."""
 
     def __init__(self, context: Context, leading: Leadership, cluster: str) -> None:
         self._context = context
@@ -348,8 +344,7 @@ def _why_unreported(broker: BrokerId, term: LeaderTerm) -> str:
 async def preview_round(leading: Leadership, wish: PlanOverrides) -> Preview:
     """Return the result of a round of the leader at this time, which is not carried out.
 
-    Raises `LeaderElsewhere`: another sidecar leads; `Unavailable`: no sidecar leads, or no broker
-    has reported yet; `Unfit`: a strategy or setting is unknown, or a value is invalid.
+    Raises as `Explainer`, and `Unfit`: a strategy or setting is unknown, or a value is invalid.
     """
     look = leading.require_term().look()
     if not look.view.brokers.names:

@@ -57,11 +57,7 @@ class LeaderState:
     course: deque[BalancePoint]
 
     async def take(self) -> RoundMemory:
-        """Restore the state of the former leader, and return its memory.
-
-        Without usable state the memory is empty. Raises `Disconnected`: the state cannot be read
-        now.
-        """
+        """Restore the state of the former leader; the memory is empty if it is not usable."""
         standby = await self._stored()
         now_s = self.context.clock.monotonic_s()
         departed_at_s = dict(standby.departed_at_s)
@@ -160,11 +156,7 @@ _AT_ONCE: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmStart:
-    """Fills the load tracker of a new term from history where averages are missing.
-
-    ``cluster`` is the cluster whose history a seed must cover; a seed older than
-    ``max_age_days`` is not used.
-    """
+    """Fills the load tracker of a new term from history where averages are missing."""
 
     context: Context
     tracker: LoadTracker
@@ -172,11 +164,7 @@ class WarmStart:
     max_age_days: float
 
     async def seed(self) -> None:
-        """Read the seed and use its averages for bundles without a sample.
-
-        The seed is not read if the former leader left the averages of at least half of the
-        reported bundles. Failures are logged, and the leader continues without it.
-        """
+        """Use the seed, unless the former leader left averages of half of the reported bundles."""
         if not self._is_cold():
             return
         try:

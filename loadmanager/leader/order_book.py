@@ -85,17 +85,10 @@ class OrderBook:
         """Do nothing: each commit checks the epoch."""
 
     async def write(self, changes: OrderChanges, rider: SetData | None = None) -> bool:
-        """Write several changes of orders; the standing orders must be `known`.
+        """Write changes of `known` orders; return whether the last commit had room for ``rider``.
 
-        Return whether the ``rider`` was written with them, in the last commit if there are
-        several. It is not written if that commit has no room for it, or if its node does not
-        exist.
-
-        Raises:
-            Deposed: another sidecar leads; nothing was changed.
-            Disconnected: the reply was lost; the orders are unknown until `read`.
-            TooLarge: the orders of a broker do not fit into its node; those that fit are
-                written.
+        Raises `Deposed`: nothing was changed; `Disconnected`: the orders are unknown until `read`;
+        `TooLarge`: the orders of a broker do not fit into its node; those that fit are written.
         """
         if not changes and not self._spoilt:
             return False
@@ -294,10 +287,9 @@ class OrderBook:
             return None
 
     def _kept(self, broker: BrokerId) -> Orders:
-        """Return a broker's owned bundles in place of its orders, which are not readable.
+        """Return a broker's owned bundles in place of orders that are not readable.
 
-        Its agent keeps following the orders it read before; to treat unreadable orders as empty
-        would recall everything.
+        Its agent keeps following those it read before; empty ones would recall everything.
         """
         self._spoilt.add(broker)
         owned = (b for b, at in self._cluster_state.owners.items() if at.broker == broker)

@@ -97,11 +97,7 @@ def why(reasons: Iterable[Refusal]) -> str:
 
 @dataclass(slots=True, eq=False)
 class PlacementWorker:
-    """Places bundles as soon as they need an owner, during one term.
-
-    If ``brokers_own`` is set, brokers acquire bundles themselves, and only draining brokers are
-    emptied.
-    """
+    """Places bundles as soon as they need an owner; if ``brokers_own``, only empties brokers."""
 
     context: Context
     owners: OwnerView

@@ -1,21 +1,14 @@
-"""Detects registered brokers that do not take the locks of their ordered bundles.
-
-A free lock is normally taken at once. A broker that takes none of its free locks for half a
-session timeout is passed over for a while, as if it were draining: it is assigned no bundles,
-and the bundles that it did not take are placed on others. Then it is tried again, after
-increasing delays, until it takes a lock. Locks held by others, and ranges that are not in their
-namespace, do not count against a broker.
-
-Adopts splits and merges: replaces bundles in the orders by their parts or by the merged bundle.
-
-The owner of a bundle splits or merges it in the boundaries of its namespace; here the standing
-orders are updated accordingly.
-
-Reconciles orders with the actual state in every round.
+"""Reconciles orders with the actual state in every round.
 
 Orders, boundaries, locks, lists and reports have one writer each and are eventually consistent.
 Inconsistencies are repaired or reported here within one round, so that an unforeseen fault shows
-in the log, a metric and explanations, and not as a bundle that no broker serves.
+in the log, a metric and explanations, and not as a bundle that no broker serves. The owner of a
+bundle splits or merges it in the boundaries of its namespace; the orders follow here.
+
+A free lock is normally taken at once. A broker that takes none of its free locks for half a
+session timeout is passed over for a while, as if it were draining, and its bundles are placed on
+others. Then it is tried again, after increasing delays, until it takes a lock. Locks held by
+others, and ranges that are not in their namespace, do not count against a broker.
 """
 
 import asyncio
@@ -248,9 +241,7 @@ class Adoption:
     async def adopt(self) -> tuple[tuple[BundleId, ...], ...]:
         """Replace split bundles in the orders by their parts; return the parts of each.
 
-        The parts stay on the broker of the split bundle, which holds their locks. Merged bundles
-        are replaced by the bundle that they became. Raises `CoordinationError`: boundaries cannot
-        be read, or the orders cannot be written.
+        The parts stay on its broker, which holds their locks. Raises `CoordinationError`.
         """
         known = {name: await self.boundaries(name) for name in sorted(self._changed_namespaces())}
         if not known:
@@ -334,10 +325,9 @@ class Adoption:
             self.recorder.cut("merge", one, halves)
 
     def _whole_of(self, half: BundleId, boundaries: Boundaries) -> BundleId | None:
-        """Return the bundle into which ``half``, which no longer exists, was merged.
+        """Return the bundle into which ``half`` was merged, by an order or by its lock.
 
-        It is the bundle that contains ``half``, if the merge was ordered or its lock is held:
-        the boundaries alone may belong to another namespace with the same name.
+        The boundaries alone may belong to another namespace with the same name.
         """
         whole = merged_by_order(half, self.tasks.splits, boundaries)
         if whole is not None:
@@ -348,10 +338,7 @@ class Adoption:
         return around if wider and self.context.cluster_state.live_owner(around) else None
 
     def _seed_averages(self, found: _Found) -> None:
-        """Assign each part its share of the split bundle's traffic, by width, until measured.
-
-        A merged bundle has the sum of its halves.
-        """
+        """Give each part its share of the traffic by width, and a merged bundle the sum."""
         known = self.tracker.averages()
         for whole, parts in found.parts.items():
             if whole in known:
@@ -437,9 +424,7 @@ class Reconciler:
     async def find_strays(self) -> None:
         """Find the locks that are in no owned list at two checks: no broker would drop them.
 
-        Lock and list change in one commit but are observed by two watches, so at the first check
-        they may briefly differ. Not part of a round: there is a folder for each namespace. Raises
-        `CoordinationError`: they cannot be read now.
+        Lock and list change in one commit but are seen by two watches, so they may briefly differ.
         """
         suspects = await self._unlisted_locks()
         if suspects:

@@ -45,11 +45,7 @@ from loadmanager.telemetry.metrics import Metrics
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """The input of a view of the cluster at one time; immutable.
-
-    ``assigned`` are the orders at that time; ``passed_over`` are brokers that take no locks,
-    which are treated as draining.
-    """
+    """The immutable input of a view; ``passed_over`` brokers count as draining."""
 
     now_s: float
     tally: Tally
@@ -74,12 +70,7 @@ _Kept = tuple[Decision | None, Decision | None]
 
 
 class DecisionLog:
-    """The decisions of one term: the latest overall, and the latest about each bundle and broker.
-
-    For each subject the last move and the last refusal are kept; the subjects with the oldest
-    decisions are dropped first. ``task_of`` returns the number of a bundle's live task, 0 for
-    none.
-    """
+    """The latest decisions of one term overall, and the last move and refusal of each subject."""
 
     def __init__(
         self,
@@ -102,10 +93,7 @@ class DecisionLog:
         self.last_round_at_ms = 0
 
     def round_done(self, plan: Plan, brokers: Iterable[BrokerId]) -> None:
-        """Record the refusals and observed moves of a round on all ``brokers``.
-
-        Its moves are recorded by `moved` once they are ordered.
-        """
+        """Record the refusals and observed moves of a round; `moved` records what is ordered."""
         self.rounds += 1
         self.last_round_at_ms = self._clock.wall_ms()
         self.refusals = {}
@@ -253,11 +241,7 @@ class HistoryRecorder:
         steering: str,
         doubtful: bool,
     ) -> None:
-        """Note the input of a round, and its ``memory``.
-
-        Call it before the round is decided: ticks in the meantime apply on top of these
-        averages.
-        """
+        """Note the input of a round and its ``memory``, before ticks change the averages."""
         if not self._on:
             return
         self._write_round()
@@ -311,10 +295,7 @@ class HistoryRecorder:
         tick_interval_s: float,
         unowned: Callable[[], Sequence[BundleId]],
     ) -> None:
-        """Record the last decided round and its outcome.
-
-        If the reply to its orders was lost, it is recorded by `orders_known`.
-        """
+        """Record the last decided round, or leave it to `orders_known` after a lost reply."""
         decided = self._decided
         if decided is None:
             return
@@ -465,11 +446,7 @@ def _largest(load: BrokerLoad) -> float:
 
 
 class TaskReports:
-    """Counts the tasks of one term by state, and passes each change on to history.
-
-    The age of the oldest task is computed when metrics are read; it is 0 once all have ended, as
-    they do with the term.
-    """
+    """Counts the tasks of one term by state, and passes each change on to history."""
 
     def __init__(
         self, metrics: Metrics, recorder: HistoryRecorder, gains: TaskGains, clock: Clock

@@ -165,11 +165,7 @@ def report_plan(metrics: Metrics, strategy: str, plan: Plan, epoch: int) -> None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rounds:
-    """The ticks and rounds of one term.
-
-    ``brokers_own`` is for brokers that acquire bundles themselves: the results of splits are
-    observed in their lists, and nothing is repaired.
-    """
+    """The ticks and rounds of one term; if ``brokers_own``, nothing is repaired."""
 
     context: Context
     term: Term

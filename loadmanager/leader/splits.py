@@ -21,10 +21,7 @@ _REST_S = 600.0
 
 @dataclass(slots=True, eq=False)
 class Splits:
-    """Proposes splits and merges, and follows their results, for one term.
-
-    ``uncut`` are bundles not to be split, because a split was impossible.
-    """
+    """Proposes splits and merges, and follows them; a split of ``uncut`` was impossible."""
 
     context: Context
     tasks: TaskController
@@ -52,9 +49,8 @@ class Splits:
     async def adopt_parts(self) -> None:
         """Adopt the parts of split bundles, and place all except the first anew.
 
-        The first part stays, so that at least its clients need not reconnect. Splits and merges
-        that were not made in time are withdrawn. Raises `CoordinationError`: boundaries cannot be
-        read, or the orders not be written.
+        The first part stays, so that its clients need not reconnect. Late splits and merges are
+        withdrawn. Raises `CoordinationError`.
         """
         cut = await self.adoption.adopt()
         late = await self.tasks.tend(TaskEvent.EXPIRED)
@@ -90,11 +86,7 @@ class Splits:
                 self._rest(done.refused)
 
     async def order(self, bundle: BundleId, order: SplitOrder) -> None:
-        """Order the split of one bundle by its owner, on request.
-
-        Raises `SplitRefused`: no broker owns it, or it is about to be merged with another;
-        `CoordinationError` or `Deposed`: as `TaskController.dispatch`.
-        """
+        """Raises `SplitRefused`: no broker owns it, or it is merged; or as `dispatch`."""
         await self.adopt_parts()
         task = self.tasks.tasks.of(bundle)
         if task is not None and task.kind is TaskKind.MERGE:
@@ -105,9 +97,8 @@ class Splits:
     async def merge(self, both: Merge, hotter: BundleId) -> None:
         """Order a merge on the owner of the hotter bundle, or else on the other owner.
 
-        Rounds exclude both bundles for the cool-down, as after a move. Raises as `order`. Raises
-        `Conflict`: another task is under way for one of them; `MergeRefused`: one of them has no
-        owner, or neither owner may own both.
+        Raises as `order`, `Conflict`: another task is under way; `MergeRefused`: one has no owner,
+        or neither owner may own both.
         """
         await self.adopt_parts()
         owner_of = self._owners(both)

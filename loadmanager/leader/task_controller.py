@@ -61,8 +61,7 @@ class _Request:
 class TaskController:
     """Arbitrates proposals, writes orders, and follows tasks, for one term.
 
-    ``listener`` is called with each task in its new state, for history and metrics; ``caught`` with
-    the place and the error of a fault of this program.
+    ``listener`` is called with each task in its new state; ``caught`` with a fault and its place.
     """
 
     def __init__(
@@ -115,11 +114,7 @@ class TaskController:
         await self.change(OrderChanges)
 
     def close(self) -> None:
-        """End all tasks with the term; their orders stand, for the next leader to follow.
-
-        A request by people that is being written when the term ends is refused: no task would
-        follow it.
-        """
+        """End all tasks with the term; their orders stand, for the next leader to follow."""
         self._closed = True
         self._orders.close()
         self._unconfirmed.clear()
@@ -134,17 +129,11 @@ class TaskController:
         rider: SetData | None = None,
         known: Callable[[Dispatched], None] | None = None,
     ) -> Dispatched:
-        """Order the proposals, except where a task of higher precedence prevents it.
+        """Order the proposals, at most one per bundle, except where precedence prevents it.
 
-        Args:
-            proposals: of any kind, at most one per bundle.
-            rider: an operation for the same commit, if there is room for it.
-            known: called once when it is known what was ordered: before this returns, or
-                after a lost reply once the standing orders were read again.
-
-        Raises:
-            Deposed: another sidecar leads; nothing was changed.
-            Disconnected: the reply was lost, and the tasks are unconfirmed.
+        ``rider`` is written in the same commit, if there is room; ``known`` is called once when it
+        is known what was ordered, perhaps after this. Raises `Deposed`: nothing was changed;
+        `Disconnected`: the reply was lost, and the tasks are unconfirmed.
         """
         request = _Request(proposals, rider, known, asyncio.get_running_loop().create_future())
         at_once = not (self._writes or self._writing.locked())
@@ -159,10 +148,9 @@ class TaskController:
     async def change(
         self, compute: Callable[[], OrderChanges], then: Callable[[], None] | None = None
     ) -> None:
-        """Write changes without tasks: parts in place of split bundles, removed bundles.
+        """Write changes without tasks, computed when nothing else is written; ``then`` they stand.
 
-        ``compute`` is called when nothing else is being written, ``then`` once its changes
-        stand. Raises as `dispatch`, and `TooLarge` if not all changes fit.
+        Raises as `dispatch`, and `TooLarge` if not all changes fit.
         """
         async with self._writing:
             await self._confirm()
@@ -183,10 +171,7 @@ class TaskController:
             await self._confirm()
 
     def observe(self) -> None:
-        """Compare the live tasks with owners and orders, and open missing tasks.
-
-        It iterates over all bundles; a change of owners iterates over all tasks.
-        """
+        """Compare tasks with owners and orders, and open missing ones, over all bundles."""
         self._follow()
         if not self._orders.known:
             return  # A write is under way.
@@ -236,10 +221,7 @@ class TaskController:
         return changed[-1]
 
     async def tend(self, event: TaskEvent) -> Sequence[BundleTask]:
-        """Repeat the orders, or withdraw the splits and merges, for which ``event`` is due.
-
-        Returns their tasks. Raises as `change`.
-        """
+        """Repeat or withdraw what is due by ``event``; return its tasks. Raises as `change`."""
         due: list[BundleTask] = []
 
         def compute() -> OrderChanges:
@@ -341,10 +323,7 @@ class TaskController:
     def _resolve(
         self, request: _Request, why: str, refusal: CoordinationError | None = None
     ) -> None:
-        """Determine from the standing orders what was ordered, and answer the decider.
-
-        ``why`` is the reason for orders that do not stand.
-        """
+        """Answer the decider by the standing orders; ``why`` is for those that do not stand."""
         found = request.found
         for task in found.tasks:
             if stands(task, self.assigned, self.splits):

@@ -49,19 +49,13 @@ class ForeignTerm(Protocol):
     def held(self) -> str: ...
 
     async def run(self, wanted: Callable[[], bool]) -> None:
-        """Run the work besides the rounds, until cancelled.
-
-        ``wanted`` returns whether balancing may move bundles now.
-        """
+        """Run the work besides the rounds; ``wanted`` returns whether balancing may move now."""
 
     def close(self) -> None: ...
 
 
 class LeaderTerm:
-    """A running term of leadership.
-
-    With a ``foreign`` term no bundles are placed or repaired here: the brokers do so themselves.
-    """
+    """A running term; with a ``foreign`` one brokers place and repair bundles by themselves."""
 
     def __init__(
         self,
@@ -181,12 +175,7 @@ class LeaderTerm:
         )
 
     async def run(self) -> None:
-        """Work until cancelled.
-
-        Raises `Deposed`: another sidecar leads (in an exception group); `TermGivenUp`: three rounds
-        in a row failed unexpectedly (in an exception group); `CoordinationError`: the orders of the
-        former leader cannot be read (in an exception group).
-        """
+        """Raises `Deposed`, `TermGivenUp` or `CoordinationError`, in an exception group."""
         documents = (self._constraints, self.steering)
         for one in documents:
             one.open()
@@ -227,11 +216,7 @@ class LeaderTerm:
         return active and not self._decider.planner.settings.observe
 
     async def assign(self, bundle: BundleId) -> BrokerId:
-        """Decide which broker is to own ``bundle``; a bundle under way keeps its plan.
-
-        Raises `Unavailable`: no broker can take it, or the order could not be written; `NotLeader`:
-        the term ended meanwhile.
-        """
+        """Raises `Unavailable`: no broker can take it, or no order be written; `NotLeader`."""
         holding = self._context.cluster_state.live_owner(bundle)
         if holding is not None:
             return holding.broker
@@ -240,11 +225,7 @@ class LeaderTerm:
     async def order_unload(
         self, leaving: Mapping[BundleId, BrokerId], destination: BrokerId | None
     ) -> Mapping[BundleId, str]:
-        """Order moves of bundles off their owners; return why the other bundles stay.
-
-        They move to ``destination``, or to the best other broker. Moved bundles have a
-        cool-down, as after a round. Raises as `TaskController.dispatch`.
-        """
+        """Order moves to ``destination``, or the best broker; return why other bundles stay."""
         leaving = await self._still_whole(leaving)
         if destination is None:
             choices = self._decider.choose(leaving, leaving, Cause.REQUESTED)
@@ -342,10 +323,7 @@ class Leadership:
             self._metrics.leader_changes.labels("lost").inc()
 
     async def _read_cluster(self) -> None:
-        """Wait until all loads and owned lists have been read, which decisions require.
-
-        The wait is limited: with some of them, a leader can already place unserved bundles.
-        """
+        """Wait for loads and owned lists, for a while: with some a leader can already place."""
         loads, lists = self._cluster_state.loads, self._cluster_state.lists
         loads.open()
         give_up_s = self._clock.monotonic_s() + _LOADS_WAIT_S
@@ -376,10 +354,7 @@ _SUCCESSOR_LOOK_S: Final = 1.0
 
 
 async def read_ahead(context: Context, leading: Leadership) -> Never:
-    """Watch the loads while this sidecar leads or is one of the likely successors.
-
-    Also read changed owned lists that no lookup here has needed yet. Runs until cancelled.
-    """
+    """Watch loads, and read changed lists, while this sidecar leads or may soon."""
     cluster_state, me = context.cluster_state, context.identity.broker
     while True:
         if leading.elected or me in cluster_state.successors:

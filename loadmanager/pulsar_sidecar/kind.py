@@ -330,10 +330,7 @@ class ObservingAgent:
         """Return at once: the broker serves under Pulsar's locks, none of which is held here."""
 
     async def _publish_owned(self, owned: Collection[BundleId]) -> None:
-        """Write the owned list if it changed; after a lost reply the next call writes it again.
-
-        A bundle's fencing token is the zxid of its first listing.
-        """
+        """Write a changed owned list; a token is the zxid of the bundle's first listing."""
         if self._tokens.keys() == set(owned):
             return
         broker = self.context.identity.broker

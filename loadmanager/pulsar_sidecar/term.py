@@ -87,8 +87,7 @@ _KNOWN_FOR_S: Final = 60.0
 class PulsarBroker:
     """One Pulsar broker, as a `BrokerControl` that refuses all commands.
 
-    Bundles that ``stays`` has a reason for are left out of the statistics, so that no leader moves
-    them. ``cluster`` is "" until the broker has answered.
+    Bundles that ``stays`` has a reason for are left out of the statistics, so no leader moves them.
     """
 
     admin: PulsarAdmin
@@ -157,10 +156,7 @@ class PulsarBroker:
         )
 
     async def _process(self) -> int | None:
-        """Return the id of the process that listens on the broker's port, None if unknown.
-
-        Without it, a sidecar in another container would measure itself. The search is slow.
-        """
+        """Return the id of the process on the broker's port, which may be in another container."""
         now_s = monotonic()
         if self._process_ended() or now_s >= self._look_again_s:
             self._look_again_s = now_s + SEARCH_EVERY_S
@@ -329,7 +325,7 @@ WINDOW_S: Final = 5.0  # Window in which the traffic of topics is counted to fin
 async def find_cut(
     broker: PulsarBroker, bundle: BundleId, split: SplitOrder, owner: BrokerId
 ) -> int | None:
-    """Return where to cut a bundle of ``owner``, None if no cut leaves topics on both sides.
+    """Return where to cut a bundle, None if no cut leaves topics on both sides.
 
     Several versions of Pulsar answer 500 to a split by the algorithm that divides by traffic.
     """
@@ -464,11 +460,7 @@ _LOG_EVERY_S: Final = 60.0
 
 @dataclass(slots=True, eq=False)
 class Importer:
-    """The leader's copy of Pulsar's bundles, groups, policies and domains in loadmanager's nodes.
-
-    The boundaries of a namespace are read again when a broker lists a bundle that is not in them.
-    ``cluster`` is its name in loadmanager's configuration, under which copies are stored.
-    """
+    """The leader's copy of Pulsar's bundles, groups, policies and domains, for ``cluster``."""
 
     context: Context
     broker: PulsarBroker
