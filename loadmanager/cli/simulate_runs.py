@@ -469,14 +469,7 @@ def _write_page(html: Path, findings: Sequence[Finding], request: SimulationRequ
     from loadmanager.simulator.report import write_report
 
     with _bad_input():
-        size = write_report(
-            html,
-            scenarios={one.name: one.scenario for one in findings},
-            found=[compared for one in findings for compared in one.found],
-            judged=[judged for one in findings for judged in one.judged],
-            pictures={key: picture for one in findings for key, picture in one.pictures.items()},
-            settings=request.changes,
-        )
+        size = write_report(html, findings, request.changes)
     click.echo(f"{html} written, {size / 1e6:.1f} MB", err=True)
 
 

@@ -166,51 +166,38 @@ def results_of(
 
 def compared(results: Iterable[tuple[Job, Scores]]) -> Iterator[Compared]:
     """Yield the scores of each strategy and scenario as soon as all seeds are complete."""
-    done: list[tuple[Job, Scores]] = []
-    for job, scores in results:
-        if done and (job.name, job.strategy) != (done[0][0].name, done[0][0].strategy):
-            yield _compared(done)
-            done = []
-        done.append((job, scores))
-    if done:
-        yield _compared(done)
+    for (name, strategy), group in groupby(results, lambda one: (one[0].name, one[0].strategy)):
+        done = list(group)
+        values = [values_of(scores) for _, scores in done]
+        yield Compared(
+            name=name,
+            strategy=strategy,
+            seeds=tuple(job.seed for job, _ in done),
+            runs=tuple(scores for _, scores in done),
+            spreads={score: _spread_of([one[score] for one in values]) for score in SCORE_NAMES},
+        )
 
 
 def ranked(found: Iterable[Compared]) -> list[Compared]:
     """Return the strategies of one scenario, best first by `RANKING`; the sort is stable."""
-    return sorted(found, key=_rank)
+
+    def rank(one: Compared) -> tuple[float, ...]:
+        scores = (one.median(key) for key in ("priced_gap", "overload_min", "interrupted_client_s"))
+        gap, overload_min, interrupted = (_NEVER if one is None else one for one in scores)
+        return round(gap, 2), round(overload_min, 0), interrupted
+
+    return sorted(found, key=rank)
 
 
 def modes_of(strategies: Iterable[Strategy]) -> tuple[Mode, ...]:
     return tuple(dict.fromkeys(strategy.mode for strategy in strategies))
 
 
-def spread_of(values: Sequence[float | None]) -> Spread:
+def _spread_of(values: Sequence[float | None]) -> Spread:
     """Return median, least and most; unknown and "never" count as infinite."""
     known = [_NEVER if value is None or value != value else value for value in values]  # noqa: PLR0124 - NaN alone differs from itself
-    return Spread(*map(_or_never, (statistics.median(known), min(known), max(known))))
-
-
-def _compared(done: Sequence[tuple[Job, Scores]]) -> Compared:
-    runs = tuple(scores for _, scores in done)
-    values = [values_of(scores) for scores in runs]
-    return Compared(
-        name=done[0][0].name,
-        strategy=done[0][0].strategy,
-        seeds=tuple(job.seed for job, _ in done),
-        runs=runs,
-        spreads={name: spread_of([one[name] for one in values]) for name in SCORE_NAMES},
-    )
-
-
-def _rank(one: Compared) -> tuple[float, ...]:
-    found = (one.median(score) for score in ("priced_gap", "overload_min", "interrupted_client_s"))
-    gap, overload_min, interrupted = (_NEVER if value is None else value for value in found)
-    return round(gap, 2), round(overload_min, 0), interrupted
-
-
-def _or_never(value: float) -> float | None:
-    return None if value == _NEVER else value
+    found = (statistics.median(known), min(known), max(known))
+    return Spread(*(None if value == _NEVER else value for value in found))
 
 
 def _in_turn(
@@ -295,15 +282,19 @@ class Judged:
         one = self.expectation
         bounds = [f"at least {one.least:g}"] if one.least is not None else []
         bounds += [f"at most {one.most:g}"] if one.most is not None else []
-        return " ".join([one.score, " and ".join(bounds), _unit(one.score)]).strip()
+        unit = next(doc.unit for doc in SCORE_DOCS if doc.name == one.score)
+        return " ".join([one.score, " and ".join(bounds), unit]).strip()
 
     @property
     def figures(self) -> str:
         found = self.found
+        median, least, most = (
+            "never" if value is None else f"{value:.4g}"
+            for value in (found.median, found.least, found.most)
+        )
         if self.seeds == 1 or found.least == found.most:
-            return _figure(found.median)
-        between = f"{_figure(found.least)} to {_figure(found.most)}"
-        return f"{_figure(found.median)} ({between} over {self.seeds} seeds)"
+            return median
+        return f"{median} ({least} to {most} over {self.seeds} seeds)"
 
     def __str__(self) -> str:
         text = (
@@ -329,48 +320,28 @@ def judged(expectations: Iterable[Expectation], found: Compared) -> Iterator[Jud
             )
 
 
-def _figure(value: float | None) -> str:
-    return "never" if value is None else f"{value:.4g}"
+Examined = tuple[Scores, Picture | None]
+"""The part of a run that is kept; it is small enough to be sent between processes."""
 
 
-def _unit(score: str) -> str:
-    return next(doc.unit for doc in SCORE_DOCS if doc.name == score)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Examined:
-    """The part of a run that is kept; it is small enough to be sent between processes."""
-
-    scores: Scores
-    picture: Picture | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Examination:
-    """Runs a job and returns the requested part of it; it is sent to worker processes.
-
-    With ``pictured``, the first seed of each strategy has a picture. ``witnessed`` creates the
-    witnesses of runs, and has to be picklable for more than one process.
-    """
-
-    pictured: bool
-    first_seed: int | None
-    witnessed: Witnessed | None
-
-    def __call__(self, job: Job) -> Examined:
-        run = run_job(job, self.witnessed)
-        first = job.scenario.seed if self.first_seed is None else self.first_seed
-        drawn = self.pictured and job.seed == first
-        return Examined(scores_of(run), picture_of(run) if drawn else None)
+def _examined(
+    job: Job, *, pictured: bool, first_seed: int | None, witnessed: Witnessed | None
+) -> Examined:
+    """Return the scores of a run, and if ``pictured`` the picture of the first seed."""
+    run = run_job(job, witnessed)
+    first = job.scenario.seed if first_seed is None else first_seed
+    return scores_of(run), picture_of(run) if pictured and job.seed == first else None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Finding:
+    """The results of one scenario, best strategy first; a picture of the first seed of each."""
+
     name: str
     scenario: Scenario
     found: Sequence[Compared]
     judged: Sequence[Judged]
-    pictures: Mapping[tuple[str, Strategy], Picture]
+    pictures: Mapping[Strategy, Picture]
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -378,7 +349,7 @@ class Comparison:
     """The simulations to run. ``scenarios`` are by the names by which they were requested.
 
     With another trace or other settings expectations are not judged: they are only valid for the
-    unchanged scenario.
+    unchanged scenario. ``witnessed`` has to be picklable for more than one process.
     """
 
     scenarios: Mapping[str, Scenario]
@@ -409,36 +380,26 @@ class Comparison:
             SimulationDied: a process ended early.
             ScenarioError: a trace cannot be read.
         """
-        look = Examination(
-            pictured=self.pictured, first_seed=self.first_seed, witnessed=self.witnessed
+        look = partial(
+            _examined,
+            pictured=self.pictured,
+            first_seed=self.first_seed,
+            witnessed=self.witnessed,
         )
-        pictures: dict[tuple[str, Strategy], Picture] = {}
-
-        def scores(results: Iterable[tuple[Job, Examined]]) -> Iterator[tuple[Job, Scores]]:
-            for job, examined in results:
-                if examined.picture is not None:
-                    pictures[job.name, job.strategy] = examined.picture
-                on_done(job)
-                yield job, examined.scores
-
         processes = min(processes, self.runs)
         with closing(results_of(self.jobs(), look, processes=processes)) as results:
-            for name, found in groupby(compared(scores(results)), key=lambda one: one.name):
-                best_first = ranked(found)
-                # At this time the first run of the next scenario is complete as well.
-                mine = {key: pictures.pop(key) for key in list(pictures) if key[0] == name}
-                yield self._finding(name, best_first, mine)
-
-    def _finding(
-        self,
-        name: str,
-        found: Sequence[Compared],
-        pictures: Mapping[tuple[str, Strategy], Picture],
-    ) -> Finding:
-        scenario = self.scenarios[name]
-        expectations = scenario.expect if self.judging else ()
-        verdicts = [verdict for one in found for verdict in judged(expectations, one)]
-        return Finding(name, scenario, found, verdicts, pictures)
+            for name, of_scenario in groupby(results, key=lambda one: one[0].name):
+                done: list[tuple[Job, Scores]] = []
+                pictures: dict[Strategy, Picture] = {}
+                for job, (scores, picture) in of_scenario:
+                    on_done(job)
+                    done.append((job, scores))
+                    if picture is not None:
+                        pictures[job.strategy] = picture
+                found = ranked(compared(done))
+                expectations = self.scenarios[name].expect if self.judging else ()
+                verdicts = [verdict for one in found for verdict in judged(expectations, one)]
+                yield Finding(name, self.scenarios[name], found, verdicts, pictures)
 
 
 def load_scenarios(asked: Iterable[str], trace: Path | None = None) -> dict[str, Scenario]:

@@ -54,15 +54,14 @@ def test_thinning_loses_no_peak_and_shows_few_moments_as_they_are() -> None:
     np.testing.assert_allclose(loads.load, load[770:790], rtol=1e-6)
 
 
-def test_few_brokers_have_a_line_each_and_many_are_bands_and_a_row_of_colours_each() -> None:
+def test_few_brokers_have_a_line_each_and_many_a_row_of_colours_each() -> None:
     found = traces(a_run(wavy(60, LINES)))
     assert f"large-{LINES}" in found
-    assert found["large-1"]["text"][0] == "cpu"
     assert "every broker" not in found
     load = wavy(300, 200)
     load[10, 41] = 1.7
     found = traces(a_run(load, a_move(70.0)))
-    assert {"p5", "median", "p95", "highest", "large-42"} <= set(found)
+    assert "highest" in found
     heat = found["every broker"]
     assert len(heat["y"]) == len(heat["z"]) == 200
     assert max(heat["z"][41]) == pytest.approx(1.7)

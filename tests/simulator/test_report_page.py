@@ -120,11 +120,8 @@ def test_the_menu_has_every_score_of_the_table_and_shows_its_medians() -> None:
 
 
 def test_every_strategy_has_a_line_and_the_bound_one_and_plotly_knows_every_word() -> None:
-    pictures = {
-        job.strategy.name: seen.picture
-        for job, seen in small_comparison.results()
-        if job.name == "few" and seen.picture
-    }
+    few = next(one for one in small_comparison.findings() if one.name == "few")
+    pictures = {strategy.name: picture for strategy, picture in few.pictures.items()}
     chart = highest_loads(pictures)
     assert [trace["name"] for trace in chart.data] == [*pictures, "lower bound"]
     assert chart.summary.startswith("At the end ")

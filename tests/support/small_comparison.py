@@ -1,12 +1,11 @@
 """Two strategies compared in two small scenarios, as the command does it, and their report."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 from loadmanager.core.ids import Namespace
-from loadmanager.simulator.report import Pictures, write_report
-from loadmanager.simulator.results import Scores
+from loadmanager.simulator.report import write_report
 from loadmanager.simulator.scenario import (
     BrokerClass,
     Crash,
@@ -18,13 +17,8 @@ from loadmanager.simulator.scenario import (
 )
 from loadmanager.simulator.simulation_jobs import (
     Compared,
-    Examination,
-    Examined,
-    Job,
-    compared,
-    jobs_of,
-    judged,
-    results_of,
+    Comparison,
+    Finding,
 )
 from loadmanager.simulator.strategies import parse_strategies
 
@@ -75,32 +69,16 @@ SCENARIOS: Mapping[str, Scenario] = {
 
 
 @cache
-def results() -> tuple[tuple[Job, Examined], ...]:
+def findings() -> tuple[Finding, ...]:
     strategies = parse_strategies(f"{THRESHOLD},{AVG}")
-    jobs = jobs_of(SCENARIOS.items(), strategies, SEEDS)
-    look = Examination(pictured=True, first_seed=None, witnessed=None)
-    return tuple(results_of(jobs, look, processes=1))
+    comparison = Comparison(scenarios=SCENARIOS, strategies=strategies, seeds=SEEDS, pictured=True)
+    return tuple(comparison.findings(1))
 
 
 def found() -> list[Compared]:
-    def scores() -> Iterator[tuple[Job, Scores]]:
-        return ((job, seen.scores) for job, seen in results())
-
-    return list(compared(scores()))
+    return [one for finding in findings() for one in finding.found]
 
 
 def write(path: Path, *names: str) -> int:
-    scenarios = {name: one for name, one in SCENARIOS.items() if name in (names or SCENARIOS)}
-    pictures: Pictures = {
-        (job.name, job.strategy): seen.picture for job, seen in results() if seen.picture
-    }
-    shown = [one for one in found() if one.name in scenarios]
-    verdicts = [verdict for one in shown for verdict in judged(scenarios[one.name].expect, one)]
-    return write_report(
-        path,
-        scenarios=scenarios,
-        found=shown,
-        judged=verdicts,
-        pictures=pictures,
-        settings={"set": "threshold=0.1"},
-    )
+    shown = [one for one in findings() if one.name in (names or SCENARIOS)]
+    return write_report(path, shown, {"set": "threshold=0.1"})
