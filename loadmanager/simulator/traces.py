@@ -6,8 +6,8 @@ Files are read in parts. Rows are lines of text in CSV, and numbered from 1 in P
 import csv
 import gzip
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 from itertools import islice
@@ -22,8 +22,6 @@ from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import parse_topic
 from loadmanager.core.scores import FloatArray
 from loadmanager.simulator.scenario import ScenarioError
-
-__all__ = ["ScenarioError", "Trace", "read_trace"]
 
 TIME: Final = "time_s"
 TOPIC: Final = "topic"
@@ -76,114 +74,6 @@ class Trace:
     rates: NDArray[np.float32]
 
 
-@dataclass(slots=True)
-class TraceFaults:
-    """The faults of a file so far; rows are lines of text, or numbered from 1."""
-
-    path: Path
-    rows_are_lines: bool
-    found: list[tuple[int, str]] = field(default_factory=list)
-
-    def add(self, row: int | None, fault: str) -> None:
-        """Add a fault of a row, or of the whole file.
-
-        Raises:
-            ScenarioError: there are too many faults to continue.
-        """
-        self.found.append((row or 0, f"{self._place(row)}: {fault}"))
-        if len(self.found) >= _MAX_FAULTS:
-            more = f"{self.path}: and perhaps more; only the first {_MAX_FAULTS} are looked for"
-            raise ScenarioError([*self._in_order(), more])
-
-    def check(self) -> None:
-        """Raise the faults, if there are any.
-
-        Raises:
-            ScenarioError: there is a fault.
-        """
-        if self.found:
-            raise ScenarioError(self._in_order())
-
-    def _in_order(self) -> list[str]:
-        return [fault for _, fault in sorted(self.found, key=lambda faults: faults[0])]
-
-    def _place(self, row: int | None) -> str:
-        if row is None:
-            return str(self.path)
-        return f"{self.path}:{row}" if self.rows_are_lines else f"{self.path}: row {row}"
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class TraceRows:
-    """R rows of a file: their ``numbers``, codes of ``topics``, and ``rates`` (R, 4)."""
-
-    numbers: NDArray[np.int64]
-    times_s: FloatArray
-    topics: NDArray[np.int64]
-    rates: NDArray[np.float32]
-
-
-class TraceColumns:
-    def __init__(self, columns: Sequence[str], faults: TraceFaults, line: int | None) -> None:
-        """Check the names of the columns, which are in ``line``.
-
-        Raises:
-            ScenarioError: a column is unknown, duplicate, or missing.
-        """
-        self.topics: dict[str, int] = {}
-        """The code of each topic, by its full name."""
-        self.faults = faults
-        self._codes: dict[str, int] = {}
-        self._rows = 0
-        _check_names(columns, faults, line)
-        self.numbers: Final = tuple(name for name in columns if name != TOPIC)
-        self._sources = [
-            next((name, factor) for name, factor in _sources(place) if name in columns)
-            for place in range(len(RATES))
-        ]
-
-    def codes(self, names: Sequence[str], numbers: Sequence[int]) -> NDArray[np.int64]:
-        """Return the codes of topics; ``numbers`` are the rows for messages."""
-        for at, name in enumerate(names if not self._codes.keys() >= set(names) else ()):
-            if name not in self._codes:
-                self._codes[name] = self._new_code(name, numbers[at])
-        found = map(self._codes.__getitem__, names)
-        return np.fromiter(found, dtype=np.int64, count=len(names))
-
-    def rows(
-        self,
-        numbers: NDArray[np.int64],
-        topics: NDArray[np.int64],
-        values: Mapping[str, FloatArray],
-    ) -> TraceRows:
-        self._rows += len(numbers)
-        if self._rows > MAX_ROWS:
-            self.faults.add(None, f"more rows; expected up to {MAX_ROWS}")
-            self.faults.check()
-        possible = {name: self._possible(name, values[name], numbers) for name in values}
-        rates = np.empty((len(numbers), len(RATES)), dtype=np.float32)
-        for at, (name, factor) in enumerate(self._sources):
-            rates[:, at] = possible[name] * factor
-        return TraceRows(numbers, values[TIME], topics, rates)
-
-    def _possible(self, name: str, column: FloatArray, numbers: NDArray[np.int64]) -> FloatArray:
-        """Return a column with 0 in place of invalid values, which are recorded."""
-        limit = _LIMITS[name]
-        bad = ~((column >= 0) & (column <= limit))
-        for at in np.flatnonzero(bad).tolist():
-            fault = f"{name} = {column[at]:g}; expected a number from 0 to {limit:g}"
-            self.faults.add(int(numbers[at]), fault)
-        return np.where(bad, 0.0, column)
-
-    def _new_code(self, name: str, number: int) -> int:
-        try:
-            full = str(parse_topic(name))
-        except InvalidName as error:
-            self.faults.add(number, str(error))
-            return 0
-        return self.topics.setdefault(full, len(self.topics))
-
-
 def read_trace(path: Path) -> Trace:
     """Return the trace of a CSV or Parquet file; `docs/scenario-format.md` has the rules.
 
@@ -207,128 +97,184 @@ def _read(path: Path, _version: tuple[int, int, int]) -> Trace:
     if not name.endswith((*_CSV, *_PARQUET)):
         expected = f"expected a file that ends in {', '.join((*_CSV, *_PARQUET))}"
         raise ScenarioError([f"{path}: {expected}"])
-    faults = TraceFaults(path, rows_are_lines=name.endswith(_CSV))
-    parts = _csv_parts(path, faults) if faults.rows_are_lines else _parquet_parts(path, faults)
-    rows, topics = _gathered(parts, faults)
-    if not len(rows.numbers) and not faults.found:
-        faults.add(None, "no rows; expected one for each topic at each time")
-    faults.check()
-    return _trace(rows, topics, faults)
+    rows = _Rows(path, lines=name.endswith(_CSV))
+    if rows.lines:
+        _read_csv(rows)
+    else:
+        _read_parquet(rows)
+    return rows.trace()
 
 
-def _gathered(
-    parts: Iterator[tuple[TraceColumns, TraceRows]], faults: TraceFaults
-) -> tuple[TraceRows, tuple[str, ...]]:
-    """Return all rows together, and record times that decrease."""
-    found: list[TraceRows] = []
-    topics: dict[str, int] = {}
-    latest_s = -np.inf
-    for columns, rows in parts:
-        topics = columns.topics
-        before = np.concatenate([[latest_s], rows.times_s[:-1]])
-        for at in np.flatnonzero((rows.times_s < before) & (rows.times_s >= 0)).tolist():
-            fault = (
-                f"time_s = {rows.times_s[at]:g} after {before[at]:g}; expected times that ascend"
-            )
-            faults.add(int(rows.numbers[at]), fault)
-        latest_s = rows.times_s[-1]
-        found.append(rows)
-    return _joined(found), tuple(topics)
+class _Rows:
+    """The rows of a file, its topics, and the faults so far.
 
-
-def _joined(parts: Sequence[TraceRows]) -> TraceRows:
-    empty = np.empty(0, dtype=np.int64)
-    nothing = TraceRows(empty, np.empty(0), empty, np.empty((0, 4), dtype=np.float32))
-    parts = parts or [nothing]
-    return TraceRows(
-        np.concatenate([part.numbers for part in parts]),
-        np.concatenate([part.times_s for part in parts]),
-        np.concatenate([part.topics for part in parts]),
-        np.concatenate([part.rates for part in parts]),
-    )
-
-
-def _trace(rows: TraceRows, topics: tuple[str, ...], faults: TraceFaults) -> Trace:
-    """Return the rows as times by topics, each cell once.
-
-    Raises:
-        ScenarioError: a cell is duplicate or missing.
+    Rows are ``lines`` of text, or numbered from 1.
     """
-    is_new = np.diff(rows.times_s, prepend=-np.inf) > 0
-    times_s = rows.times_s[is_new]
-    # Cells are numbered by time and topic, the order of rows in most files.
-    cells = (np.cumsum(is_new) - 1) * len(topics) + rows.topics
-    order = np.argsort(cells, kind="stable")
-    in_order = cells[order]
-    again = np.flatnonzero(np.diff(in_order) == 0)
-    for at in again.tolist():
-        first, second = rows.numbers[order[at]], rows.numbers[order[at + 1]]
-        what = f"{topics[rows.topics[order[at]]]} at {rows.times_s[order[at]]:g} s"
-        faults.add(int(second), f"{what} again; expected it once, as in row {first}")
-    if len(cells) - len(again) < len(times_s) * len(topics):
-        _report_gaps(np.unique(in_order), rows, topics, faults)
-    faults.check()
-    times_s = times_s - times_s[0]
-    rates = rows.rates[order].reshape(len(times_s), len(topics), 4)
-    times_s.flags.writeable = rates.flags.writeable = False
-    return Trace(times_s=times_s, topics=topics, rates=rates)
+
+    def __init__(self, path: Path, *, lines: bool) -> None:
+        self.path = path
+        self.lines = lines
+        self.columns: tuple[str, ...] = ()
+        """The columns of numbers."""
+        self._faults: list[tuple[int, str]] = []
+        self._topics: dict[str, int] = {}
+        self._codes: dict[str, int] = {}
+        self._count = 0
+        empty = np.empty(0, dtype=np.int64)
+        # Numbers of rows, times, codes of topics, rates.
+        self._parts = [(empty, np.empty(0), empty, np.empty((0, 4), dtype=np.float32))]
+
+    def fault(self, row: int | None, fault: str) -> None:
+        """Add a fault of a row, or of the whole file.
+
+        Raises:
+            ScenarioError: there are too many faults to continue.
+        """
+        place = f"{self.path}"
+        if row is not None:
+            place += f":{row}" if self.lines else f": row {row}"
+        self._faults.append((row or 0, f"{place}: {fault}"))
+        if len(self._faults) >= _MAX_FAULTS:
+            more = f"{self.path}: and perhaps more; only the first {_MAX_FAULTS} are looked for"
+            raise ScenarioError([*self._in_order(), more])
+
+    def check(self) -> None:
+        if self._faults:
+            raise ScenarioError(self._in_order())
+
+    def _in_order(self) -> list[str]:
+        return [fault for _, fault in sorted(self._faults, key=lambda one: one[0])]
+
+    def begin(self, columns: Sequence[str]) -> None:
+        """Take the names of the columns.
+
+        Raises:
+            ScenarioError: one is unknown, duplicate, or missing.
+        """
+        known, line = (TIME, TOPIC, *RATES), 1 if self.lines else None
+        if not columns:
+            self.fault(None, f"is empty; expected columns {', '.join(known)}")
+            self.check()
+        for at, name in enumerate(columns):
+            if name not in known:
+                close = get_close_matches(name, known, 1)
+                hint = f"; did you mean {close[0]}?" if close else ""
+                self.fault(line, f"column {name!r}; expected one of {', '.join(known)}{hint}")
+            elif name in columns[:at]:
+                self.fault(line, f"column {name!r} again; expected each column once")
+        for name in (TIME, TOPIC):
+            if name not in columns:
+                self.fault(line, f"no column {name!r}; expected it besides the traffic")
+        if not set(RATES).intersection(columns):
+            self.fault(line, f"no traffic; expected at least one of {', '.join(RATES)}")
+        self.check()
+        self.columns = tuple(name for name in columns if name != TOPIC)
+
+    def codes(self, names: Sequence[str], numbers: Sequence[int]) -> NDArray[np.int64]:
+        """Return the codes of topics; ``numbers`` are the rows for messages."""
+        for at, name in enumerate(names if not self._codes.keys() >= set(names) else ()):
+            if name not in self._codes:
+                try:
+                    full = str(parse_topic(name))
+                except InvalidName as error:
+                    self.fault(numbers[at], str(error))
+                    continue
+                self._codes[name] = self._topics.setdefault(full, len(self._topics))
+        found = (self._codes.get(name, 0) for name in names)
+        return np.fromiter(found, dtype=np.int64, count=len(names))
+
+    def add(
+        self,
+        numbers: NDArray[np.int64],
+        topics: NDArray[np.int64],
+        values: Mapping[str, FloatArray],
+    ) -> None:
+        """Add rows with ``values`` by column; times that decrease are faults."""
+        self._count += len(numbers)
+        if self._count > MAX_ROWS:
+            self.fault(None, f"more rows; expected up to {MAX_ROWS}")
+            self.check()
+        latest_s = self._parts[-1][1][-1:] if len(self._parts) > 1 else [-np.inf]
+        possible = {}
+        for name, column in values.items():
+            limit = _LIMITS[name]
+            bad = ~((column >= 0) & (column <= limit))
+            for at in np.flatnonzero(bad).tolist():
+                fault = f"{name} = {column[at]:g}; expected a number from 0 to {limit:g}"
+                self.fault(int(numbers[at]), fault)
+            possible[name] = np.where(bad, 0.0, column)
+        rates = np.empty((len(numbers), len(RATES)), dtype=np.float32)
+        for place in range(len(RATES)):
+            sources = ((name, factor) for name, factor in _sources(place) if name in possible)
+            name, factor = next(sources)
+            rates[:, place] = possible[name] * factor
+        times_s = values[TIME]
+        before = np.concatenate([latest_s, times_s[:-1]])
+        for at in np.flatnonzero((times_s < before) & (times_s >= 0)).tolist():
+            fault = f"time_s = {times_s[at]:g} after {before[at]:g}; expected times that ascend"
+            self.fault(int(numbers[at]), fault)
+        self._parts.append((numbers, times_s, topics, rates))
+
+    def trace(self) -> Trace:
+        """Return the rows as times by topics, each cell once.
+
+        Raises:
+            ScenarioError: there is a fault; a cell is duplicate or missing.
+        """
+        if not self._count and not self._faults:
+            self.fault(None, "no rows; expected one for each topic at each time")
+        self.check()
+        numbers, row_times_s, codes, rates = map(np.concatenate, zip(*self._parts, strict=True))
+        topics = tuple(self._topics)
+        is_new = np.diff(row_times_s, prepend=-np.inf) > 0
+        times_s = row_times_s[is_new]
+        # Cells are numbered by time and topic, the order of rows in most files.
+        cells = (np.cumsum(is_new) - 1) * len(topics) + codes
+        order = np.argsort(cells, kind="stable")
+        in_order = cells[order]
+        for at in np.flatnonzero(np.diff(in_order) == 0).tolist():
+            first, second = numbers[order[at]], numbers[order[at + 1]]
+            what = f"{topics[codes[order[at]]]} at {row_times_s[order[at]]:g} s"
+            self.fault(int(second), f"{what} again; expected it once, as in row {first}")
+        there = np.unique(in_order)
+        # A topic without traffic needs rows of 0.
+        ends = np.searchsorted(there, np.arange(len(times_s) + 1) * len(topics))
+        for at in np.flatnonzero(np.diff(ends) < len(topics)).tolist():
+            known = there[ends[at] : ends[at + 1]] - at * len(topics)
+            missing = np.setdiff1d(np.arange(len(topics)), known)
+            named = ", ".join(topics[code] for code in missing[:_NAMED].tolist())
+            more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+            last = numbers[np.searchsorted(row_times_s, times_s[at], side="right") - 1]
+            fault = f"nothing of {named}{more} at {times_s[at]:g} s"
+            self.fault(
+                int(last), f"{fault}; expected a row for each topic, of 0 if it has no traffic"
+            )
+        self.check()
+        times_s = times_s - times_s[0]
+        rates = rates[order].reshape(len(times_s), len(topics), 4)
+        times_s.flags.writeable = rates.flags.writeable = False
+        return Trace(times_s=times_s, topics=topics, rates=rates)
 
 
-def _report_gaps(
-    cells: NDArray[np.int64], rows: TraceRows, topics: tuple[str, ...], faults: TraceFaults
-) -> None:
-    """Record each time at which topics have no row; a topic without traffic needs rows of 0."""
-    times = np.unique(rows.times_s)
-    ends = np.searchsorted(cells, np.arange(len(times) + 1) * len(topics))
-    for at in np.flatnonzero(np.diff(ends) < len(topics)).tolist():
-        there = cells[ends[at] : ends[at + 1]] - at * len(topics)
-        missing = np.setdiff1d(np.arange(len(topics)), there)
-        named = ", ".join(topics[code] for code in missing[:_NAMED].tolist())
-        more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
-        last = rows.numbers[np.searchsorted(rows.times_s, times[at], side="right") - 1]
-        fault = f"nothing of {named}{more} at {times[at]:g} s"
-        faults.add(int(last), f"{fault}; expected a row for each topic, of 0 if it has no traffic")
-
-
-def _check_names(columns: Sequence[str], faults: TraceFaults, line: int | None) -> None:
-    known = (TIME, TOPIC, *RATES)
-    if not columns and not faults.found:
-        faults.add(None, f"is empty; expected columns {', '.join(known)}")
-    if not columns:
-        faults.check()
-    for at, name in enumerate(columns):
-        if name not in known:
-            close = get_close_matches(name, known, 1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            faults.add(line, f"column {name!r}; expected one of {', '.join(known)}{hint}")
-        elif name in columns[:at]:
-            faults.add(line, f"column {name!r} again; expected each column once")
-    for name in (TIME, TOPIC):
-        if name not in columns:
-            faults.add(line, f"no column {name!r}; expected it besides the traffic")
-    if not set(RATES).intersection(columns):
-        faults.add(line, f"no traffic; expected at least one of {', '.join(RATES)}")
-    faults.check()
-
-
-def _csv_parts(path: Path, faults: TraceFaults) -> Iterator[tuple[TraceColumns, TraceRows]]:
+def _read_csv(rows: _Rows) -> None:
     try:
-        open_text = gzip.open if path.suffix == ".gz" else open
-        with open_text(path, "rt", encoding="utf-8-sig", newline="") as opened:
-            yield from _csv_rows(opened, faults)
+        open_text = gzip.open if rows.path.suffix == ".gz" else open
+        with open_text(rows.path, "rt", encoding="utf-8-sig", newline="") as opened:
+            _read_lines(opened, rows)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        faults.add(None, f"{error}; expected a whole gzip file")
+        rows.fault(None, f"{error}; expected a whole gzip file")
     except OSError as error:
-        faults.add(None, f"{error.strerror}; expected a readable CSV file")
+        rows.fault(None, f"{error.strerror}; expected a readable CSV file")
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        rows.fault(None, f"the byte {byte:#04x} is not UTF-8; expected text in UTF-8")
 
 
-def _csv_rows(
-    opened: Iterable[str], faults: TraceFaults
-) -> Iterator[tuple[TraceColumns, TraceRows]]:
+def _read_lines(opened: Iterable[str], rows: _Rows) -> None:
     reader = csv.reader(opened, strict=True)
     try:
         header = [name.strip() for name in next(reader, [])]
-        columns = TraceColumns(header, faults, 1)
+        rows.begin(header)
         # The last line of each row: one with a quoted line break has several.
         numbered = ((reader.line_num, row) for row in reader)
         while part := list(islice(numbered, _PART_ROWS)):
@@ -338,98 +284,73 @@ def _csv_rows(
                     whole.append((line, row))
                 elif row:
                     fault = f"{len(row)} values; expected {len(header)}, one in each column"
-                    faults.add(line, fault)
+                    rows.fault(line, fault)
             if not whole:
                 continue
-            lines, rows = zip(*whole, strict=True)
-            cells = dict(zip(header, zip(*rows, strict=True), strict=True))
-            values = {name: _floats(name, cells[name], lines, faults) for name in columns.numbers}
-            topics = columns.codes(cells[TOPIC], lines)
-            yield columns, columns.rows(np.array(lines, dtype=np.int64), topics, values)
+            lines, parsed = zip(*whole, strict=True)
+            cells = dict(zip(header, zip(*parsed, strict=True), strict=True))
+            values = {name: _floats(name, cells[name], lines, rows) for name in rows.columns}
+            rows.add(np.array(lines, dtype=np.int64), rows.codes(cells[TOPIC], lines), values)
     except csv.Error as error:
-        faults.add(reader.line_num, f"{error}; expected CSV")
-    except UnicodeDecodeError as error:
-        byte = error.object[error.start]
-        faults.add(None, f"the byte {byte:#04x} is not UTF-8; expected text in UTF-8")
+        rows.fault(reader.line_num, f"{error}; expected CSV")
 
 
-def _floats(
-    name: str, cells: Sequence[str], lines: Sequence[int], faults: TraceFaults
-) -> FloatArray:
+def _floats(name: str, cells: Sequence[str], lines: Sequence[int], rows: _Rows) -> FloatArray:
     try:
         return np.fromiter(map(float, cells), dtype=np.float64, count=len(cells))
     except ValueError:
-        return np.array([_float(name, cell, lines[at], faults) for at, cell in enumerate(cells)])
+        found = np.zeros(len(cells))
+    for at, cell in enumerate(cells):
+        try:
+            found[at] = float(cell)
+        except ValueError:
+            rows.fault(lines[at], f"{name} = {cell[:60]!r}; expected a number")
+    return found
 
 
-def _float(name: str, cell: str, line: int, faults: TraceFaults) -> float:
-    try:
-        return float(cell)
-    except ValueError:
-        faults.add(line, f"{name} = {cell[:60]!r}; expected a number")
-        return 0.0
-
-
-def _parquet_parts(path: Path, faults: TraceFaults) -> Iterator[tuple[TraceColumns, TraceRows]]:
+def _read_parquet(rows: _Rows) -> None:
     try:
         import pyarrow as pa  # noqa: PLC0415 - an extra that other scenarios do without
         from pyarrow import parquet  # noqa: PLC0415 - the same
     except ImportError:
         text = "Parquet needs pyarrow; expected it installed: pip install 'loadmanager[simulator]'"
-        raise ScenarioError([f"{path}: {text}"]) from None
+        raise ScenarioError([f"{rows.path}: {text}"]) from None
     try:
-        with parquet.ParquetFile(path) as opened:
-            yield from _parquet_rows(opened, faults)
+        with parquet.ParquetFile(rows.path) as opened:
+            _read_batches(opened, rows, pa.types)
     except OSError as error:
-        faults.add(None, f"{error.strerror or error}; expected a readable Parquet file")
+        rows.fault(None, f"{error.strerror or error}; expected a readable Parquet file")
     # pyarrow raises many different errors for a damaged file.
     except (pa.ArrowException, ValueError, OverflowError, MemoryError) as error:
-        faults.add(None, f"{str(error).splitlines()[0]}; expected a Parquet file")
+        rows.fault(None, f"{str(error).splitlines()[0]}; expected a Parquet file")
 
 
-def _parquet_rows(opened: Any, faults: TraceFaults) -> Iterator[tuple[TraceColumns, TraceRows]]:
+def _read_batches(opened: Any, rows: _Rows, types: Any) -> None:
     schema = opened.schema_arrow
-    columns = TraceColumns(schema.names, faults, None)
-    _check_types(schema, faults)
-    first = 1
-    for batch in opened.iter_batches(batch_size=_PART_ROWS):
-        numbers = np.arange(first, first + len(batch), dtype=np.int64)
-        values = {name: _numbers(batch.column(name)) for name in columns.numbers}
-        topics = _topic_codes(batch.column(TOPIC), columns, numbers)
-        yield columns, columns.rows(numbers, topics, values)
-        first += len(batch)
-
-
-def _check_types(schema: Any, faults: TraceFaults) -> None:
-    from pyarrow import types  # noqa: PLC0415 - an extra
-
+    rows.begin(schema.names)
     for column in schema:
         plain = column.type.value_type if types.is_dictionary(column.type) else column.type
         if column.name == TOPIC and not (types.is_string(plain) or types.is_large_string(plain)):
-            faults.add(None, f"column {TOPIC} is of type {column.type}; expected texts")
+            rows.fault(None, f"column {TOPIC} is of type {column.type}; expected texts")
         elif column.name != TOPIC and not (types.is_integer(plain) or types.is_floating(plain)):
-            faults.add(None, f"column {column.name} is of type {column.type}; expected numbers")
-    faults.check()
-
-
-def _numbers(column: Any) -> FloatArray:
-    """Return numbers of any type as floats; null is NaN."""
-    found: FloatArray = _plain(column).cast("float64", safe=False).to_numpy(zero_copy_only=False)
-    return found
-
-
-def _topic_codes(
-    column: Any, columns: TraceColumns, numbers: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    encoded = _plain(column).dictionary_encode(null_encoding="encode")
-    inside = encoded.indices.to_numpy()
-    names = ["" if name is None else name for name in encoded.dictionary.to_pylist()]
-    first = np.unique(inside, return_index=True)[1]
-    codes = columns.codes(names, numbers[first].tolist())
-    return np.asarray(codes[inside])
-
-
-def _plain(column: Any) -> Any:
-    from pyarrow import types  # noqa: PLC0415 - an extra
-
-    return column.dictionary_decode() if types.is_dictionary(column.type) else column
+            rows.fault(None, f"column {column.name} is of type {column.type}; expected numbers")
+    rows.check()
+    first = 1
+    for batch in opened.iter_batches(batch_size=_PART_ROWS):
+        cells = {
+            name: one.dictionary_decode() if types.is_dictionary(one.type) else one
+            for name, one in zip(batch.schema.names, batch.columns, strict=True)
+        }
+        numbers = np.arange(first, first + len(batch), dtype=np.int64)
+        # Of any type of numbers; null is NaN.
+        values = {
+            name: cells[name].cast("float64", safe=False).to_numpy(zero_copy_only=False)
+            for name in rows.columns
+        }
+        encoded = cells[TOPIC].dictionary_encode(null_encoding="encode")
+        inside = encoded.indices.to_numpy()
+        names = ["" if name is None else name for name in encoded.dictionary.to_pylist()]
+        first_rows = np.unique(inside, return_index=True)[1]
+        codes = rows.codes(names, numbers[first_rows].tolist())
+        rows.add(numbers, np.asarray(codes[inside]), values)
+        first += len(batch)

@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from loadmanager.simulator.traces import ScenarioError, Trace, read_trace
+from loadmanager.simulator.scenario import ScenarioError
+from loadmanager.simulator.traces import Trace, read_trace
 
 SOUND = """\
 time_s,topic,msg_rate_in,msg_rate_out,msg_throughput_in,msg_throughput_out
