@@ -18,11 +18,8 @@ from loadmanager.core.plan import Cause
 from loadmanager.core.rates import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
 from loadmanager.core.scores import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, MEMORY, FloatArray
 from loadmanager.simulator.results import MoveRecord, Why
-from loadmanager.simulator.scenario import BrokerClass, HandOverSettings
+from loadmanager.simulator.scenario import PORT, BrokerClass, HandOverSettings
 from loadmanager.simulator.workload import Topics
-
-PORT: Final = 8080
-"""The port of a modelled broker; its id is ``name:port``."""
 
 _KIB_PER_MIB: Final = 1024.0
 _BITS_PER_MBIT: Final = 1e6

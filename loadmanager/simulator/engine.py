@@ -1,7 +1,7 @@
 """One simulation, step by step: the world advances, agents measure it, the leader decides."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
@@ -222,25 +222,23 @@ class Emptying:
 
     def due(self, draining: Sequence[BrokerId], now_s: float) -> Mapping[BundleId, BrokerId]:
         """Return the bundles that leave these brokers now, with their brokers."""
-        leaving, turns = Counter(self.world.hand_overs.sources), self._turns()
+        hand_overs = self.world.hand_overs
+        leaving, turn_s = Counter(hand_overs.sources), hand_overs.turn_s
+        turns = max(int(self.step_s / turn_s), 1) if turn_s > 0 else len(self.world.bundles)
         rows = {broker: self.world.brokers.index(broker) for broker in draining}
         most = {
             broker: max(self.at_a_time - leaving[row], 0) * turns for broker, row in rows.items()
         }
-        return self._drains.due(self._staying(rows), most, now_s)
+        held = (
+            (self.world.bundles[one], broker)
+            for broker, row in rows.items()
+            for one in hand_overs.held_by(row).tolist()
+        )
+        staying = (one for one in held if one[0] not in hand_overs.under_way)
+        return self._drains.due(staying, most, now_s)
 
     def refused(self, bundles: Collection[BundleId], now_s: float) -> None:
         self._drains.refused(bundles, now_s)
-
-    def _staying(self, rows: Mapping[BrokerId, int]) -> Iterator[tuple[BundleId, BrokerId]]:
-        hand_overs = self.world.hand_overs
-        for broker, row in rows.items():
-            held = (self.world.bundles[one] for one in hand_overs.held_by(row).tolist())
-            yield from ((one, broker) for one in held if one not in hand_overs.under_way)
-
-    def _turns(self) -> int:
-        turn_s = self.world.hand_overs.turn_s
-        return max(int(self.step_s / turn_s), 1) if turn_s > 0 else len(self.world.bundles)
 
 
 class Recorder:
@@ -320,7 +318,7 @@ def simulate(
     Raises:
         ScenarioError: the scenario's trace cannot be read, or lacks what an event shifts.
     """
-    simulation = _Simulation.of(scenario, planner, seed, witness, record_every_s)
+    simulation = _Simulation(scenario, planner, seed, witness, record_every_s)
     simulation.leader.tracker.suppose(supposed)
     steps = int((scenario.duration_s + _ROUNDING_S) / scenario.step_s)
     for number in range(steps + 1):
@@ -340,61 +338,41 @@ class _Timer:
         return True
 
 
-@dataclass(slots=True, kw_only=True)
 class _Simulation:
-    scenario: Scenario
-    planner: Planner
-    world: World
-    agents: Agents
-    leader: Leader
-    emptying: Emptying
-    recorder: Recorder
-    witness: Witness | None
-    ticks: _Timer
-    rounds: _Timer
-    now_s: float = 0.0
-    looked_s: float = 0.0
-    rounds_done: int = 0
-    refusals: Counter[Reason] = field(default_factory=Counter)
-    reported: int = 0
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         scenario: Scenario,
         planner: Planner,
         seed: int,
         witness: Witness | None,
         record_every_s: float,
-    ) -> "_Simulation":
+    ) -> None:
         seeds = np.random.SeedSequence(seed).spawn(3)
         for_world, for_agents, for_leader = (np.random.default_rng(one) for one in seeds)
         trace = None if scenario.trace is None else read_trace(scenario.trace)
-        world = World(scenario, trace, for_world)
-        agents = Agents(world.brokers, world.bundles, scenario.report, scenario.noise, for_agents)
-        return cls(
-            scenario=scenario,
-            planner=planner,
-            world=world,
-            agents=agents,
-            leader=Leader(
-                agents,
-                planner,
-                scenario.leader,
-                for_leader,
-                policies=world.policies,
-                session_s=scenario.hand_over.session_timeout_s,
-            ),
-            emptying=Emptying(
-                world=world,
-                at_a_time=max(planner.settings.in_flight_per_broker, 1),
-                step_s=scenario.step_s,
-            ),
-            recorder=Recorder(world, record_every_s),
-            witness=witness,
-            ticks=_Timer(scenario.leader.tick_interval_s),
-            rounds=_Timer(scenario.leader.round_interval_s),
+        self.scenario = scenario
+        self.planner = planner
+        self.witness = witness
+        self.world = world = World(scenario, trace, for_world)
+        self.agents = Agents(
+            world.brokers, world.bundles, scenario.report, scenario.noise, for_agents
         )
+        self.leader = Leader(
+            self.agents,
+            planner,
+            scenario.leader,
+            for_leader,
+            policies=world.policies,
+            session_s=scenario.hand_over.session_timeout_s,
+        )
+        at_a_time = max(planner.settings.in_flight_per_broker, 1)
+        self.emptying = Emptying(world=world, at_a_time=at_a_time, step_s=scenario.step_s)
+        self.recorder = Recorder(world, record_every_s)
+        self.ticks = _Timer(scenario.leader.tick_interval_s)
+        self.rounds = _Timer(scenario.leader.round_interval_s)
+        self.now_s = self.looked_s = 0.0
+        self.rounds_done = self.reported = 0
+        self.refusals: Counter[Reason] = Counter()
 
     def step(self, now_s: float) -> None:
         self.now_s = now_s
@@ -409,7 +387,8 @@ class _Simulation:
                 self.witness.reported(one.at_s, one.report())
         if self.ticks.due(now_s):
             self.leader.tick(now_s)
-        self._place(now_s)
+        if unowned := world.unowned:
+            world.order(self.leader.place(now_s, unowned, world.in_flight), now_s, Why.PLACED)
         self._empty(now_s)
         if self.rounds.due(now_s) or self._due_early(now_s):
             self._round(now_s)
@@ -435,12 +414,6 @@ class _Simulation:
             interrupted_in_warm_up_client_s=world.hand_overs.interrupted_in_warm_up_client_s,
             happened=tuple(world.world_events.texts),
         )
-
-    def _place(self, now_s: float) -> None:
-        unowned = self.world.unowned
-        if unowned:
-            moves = self.leader.place(now_s, unowned, self.world.in_flight)
-            self.world.order(moves, now_s, Why.PLACED)
 
     def _empty(self, now_s: float) -> None:
         leaving = self.emptying.due(self.leader.draining(now_s), now_s)

@@ -27,9 +27,8 @@ from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.round_memory import RoundMemory, shifted
 from loadmanager.ports.history import HistorySink, offer_report
 from loadmanager.simulator.agents import ListedStats
-from loadmanager.simulator.brokers import PORT
 from loadmanager.simulator.results import MoveRecord, Why
-from loadmanager.simulator.scenario import Scenario
+from loadmanager.simulator.scenario import PORT, Scenario
 
 WRITER: Final = BrokerId("simulation:0")
 MONDAY_MS: Final = 1_767_571_200_000

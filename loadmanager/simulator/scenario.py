@@ -3,9 +3,9 @@
 Events name brokers ``class-number``, or all of a ``class``.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -228,34 +228,16 @@ Brokers = Annotated[
 ]
 
 
-class Join(Section):
-    """Brokers that are not there start and register, empty."""
+class Membership(Section):
+    """Brokers come or go.
 
-    kind: Literal["join"]
-    at_s: Time
-    brokers: Brokers
+    - ``join``: brokers that are not there start and register, empty.
+    - ``leave``: brokers stop in an orderly way without a drain: their locks are free at once.
+    - ``crash``: brokers die: their bundles are unowned once their sessions have ended.
+    - ``drain``: brokers are emptied by the leader, and leave once they have nothing any more.
+    """
 
-
-class Leave(Section):
-    """Brokers stop in an orderly way without a drain: their locks are free at once."""
-
-    kind: Literal["leave"]
-    at_s: Time
-    brokers: Brokers
-
-
-class Crash(Section):
-    """Brokers die: their bundles are unowned once their sessions have ended."""
-
-    kind: Literal["crash"]
-    at_s: Time
-    brokers: Brokers
-
-
-class Drain(Section):
-    """Brokers are emptied by the leader, and leave once they have nothing any more."""
-
-    kind: Literal["drain"]
+    kind: Literal["join", "leave", "crash", "drain"]
     at_s: Time
     brokers: Brokers
 
@@ -307,7 +289,7 @@ class Shift(Section):
 
 
 Event = Annotated[
-    Join | Leave | Crash | Drain | Restart | Noise | Silence | Shift,
+    Membership | Restart | Noise | Silence | Shift,
     Field(discriminator="kind"),
 ]
 
@@ -377,6 +359,9 @@ class BrokerClass(Section):
         return tuple(f"{self.name}-{number}" for number in range(1, self.count + 1))
 
 
+PORT: Final = 8080
+"""The port of a modelled broker; its id is ``name:port``."""
+
 NamePattern = Annotated[str, AfterValidator(checked), Form("a regular expression")]
 
 
@@ -403,37 +388,6 @@ class Isolation(Section):
     min_limit: int = Field(1, ge=0, le=100_000, description="How many primary ones are enough.")
     usage_threshold: float = Field(
         1.0, ge=0, le=1, description="Usage up to which a primary broker is fit."
-    )
-
-
-def policies_of(
-    isolation: Iterable[Isolation],
-    loads: Iterable[Load],
-    classes: Iterable[tuple[BrokerClass, Iterable[BrokerId]]],
-) -> Policies:
-    """Return the policies of a scenario, as a leader has them; ``classes`` with their brokers."""
-    groups: dict[Namespace, str] = {}
-    for load in loads:
-        if load.anti_affinity_group:
-            groups.setdefault(load.namespace, load.anti_affinity_group)
-    return Policies(
-        isolation={
-            one.name: IsolationPolicy(
-                namespaces=one.namespaces,
-                primary=one.primary,
-                secondary=one.secondary,
-                min_limit=one.min_limit,
-                usage_threshold=one.usage_threshold,
-            )
-            for one in isolation
-        },
-        anti_affinity=groups,
-        domains={
-            broker: group.failure_domain
-            for group, brokers in classes
-            if group.failure_domain
-            for broker in brokers
-        },
     )
 
 
@@ -634,3 +588,24 @@ class Scenario(Section):
     @property
     def broker_names(self) -> tuple[str, ...]:
         return tuple(name for group in self.brokers for name in group.brokers)
+
+
+def policies_of(scenario: Scenario) -> Policies:
+    """Return the policies of a scenario, as a leader has them."""
+    groups: dict[Namespace, str] = {}
+    for load in scenario.load:
+        if load.anti_affinity_group:
+            groups.setdefault(load.namespace, load.anti_affinity_group)
+    return Policies(
+        isolation={
+            one.name: IsolationPolicy(**one.model_dump(exclude={"name"}))
+            for one in scenario.isolation
+        },
+        anti_affinity=groups,
+        domains={
+            BrokerId(f"{broker}:{PORT}"): group.failure_domain
+            for group in scenario.brokers
+            if group.failure_domain
+            for broker in group.brokers
+        },
+    )

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from typing import Literal
@@ -14,7 +15,7 @@ from loadmanager.core.columns import Indices, Mask
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.optimality import Assignable, by_namespace, confinements, excess_over_level
 from loadmanager.core.plan import Move
-from loadmanager.core.policies import Policies, open_to
+from loadmanager.core.policies import open_to
 from loadmanager.core.rates import MSGS_IN, MSGS_OUT
 from loadmanager.core.scores import FloatArray
 from loadmanager.simulator.agents import Measured
@@ -30,13 +31,9 @@ from loadmanager.simulator.brokers import (
 )
 from loadmanager.simulator.results import Why
 from loadmanager.simulator.scenario import (
-    BrokerClass,
-    Crash,
-    Drain,
     Event,
     HiddenSettings,
-    Join,
-    Leave,
+    Membership,
     Noise,
     Restart,
     Scenario,
@@ -57,12 +54,6 @@ class Silenced:
     until_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Draining:
-    when_empty: Action
-    when_lost: Action
-
-
 @dataclass(slots=True, kw_only=True)
 class WorldEvents:
     """Runs events in order of time; at the same time in the order of the scenario.
@@ -80,11 +71,12 @@ class WorldEvents:
     silences: list[Silenced] = field(default_factory=list)
     _due: list[tuple[float, int, Action]] = field(default_factory=list)
     _serial: "count[int]" = field(default_factory=count)
-    _draining: dict[int, _Draining] = field(default_factory=dict)
+    # What happens to a draining broker once it is empty, and if it is lost before.
+    _draining: dict[int, tuple[Action, Action]] = field(default_factory=dict)
 
     def plan(self, events: Iterable[Event]) -> None:
         for event in events:
-            self._at(event.at_s, self._action(event))
+            self._at(event.at_s, partial(self._run, event))
 
     def advance(self, now_s: float) -> None:
         """Run all events that are due until ``now_s``, and the hand-overs in between."""
@@ -94,85 +86,73 @@ class WorldEvents:
             action(at_s)
         self.hand_overs.advance(now_s)
         for row in [row for row in self._draining if self.hand_overs.is_empty(row)]:
-            self._draining.pop(row).when_empty(now_s)
+            self._draining.pop(row)[0](now_s)
 
     def _at(self, at_s: float, action: Action) -> None:
         heappush(self._due, (at_s, next(self._serial), action))
 
-    def _action(self, event: Event) -> Action:
+    def _run(self, event: Event, at_s: float) -> None:
         if isinstance(event, Shift):
-            return lambda at_s: self._shift(event, at_s)
+            self.workload.shift(event.namespace, event.factor)
+            self.texts.append((at_s, f"{event.namespace} times {event.factor:g}"))
+            return
         rows = self.fleet.rows(event.brokers)
         match event:
             case Restart():
-                return lambda at_s: self._restart(event, rows, at_s)
+                self._restart(event, rows, at_s)
             case Noise():
-                return lambda at_s: self._noise(event, rows, at_s)
-            case Silence():
-                return lambda at_s: self._silence(event, rows, at_s)
-            case Join() | Leave() | Crash() | Drain():
-                return lambda at_s: self._each(event.kind, rows, at_s)
+                self._noise(event, rows, at_s)
+            case Silence(for_s=for_s):
+                self.silences.append(Silenced(tuple(rows), at_s + for_s))
+                self._add_text(at_s, rows, f"reports nothing for {for_s:g} s")
+            case Membership(kind=kind):
+                for row in rows:
+                    if kind == "join":
+                        self._join(row, at_s)
+                    elif self.members.alive[row]:
+                        self._end(kind, row, at_s)
 
-    def _each(
-        self, kind: Literal["join", "leave", "crash", "drain"], rows: list[int], at_s: float
-    ) -> None:
-        one = {
-            "join": self._join,
-            "leave": self._leave,
-            "crash": self._crash,
-            "drain": self._drain,
-        }
-        for row in rows:
-            one[kind](row, at_s)
-
-    def _add_text(self, at_s: float, row: int, what: str) -> None:
-        self.texts.append((at_s, f"{self.fleet.brokers[row]} {what}"))
+    def _add_text(self, at_s: float, rows: Iterable[int], what: str) -> None:
+        self.texts += [(at_s, f"{self.fleet.brokers[row]} {what}") for row in rows]
 
     def _join(self, row: int, at_s: float) -> None:
         members = self.members
         if members.alive[row]:
             return
         if members.registered[row]:  # Its former session still exists.
-            self._at(float(members.session_ends_s[row]), lambda then_s: self._join(row, then_s))
+            self._at(float(members.session_ends_s[row]), partial(self._join, row))
             return
         members.begin(row, at_s)
-        self._add_text(at_s, row, "joined")
+        self._add_text(at_s, [row], "joined")
+
+    def _end(self, how: Literal["leave", "crash", "drain"], row: int, at_s: float) -> None:
+        if how == "drain":
+            self._begin_drain(row, at_s, partial(self._leave, row), lambda _: None)
+        elif how == "leave":
+            self._leave(row, at_s)
+        else:
+            ends_s = at_s + self.session_timeout_s
+            self.members.die(row, ends_s)
+            self.hand_overs.stopped(row, at_s)
+            self.silences.append(Silenced((row,), ends_s))
+            self._at(ends_s, partial(self._gone, row, "lost its session"))
+            self._add_text(at_s, [row], "crashed")
 
     def _leave(self, row: int, at_s: float) -> None:
         if self.members.alive[row]:
-            self._gone(row, at_s)
-            self._add_text(at_s, row, "left")
+            self._gone(row, "left", at_s)
 
-    def _gone(self, row: int, at_s: float) -> None:
-        draining = self._draining.pop(row, None)
-        if draining is not None:
-            draining.when_lost(at_s)
+    def _gone(self, row: int, text: str, at_s: float) -> None:
+        if row in self._draining:
+            self._draining.pop(row)[1](at_s)
         self.members.deregister(row)
         self.hand_overs.freed(row, at_s)
+        self._add_text(at_s, [row], text)
 
-    def _crash(self, row: int, at_s: float) -> None:
-        if not self.members.alive[row]:
-            return
-        ends_s = at_s + self.session_timeout_s
-        self.members.die(row, ends_s)
-        self.hand_overs.stopped(row, at_s)
-        self.silences.append(Silenced((row,), ends_s))
-        self._at(ends_s, lambda then_s: self._session_ends(row, then_s))
-        self._add_text(at_s, row, "crashed")
-
-    def _session_ends(self, row: int, at_s: float) -> None:
-        self._gone(row, at_s)
-        self._add_text(at_s, row, "lost its session")
-
-    def _drain(self, row: int, at_s: float) -> None:
-        if self.members.alive[row]:
-            leaving = _Draining(lambda then_s: self._leave(row, then_s), lambda _: None)
-            self._begin_drain(row, at_s, leaving)
-
-    def _begin_drain(self, row: int, at_s: float, draining: _Draining) -> None:
+    def _begin_drain(self, row: int, at_s: float, when_empty: Action, when_lost: Action) -> None:
         self.members.draining[row] = True
-        self._draining[row] = draining
-        self._add_text(at_s, row, "drains")
+        self._draining[row] = when_empty, when_lost
+        self._add_text(at_s, [row], "drains")
 
     def _restart(self, event: Restart, rows: list[int], at_s: float) -> None:
         """Restart the first of ``rows``; the others follow when it has joined again."""
@@ -193,33 +173,22 @@ class WorldEvents:
             go_on(then_s)
 
         def go_on(then_s: float) -> None:
-            self._at(max(next_s, then_s), lambda late_s: self._restart(event, others, late_s))
+            self._at(max(next_s, then_s), partial(self._restart, event, others))
 
         if event.drained:
-            self._begin_drain(row, at_s, _Draining(go_down, go_on))
+            self._begin_drain(row, at_s, go_down, go_on)
         else:
             go_down(at_s)
 
     def _noise(self, event: Noise, rows: list[int], at_s: float) -> None:
         self.members.noise_cores[rows] += event.cores
-        for row in rows:
-            self._add_text(at_s, row, f"has noisy neighbours: {event.cores:g} cores")
+        self._add_text(at_s, rows, f"has noisy neighbours: {event.cores:g} cores")
 
         def end(then_s: float) -> None:
             self.members.noise_cores[rows] -= event.cores
-            for row in rows:
-                self._add_text(then_s, row, "is alone again")
+            self._add_text(then_s, rows, "is alone again")
 
         self._at(at_s + event.for_s, end)
-
-    def _silence(self, event: Silence, rows: list[int], at_s: float) -> None:
-        self.silences.append(Silenced(tuple(rows), at_s + event.for_s))
-        for row in rows:
-            self._add_text(at_s, row, f"reports nothing for {event.for_s:g} s")
-
-    def _shift(self, event: Shift, at_s: float) -> None:
-        self.workload.shift(event.namespace, event.factor)
-        self.texts.append((at_s, f"{event.namespace} times {event.factor:g}"))
 
 
 class HiddenCosts:
@@ -327,7 +296,8 @@ class World:
     def __init__(self, scenario: Scenario, trace: Trace | None, rng: np.random.Generator) -> None:
         draws_topics, draws_patterns, draws_places, draws_costs = rng.spawn(4)
         traced = tuple(trace.topics) if trace is not None else ()
-        self.fleet = Fleet.of(scenario.brokers, scenario.hidden.cpu_growth)
+        classes = scenario.brokers
+        self.fleet = Fleet.of(classes, scenario.hidden.cpu_growth)
         self.topics = Topics.of(scenario.load, traced, scenario.trace_bundles, draws_topics)
         _check_shifts(scenario, self.topics)
         self.workload = Workload(
@@ -337,12 +307,14 @@ class World:
             interpolated=scenario.trace_interpolated,
             trace_patterns=scenario.trace_patterns,
         )
-        self.policies = _policies(scenario, self.fleet)
+        self.policies = policies_of(scenario)
         names = self.topics.bundles
         self._confined = confinements(
             self.policies, by_namespace(names), len(names), self.fleet.brokers
         )
-        self.members = Members(_joined(scenario.brokers))
+        self.members = Members(
+            np.repeat([one.joined for one in classes], [one.count for one in classes])
+        )
         self.hand_overs = HandOvers(
             fleet=self.fleet,
             topics=self.topics,
@@ -524,18 +496,6 @@ def _check_shifts(scenario: Scenario, topics: Topics) -> None:
         expected = f"expected one of {', '.join(topics.namespaces)}"
         faults = [f"{scenario.trace}: no topic in {name}; {expected}" for name in sorted(unknown)]
         raise ScenarioError(faults)
-
-
-def _policies(scenario: Scenario, fleet: Fleet) -> Policies:
-    classes = [
-        (group, [fleet.brokers[row] for row in fleet.rows([group.name])])
-        for group in scenario.brokers
-    ]
-    return policies_of(scenario.isolation, scenario.load, classes)
-
-
-def _joined(classes: Sequence[BrokerClass]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    return np.repeat([group.joined for group in classes], [group.count for group in classes])
 
 
 def _first_holders(scenario: Scenario, world: World, rng: np.random.Generator) -> Indices:

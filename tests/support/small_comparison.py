@@ -8,11 +8,10 @@ from loadmanager.core.ids import Namespace
 from loadmanager.simulator.report import write_report
 from loadmanager.simulator.scenario import (
     BrokerClass,
-    Crash,
     Expectation,
-    Join,
     Load,
     LogNormal,
+    Membership,
     Scenario,
 )
 from loadmanager.simulator.simulation_jobs import (
@@ -42,7 +41,7 @@ def _load(brokers: int) -> Load:
     )
 
 
-def _scenario(title: str, brokers: int, event: Join | Crash) -> Scenario:
+def _scenario(title: str, brokers: int, event: Membership) -> Scenario:
     return Scenario(
         title=title,
         description="A broker & an event.",
@@ -63,8 +62,8 @@ def _scenario(title: str, brokers: int, event: Join | Crash) -> Scenario:
 
 
 SCENARIOS: Mapping[str, Scenario] = {
-    "few": _scenario(EVIL, 3, Join(kind="join", at_s=300.0, brokers=("new-1",))),
-    "many": _scenario("Many brokers", 13, Crash(kind="crash", at_s=600.0, brokers=("old-1",))),
+    "few": _scenario(EVIL, 3, Membership(kind="join", at_s=300.0, brokers=("new-1",))),
+    "many": _scenario("Many brokers", 13, Membership(kind="crash", at_s=600.0, brokers=("old-1",))),
 }
 
 
