@@ -45,32 +45,20 @@ from loadmanager.admin.overview import overview_document
 from loadmanager.attach.balancing import Log
 from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.observation import Observation
-from loadmanager.attach.sampling import SampledLoads
 from loadmanager.attach.state import SHEDDING, Course, State, StateUnusable
-from loadmanager.attach.strategy import DecidedRound, Strategy
+from loadmanager.attach.strategy import Strategy
 from loadmanager.config.deployment import HttpSettings
 from loadmanager.config.history import HistorySettings
 from loadmanager.core.balancing import Balancing, BalancingMode
 from loadmanager.core.bundle_task import BundleTask, TaskKind, TaskState
-from loadmanager.core.cluster import ClusterView
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.explaining import Decision, Outcome
 from loadmanager.core.history.records import (
     Origin,
-    Record,
-    cut_record,
-    task_records,
-    term_record,
-    tick_record,
 )
-from loadmanager.core.history.rounds import RoundFacts, bundles_records, round_records
-from loadmanager.core.history.schema import Stream
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.move_limits import HeldReason
 from loadmanager.core.plan import Reason, Refusal
-from loadmanager.core.planner import Plan, Planner
-from loadmanager.core.policies import Policies
-from loadmanager.core.round_memory import shifted
 from loadmanager.core.splitting.cutting import parts_at
 from loadmanager.leader.explain import (
     MOST_BROKERS,
@@ -79,6 +67,7 @@ from loadmanager.leader.explain import (
     most_refused,
     scarcest_first,
 )
+from loadmanager.leader.records import HistoryRecorder
 from loadmanager.ports.history import HistorySink, offer_report
 from loadmanager.ports.leading import TaskList
 from loadmanager.ports.lookup import Unavailable
@@ -87,160 +76,100 @@ from loadmanager.telemetry.logging import warnings_alone
 from loadmanager.telemetry.metrics import AttachMetrics, HistoryMetrics
 
 
-@dataclass(slots=True)
-class _Decided:
-    """A round whose moves are under way; ``ordered`` are the bundles with an order."""
-
-    facts: RoundFacts
-    view: ClusterView
-    plan: Plan
-    ordered: set[BundleId] = field(default_factory=set)
-
-
-@dataclass(slots=True)
 class AttachHistory:
     """Writes the reports, rounds, moves and tasks of one controller's term.
 
     A window is a tick, and a round if the strategy decided in it. A round is written after its
-    moves have ended: at the next window, or at the end of the term. Bases are the first round,
-    every ``base_every_rounds``-th after it, and each one after a change of the planner's settings
-    or of the policies.
+    moves have ended: at the next window, or at the end of the term.
     """
 
-    sink: HistorySink
-    strategy: Strategy
-    loads: SampledLoads
-    interval_s: float
-    balances: bool
-    epoch: int = 0
-    base_every_rounds: int = 60
-    _reported_s: dict[BrokerId, float] = field(default_factory=dict)
-    _decided: _Decided | None = None
-    _based_on: tuple[Planner, Policies] | None = None
-    _rounds: int = 0
-    _moves: int = 0
+    def __init__(
+        self,
+        sink: HistorySink,
+        strategy: Strategy,
+        *,
+        interval_s: float,
+        balances: bool,
+        epoch: int = 0,
+        base_every_rounds: int = 60,
+    ) -> None:
+        self.sink = sink
+        self._strategy = strategy
+        self._loads = strategy.loads
+        self._interval_s = interval_s
+        self._balances = balances
+        self._recorder = HistoryRecorder(
+            sink, self, epoch, self._loads.tracker, base_every_rounds=base_every_rounds
+        )
+        self._reported_s: dict[BrokerId, float] = {}
+        self._ordered: set[BundleId] = set()
+        self._unordered = ""
+        self._window_ms = 0
+
+    def wall_ms(self) -> int:
+        return self._window_ms or self._loads.wall_ms()
+
+    def monotonic_s(self) -> float:
+        return self._loads.monotonic_s()
 
     def began(self) -> None:
-        at_ms = self.loads.wall_ms()
-        self._record(at_ms, [term_record(at_ms, self.epoch, "began")])
+        self._recorder.began()
 
     def ended(self) -> None:
-        self._write_round()
-        at_ms = self.loads.wall_ms()
-        self._record(at_ms, [term_record(at_ms, self.epoch, "ended")])
+        self._round_over()
+        self._recorder.ended()
 
     def round(self, seen: Observation, held: str) -> None:
-        """Write the reports of one window, and keep its decision for `_write_round`."""
-        self._write_round()
-        self._write_window(seen)
-        decided = self.strategy.decided
-        if decided is None:
-            return
-        self._rounds += 1
-        plan = self._acted(decided.plan, seen, held)
-        facts = RoundFacts(
-            at_ms=self.loads.at_ms,
-            epoch=self.epoch,
-            number=self._rounds,
-            outcome="observed" if plan.observed else "quiet",
-            took_s=None,
-            tick=self.loads.ticks,
-            planner=decided.planner,
-            steering="active" if self.balances else "observing",
-            tick_interval_s=self.interval_s,
-            reported_at_ms=dict.fromkeys(self.loads.taken, self.loads.at_ms),
-        )
-        if self._is_base(decided):
-            offset_s = facts.at_ms / 1000 - decided.view.now_s
-            facts = replace(
-                facts,
-                memory=shifted(decided.memory, offset_s),
-                averages=self.loads.tracker.averages(),
-            )
-            bundles, view = facts, decided.view
-            self.sink.offer(Stream.ROUNDS, facts.at_ms, lambda: bundles_records(bundles, view))
-        self._decided = _Decided(facts, decided.view, plan)
-
-    def _acted(self, plan: Plan, seen: Observation, held: str) -> Plan:
-        """Return a plan with its moves as made or observed, and the refusals of ``seen`` added."""
-        acts = self.balances and not held
-        return replace(
-            plan,
-            moves=plan.moves if acts else (),
-            observed=() if acts else plan.moves,
-            refusals=(*plan.refusals, *_refusals(seen, held)),
-        )
-
-    def _is_base(self, decided: DecidedRound) -> bool:
-        former, self._based_on = self._based_on, (decided.planner, decided.view.policies)
-        return former != self._based_on or (self._rounds - 1) % self.base_every_rounds == 0
-
-    def _write_window(self, seen: Observation) -> None:
-        loads = self.loads
+        """Write the last round, and the reports of one window; keep its decision until the next."""
+        self._round_over()
+        loads, decided, recorder = self._loads, self._strategy.decided, self._recorder
+        self._window_ms = loads.at_ms
         for gone in loads.left:
             self._reported_s.pop(gone, None)
+            recorder.forgot(gone)
         for broker, report in loads.taken.items():
             former_s = self._reported_s.get(broker)
             self._reported_s[broker] = loads.now_s
-            interval_s = None if former_s is None else loads.now_s - former_s
             offer_report(
                 self.sink,
                 report,
                 loads.at_ms,
-                due="first" if interval_s is None else "age",
-                interval_s=interval_s,
+                due="first" if former_s is None else "age",
+                interval_s=None if former_s is None else loads.now_s - former_s,
                 window_s=seen.samples[broker].window_s,
             )
-        tick = tick_record(
-            loads.at_ms,
-            epoch=self.epoch,
-            number=self._rounds,
-            tick=loads.ticks,
-            sampled=True,
-            taken=dict.fromkeys(loads.taken, loads.at_ms),
-            left=loads.left,
-        )
-        self._record(loads.at_ms, [tick])
+            recorder.took(broker, loads.at_ms)
+        recorder.ticked()
+        if decided is not None:
+            plan, view, acts = decided.plan, decided.view, self._balances and not held
+            recorder.began_round(
+                view.now_s,
+                lambda: view,
+                decided.memory,
+                planner=decided.planner,
+                policies=view.policies,
+                steering="active" if self._balances else "observing",
+                reported_at_ms=dict.fromkeys(loads.taken, loads.at_ms),
+            )
+            moves, observed = (plan.moves, ()) if acts else ((), plan.moves)
+            refusals = (*plan.refusals, *_refusals(seen, held))
+            recorder.decided(view, replace(plan, moves=moves, observed=observed, refusals=refusals))
+            self._unordered = "failed" if moves else "observed" if observed else "quiet"
+        self._window_ms = 0
 
     def task(self, task: BundleTask) -> None:
         """Write a task in its new state, and the parts of a finished split."""
-        at_ms, now_s = self.loads.wall_ms(), self.loads.monotonic_s()
-        if self._decided is not None and task.state is TaskState.ORDERED:
-            self._decided.ordered.add(task.bundle)
-        records = task_records(at_ms, task, now_s)
+        if task.state is TaskState.ORDERED:
+            self._ordered.add(task.bundle)
+        self._recorder.task_changed(task)
         if task.kind is TaskKind.SPLIT and task.state is TaskState.SERVING:
             (cut,) = task.splits[task.bundle].positions
-            parts = parts_at(task.bundle, cut)
-            # The averages continue with the parts, so a replay needs a new base.
-            self._based_on = None
-            records.append(
-                cut_record(at_ms, epoch=self.epoch, action="split", whole=task.bundle, parts=parts)
-            )
-        self._record(at_ms, records)
+            self._recorder.cut("split", task.bundle, parts_at(task.bundle, cut))
 
-    def _write_round(self) -> None:
-        decided, self._decided = self._decided, None
-        if decided is None:
-            return
-        plan, first_move = decided.plan, self._moves + 1
-        self._moves += len(plan.moves) + len(plan.observed)
-        facts = replace(
-            decided.facts,
-            outcome="moved"
-            if decided.ordered
-            else "failed"
-            if plan.moves
-            else decided.facts.outcome,
-            not_ordered={one.bundle for one in plan.moves} - decided.ordered,
-        )
-        self.sink.offer(
-            Stream.ROUNDS,
-            facts.at_ms,
-            lambda: round_records(facts, decided.view, plan, first_move),
-        )
-
-    def _record(self, at_ms: int, records: Iterable[Record]) -> None:
-        self.sink.offer(Stream.ROUNDS, at_ms, lambda: records)
+    def _round_over(self) -> None:
+        self._recorder.orders_known(self._ordered)
+        self._ordered = set()
+        self._recorder.round_over(self._unordered, took_s=None, tick_interval_s=self._interval_s)
 
 
 def _refusals(seen: Observation, held: str) -> tuple[Refusal, ...]:
@@ -535,9 +464,8 @@ def recording(
         sink = open_history(settings, origin, HistoryMetrics(CollectorRegistry()))
         sink.start()
         history = AttachHistory(
-            sink=sink,
-            strategy=strategy,
-            loads=strategy.loads,
+            sink,
+            strategy,
             interval_s=options["interval_s"],
             balances=options["balance"],
             epoch=epoch,

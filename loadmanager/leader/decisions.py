@@ -255,11 +255,19 @@ class Decider:
     async def round(self, *, session_doubtful: bool) -> Decided:
         """Return the decisions of one round, computed in a thread from immutable values."""
         sight, former, planner = self.view_builder.sight(), self.memory, self.steered
+        known = self.view_builder.context.cluster_state.loads.reports
         self.recorder.began_round(
-            sight,
+            sight.now_s,
+            sight.view,
             former,
             planner=planner,
+            policies=sight.policies,
             steering=self.steering.balancing.mode.value,
+            reported_at_ms={
+                name: known[name].report.reported_at_ms
+                for name in sight.tally.started_at_ms
+                if name in known
+            },
             doubtful=session_doubtful,
         )
         view, plan = await self.computing.compute(

@@ -2,11 +2,10 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
-from loadmanager.common.context import Context
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskState
 from loadmanager.core.cluster import ClusterView
@@ -37,6 +36,7 @@ from loadmanager.core.policies import Policies
 from loadmanager.core.rates import Rates
 from loadmanager.core.round_memory import RoundMemory, shifted
 from loadmanager.core.shadow import Shadowed
+from loadmanager.ports.history import HistorySink
 from loadmanager.ports.host import Clock
 from loadmanager.ports.leading import DecisionFilter
 from loadmanager.ports.overview import TaskGain
@@ -165,6 +165,12 @@ class _Decided:
     over: bool = False
 
 
+class RecordClock(Protocol):
+    def wall_ms(self) -> int: ...
+
+    def monotonic_s(self) -> float: ...
+
+
 class HistoryRecorder:
     """Passes the records of one term to the sink; does nothing if history is disabled.
 
@@ -173,10 +179,17 @@ class HistoryRecorder:
     """
 
     def __init__(
-        self, context: Context, epoch: int, tracker: LoadTracker, *, base_every_rounds: int
+        self,
+        history: HistorySink,
+        clock: RecordClock,
+        epoch: int,
+        tracker: LoadTracker,
+        *,
+        base_every_rounds: int,
     ) -> None:
-        self._on = context.history.wants(Stream.ROUNDS)
-        self._context = context
+        self._on = history.wants(Stream.ROUNDS)
+        self._history = history
+        self._clock = clock
         self._epoch = epoch
         self._tracker = tracker
         self._base_every_rounds = base_every_rounds
@@ -234,12 +247,15 @@ class HistoryRecorder:
 
     def began_round(
         self,
-        sight: Sight,
+        now_s: float,
+        view: Callable[[], ClusterView],
         memory: RoundMemory,
         *,
         planner: Planner,
+        policies: Policies,
         steering: str,
-        doubtful: bool,
+        reported_at_ms: Mapping[BrokerId, int],
+        doubtful: bool = False,
     ) -> None:
         """Note the input of a round and its ``memory``, before ticks change the averages."""
         if not self._on:
@@ -252,7 +268,7 @@ class HistoryRecorder:
             self._record_tick(sampled=False)
         self._rounds += 1
         facts = RoundFacts(
-            at_ms=self._context.clock.wall_ms(),
+            at_ms=self._clock.wall_ms(),
             epoch=self._epoch,
             number=self._rounds,
             outcome="",
@@ -261,16 +277,16 @@ class HistoryRecorder:
             planner=planner,
             steering=steering,
             session_doubtful=doubtful,
-            reported_at_ms=self._reported_at_ms(sight),
+            reported_at_ms=reported_at_ms,
         )
-        if self._is_base(sight.policies, planner):
-            offset_s = facts.at_ms / 1000 - sight.now_s
+        if self._is_base(policies, planner):
+            offset_s = facts.at_ms / 1000 - now_s
             memory = shifted(memory, offset_s)
             facts = replace(facts, memory=memory, averages=self._tracker.averages())
             # Recorded at once: ticks before the end of the round apply on top of these.
             bundles = facts
-            self._context.history.offer(
-                Stream.ROUNDS, facts.at_ms, lambda: bundles_records(bundles, sight.view())
+            self._history.offer(
+                Stream.ROUNDS, facts.at_ms, lambda: bundles_records(bundles, view())
             )
         self._facts = facts
 
@@ -291,9 +307,9 @@ class HistoryRecorder:
         self,
         outcome: str,
         *,
-        took_s: float,
+        took_s: float | None,
         tick_interval_s: float,
-        unowned: Callable[[], Sequence[BundleId]],
+        unowned: Callable[[], Sequence[BundleId]] = tuple,
     ) -> None:
         """Record the last decided round, or leave it to `orders_known` after a lost reply."""
         decided = self._decided
@@ -322,7 +338,7 @@ class HistoryRecorder:
             outcome="moved" if ordered else decided.facts.outcome or "failed",
             not_ordered={move.bundle for move in plan.moves} - ordered,
         )
-        self._context.history.offer(
+        self._history.offer(
             Stream.ROUNDS, facts.at_ms, lambda: round_records(facts, view, plan, first_move)
         )
 
@@ -358,7 +374,7 @@ class HistoryRecorder:
     def task_changed(self, task: BundleTask) -> None:
         if not self._began:
             return
-        now_s = self._context.clock.monotonic_s()
+        now_s = self._clock.monotonic_s()
         self._record(lambda at_ms: task_records(at_ms, task, now_s))
 
     def cut(self, action: str, whole: BundleId, parts: Sequence[BundleId]) -> None:
@@ -374,18 +390,12 @@ class HistoryRecorder:
 
     def _is_base(self, policies: Policies, planner: Planner) -> bool:
         former, self._based_on = self._based_on, (planner, policies)
-        changed = former is None or former[0] != planner or former[1] is not policies
-        return changed or (self._rounds - 1) % self._base_every_rounds == 0
-
-    def _reported_at_ms(self, sight: Sight) -> dict[BrokerId, int]:
-        known = self._context.cluster_state.loads.reports
-        names = sight.tally.started_at_ms
-        return {name: known[name].report.reported_at_ms for name in names if name in known}
+        return former != self._based_on or (self._rounds - 1) % self._base_every_rounds == 0
 
     def _record(self, make: Callable[[int], Iterable[Record]]) -> None:
         """Offer records to the sink, which ignores them if it does not write this stream."""
-        at_ms = self._context.clock.wall_ms()
-        self._context.history.offer(Stream.ROUNDS, at_ms, lambda: make(at_ms))
+        at_ms = self._clock.wall_ms()
+        self._history.offer(Stream.ROUNDS, at_ms, lambda: make(at_ms))
 
 
 _SETTLED_S: Final = 10.0

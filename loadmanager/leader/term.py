@@ -77,7 +77,11 @@ class LeaderTerm:
         self._constraints = Constraints(context, cluster)
         self.tracker = LoadTracker(weights=settings.now.planner.weights)
         self._recorder = HistoryRecorder(
-            context, term.epoch, self.tracker, base_every_rounds=base_every_rounds
+            context.history,
+            context.clock,
+            term.epoch,
+            self.tracker,
+            base_every_rounds=base_every_rounds,
         )
         self._seeding = WarmStart(
             context=context, tracker=self.tracker, cluster=cluster, max_age_days=seed_max_age_days
