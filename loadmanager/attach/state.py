@@ -19,10 +19,10 @@ from enum import Enum
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, TypeVar
 from urllib.parse import quote
 
-from pydantic import BaseModel, Field, StrictInt
+from pydantic import AfterValidator, BaseModel, Field, StrictInt
 
 from loadmanager.adapters.pulsar_admin.answers import CONFIGURATION, read_dynamic
 from loadmanager.adapters.pulsar_admin.client import PulsarAdminError, RequestFailed, RightMissing
@@ -35,7 +35,7 @@ from loadmanager.core.balance_course import (
     course_to_json,
     last_hour,
 )
-from loadmanager.core.errors import InvalidName, LoadManagerError, MalformedContent
+from loadmanager.core.errors import LoadManagerError, MalformedContent
 from loadmanager.core.fields import Fields, unpacked_object
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, parse_namespace
 from loadmanager.core.move_limits import Begun, MoveBudget
@@ -52,14 +52,17 @@ class StateUnusable(LoadManagerError):
 class PriorSettings(BaseModel, frozen=True):
     """A dynamic value is None if not overridden; ``effective`` is what all brokers ran with."""
 
-    format: Literal[1] = 1
+    format: Literal[1]
     dynamic: dict[str, str | None]
     effective: dict[str, str]
 
 
 class _Brokers(BaseModel):
     format: Literal[1] = 1
-    urls: tuple[str, ...]
+    urls: tuple[str, ...] = ()
+
+
+Kind = TypeVar("Kind", bound=BaseModel)
 
 
 class Part(Enum):
@@ -87,20 +90,21 @@ class State(ABC):
     @abstractmethod
     async def remove(self, part: Part = Part.PRIOR) -> None: ...
 
-    async def read(self) -> PriorSettings | None:
-        text = await self.text(Part.PRIOR)
-        if text is None:
-            return None
+    async def stored(self, part: Part, kind: type[Kind], expected: str) -> Kind | None:
+        """Raises also if it is not of that kind."""
+        text = await self.text(part)
         try:
-            prior = PriorSettings.model_validate_json(text)
+            return None if text is None else kind.model_validate_json(text)
         except ValueError:
-            prior = None
-        if prior is None or "format" not in prior.model_fields_set:
-            raise StateUnusable(
-                f"{self.where()}: expected the settings that attach --balance found; see with "
-                "pulsar-admin brokers get-all-dynamic-config what is set, then remove it"
-            )
-        return prior
+            raise StateUnusable(f"{self.where(part)}: expected {expected}") from None
+
+    async def read(self) -> PriorSettings | None:
+        return await self.stored(
+            Part.PRIOR,
+            PriorSettings,
+            "the settings that attach --balance found; see with "
+            "pulsar-admin brokers get-all-dynamic-config what is set, then remove it",
+        )
 
     async def write(self, prior: PriorSettings) -> None:
         await self.keep(Part.PRIOR, prior.model_dump_json())
@@ -115,11 +119,10 @@ class State(ABC):
 
     async def brokers(self) -> tuple[str, ...]:
         """Return the URLs of brokers that were known last, none if they cannot be read."""
-        try:
-            urls = _Brokers.model_validate_json(await self.text(Part.BROKERS) or "").urls
-        except (StateUnusable, ValueError):
-            return ()
-        return tuple(one for one in urls if one.startswith("http"))
+        with suppress(StateUnusable):
+            found = await self.stored(Part.BROKERS, _Brokers, "") or _Brokers()
+            return tuple(one for one in found.urls if one.startswith("http"))
+        return ()
 
     async def know(self, urls: Collection[str]) -> None:
         await self.keep(Part.BROKERS, _Brokers(urls=tuple(urls)).model_dump_json())
@@ -265,14 +268,14 @@ def _usable(path: str, what: str) -> Iterator[None]:
 
 
 _HOUR_MS: Final = 3_600_000
-_LOST: Final = "expected the moves of the last hour as attach --balance stored them; remove it, and"
+Name = Annotated[str, AfterValidator(lambda name: name and parse_namespace(name))]
 
 
 class _Stored(BaseModel):
     """The moves begun in the last hour: time, namespace or "", and number."""
 
     format: Literal[1]
-    begun: list[tuple[StrictInt, str, Annotated[int, Field(strict=True, gt=0, le=1_000_000)]]]
+    begun: list[tuple[StrictInt, Name, Annotated[int, Field(strict=True, gt=0, le=1_000_000)]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,18 +288,15 @@ class StoredBudget:
     monotonic_s: Callable[[], float] = time.monotonic
 
     async def resume(self) -> None:
-        text = await self.state.text(Part.MOVES)
-        if text is None:
-            return
-        begun, now_ms = list[Begun](), self.wall_ms()
-        try:
-            for at_ms, name, count in _Stored.model_validate_json(text).begun:
-                age_s = min(max(now_ms - at_ms, 0), _HOUR_MS) / 1000
-                begun.append(Begun(age_s, parse_namespace(name) if name else Namespace(""), count))
-        except (ValueError, InvalidName):
-            where = self.state.where(Part.MOVES)
-            raise StateUnusable(f"{where}: {_LOST} budgets start over") from None
-        self.budget.resume(begun, self.monotonic_s())
+        expected = "the moves of the last hour as attach --balance stored them; remove it, and"
+        found = await self.state.stored(Part.MOVES, _Stored, f"{expected} budgets start over")
+        if found is not None:
+            now_ms = self.wall_ms()
+            begun = [
+                Begun(min(max(now_ms - at_ms, 0), _HOUR_MS) / 1000, Namespace(name), count)
+                for at_ms, name, count in found.begun
+            ]
+            self.budget.resume(begun, self.monotonic_s())
 
     async def store(self, planned: Collection[BundleId] = ()) -> None:
         """Store the moves of the last hour, and ``planned`` ones as if they began now."""
@@ -447,13 +447,9 @@ class HeldTargets:
         self._added[broker] = self.wall_ms() + round(1000 * NOT_SERVED_S), why
 
     async def refresh(self) -> None:
-        text = await self.state.text(Part.TARGETS)
-        try:
-            self._known = {} if text is None else _Targets.model_validate_json(text).targets
-        except ValueError:
-            remedy = "remove it, and all brokers take part"
-            expected = f"expected the targets that attach --balance stored; {remedy}"
-            raise StateUnusable(f"{self.state.where(Part.TARGETS)}: {expected}") from None
+        expected = "the targets that attach --balance stored; remove it, and all brokers take part"
+        found = await self.state.stored(Part.TARGETS, _Targets, expected)
+        self._known = {} if found is None else found.targets
         if self._added:
             self._known |= self._added
             await self._store()
@@ -518,7 +514,7 @@ class PulsarBalancer:
             found = {key: tuple(cluster.differing(key)) for key in SWITCHES}
             effective = {key: one[0] if len(one) == 1 else "" for key, one in found.items()}
             prior = {key: dynamic.get(key) for key in SWITCHES}
-            await self.state.write(PriorSettings(dynamic=prior, effective=effective))
+            await self.state.write(PriorSettings(format=1, dynamic=prior, effective=effective))
         for key in SWITCHES:
             if dynamic.get(key) != _OFF:
                 await _write(reader, key, _OFF)

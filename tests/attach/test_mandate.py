@@ -104,7 +104,7 @@ async def test_where_others_wait_the_settings_stay(
     await run(balancer)
     assert pulsar.dynamic == OFF
     assert await SharedState(session).read() == PriorSettings(
-        dynamic=dict.fromkeys(SWITCHES), effective=dict.fromkeys(SWITCHES, "true")
+        format=1, dynamic=dict.fromkeys(SWITCHES), effective=dict.fromkeys(SWITCHES, "true")
     )
 
 

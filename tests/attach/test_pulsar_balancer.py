@@ -108,7 +108,9 @@ async def test_a_crash_before_the_first_change_leaves_nothing_to_undo(
     pulsar: FakePulsar, balancer: PulsarBalancer, reader: ClusterReader
 ) -> None:
     await balancer.state.write(
-        PriorSettings(dynamic=dict.fromkeys(SWITCHES), effective=dict.fromkeys(SWITCHES, "true"))
+        PriorSettings(
+            format=1, dynamic=dict.fromkeys(SWITCHES), effective=dict.fromkeys(SWITCHES, "true")
+        )
     )
     assert await balancer.restore(reader) == tuple(
         f"{key}: not overridden, as before" for key in SWITCHES
@@ -182,7 +184,7 @@ async def test_a_state_folder_that_cannot_be_written_is_named(tmp_path: Path) ->
         pass
     with pytest.raises(StateUnusable, match=r"gone.*expected a folder that can be written"):
         await StateFile(tmp_path / "gone" / "state.json").write(
-            PriorSettings(dynamic={}, effective={})
+            PriorSettings(format=1, dynamic={}, effective={})
         )
     with pytest.raises(StateUnusable, match="expected a folder"):
         await StateFile(tmp_path / "gone" / "state.json").remove()

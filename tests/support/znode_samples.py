@@ -134,7 +134,9 @@ async def _written() -> dict[str, bytes]:
     await connected(session)
     await agree(session, SystemClock(), Conditions("crc32", kind="pulsar"))
     shared = SharedState(session)
-    await shared.write(PriorSettings(dynamic={"{setting}": "text"}, effective={"{setting}": "x"}))
+    await shared.write(
+        PriorSettings(format=1, dynamic={"{setting}": "text"}, effective={"{setting}": "x"})
+    )
     await StoredBudget(MoveBudget(MoveLimits()), shared).store([BUNDLE])
     course = Course()
     course.add(BalancePoint(at_ms=60_000, gap=0.5, largest=1.5, bound=1.0))
