@@ -75,8 +75,13 @@ class Candidate:
         election = Election(
             self, eligible=lambda: not stopping.is_set(), lead=led, liveness=liveness
         )
-        works = election.run(), self._stay_registered(stopping)
-        working = [asyncio.create_task(one) for one in works]
+
+        async def stay_registered() -> None:
+            while not stopping.is_set():
+                await self.register()
+                await self.clock.sleep(_REGISTER_S)
+
+        working = [asyncio.create_task(one) for one in (election.run(), stay_registered())]
         try:
             await stopping.wait()
             await idle.wait()
@@ -86,6 +91,12 @@ class Candidate:
             await asyncio.wait(working)
         if failures:
             raise failures[0]
+
+    def waits_for(self) -> str:
+        leader = self.cluster_state.incumbent
+        if leader is None or leader.broker == self.identity.broker:
+            return ""
+        return f"{leader.broker} leads, and its page shows the cluster; this candidate waits"
 
     async def incumbent(self) -> Incumbent | None:
         self.cluster_state.leader_read(await self.coordination.get(znodes.LEADER))
@@ -110,11 +121,6 @@ class Candidate:
                 await self.coordination.create(path, b"", ephemeral=True)
                 return
             await self.clock.sleep(_RETRY_S)
-
-    async def _stay_registered(self, stopping: asyncio.Event) -> None:
-        while not stopping.is_set():
-            await self.register()
-            await self.clock.sleep(_REGISTER_S)
 
 
 @asynccontextmanager

@@ -4,7 +4,6 @@ import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
-from functools import partial
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -92,11 +91,10 @@ class AttachActions:
                 async with self._state(idle=False) as state:
                     await self._change(state)
                 return 0
-            balances = options["balance"]
+            balances, overdue = options["balance"], self._liveness.overdue
+            port, host = options["metrics_port"], options["metrics_host"]
             async with (
-                served_metrics(
-                    options["metrics_port"], options["metrics_host"], self._liveness.overdue
-                ) as self._metrics,
+                served_metrics(port, host, overdue) as self._metrics,
                 served_page(options["page"], balances=balances) as self._overviews,
             ):
                 return await (self._balance() if balances else self._observe())
@@ -109,37 +107,35 @@ class AttachActions:
         return Rules(move_partial=move_partial, pinned=pinned, **same)
 
     async def _observe(self) -> int:
-        doctor = self._options["doctor"]
-        strategy = self._strategy()
-        hosts = Hosts(self._options["cores"], windows=1) if doctor else strategy.hosts
+        options, strategy, interval_s = self._options, self._strategy(), self._options["interval_s"]
+        hosts = Hosts(options["cores"], windows=1) if options["doctor"] else strategy.hosts
         sampler = Sampler(self._admin, addresses(self._reader.url), hosts)
         observer = Observer(self._admin, strategy)
         cluster = await self._cluster()
         await sampler.sample(cluster)
         until_s = monotonic() + LONGEST_REPEATED_S
-        with recording(self._options, cluster, strategy) as history:
+        with recording(options, cluster, strategy) as history:
             while True:
-                self._liveness.begun("sample", lambda: self._options["interval_s"])
-                await asyncio.sleep(self._options["interval_s"])
+                self._liveness.begun("sample", lambda: interval_s)
+                await asyncio.sleep(interval_s)
                 cluster = await self._reader.read()
                 samples, missing = await sampler.sample(cluster)
-                repeated = self._options["once"] and REPEATED in missing.values()
+                repeated = options["once"] and REPEATED in missing.values()
                 if repeated and monotonic() < until_s:
                     continue  # There are no rates before the next page.
                 url = self._reader.url
                 seen = await observer.observe(url, cluster, samples, missing, self._rules())
                 strategy.record_choice()
-                if doctor:
+                if options["doctor"]:
                     return int(self._log.findings(seen, self._restore_command(cluster.name)))
                 show_window(self._metrics, seen)
                 self._overviews.round(seen, "")
-                if self._options["commands"]:
+                if options["commands"]:
                     self._log.commands(seen, self._address)
                 else:
-                    self._log.window(seen, traffic=self._options["once"])
-                if history is not None:
-                    history.round(seen, "")
-                if self._options["once"]:
+                    self._log.window(seen, traffic=options["once"])
+                history.round(seen, "")
+                if options["once"]:
                     return 0
 
     def _address(self, broker: BrokerId) -> str:
@@ -190,17 +186,16 @@ class AttachActions:
         return candidate(self._options["config"])
 
     async def _change(self, state: State) -> None:
-        said = "not paused"
         if target := self._options["clear_target"]:
             known = await HeldTargets(state).clear(target)
-            said = f"{target} {'takes part again' if known else 'was not left out'}"
+            self._log.event(f"{target} {'takes part again' if known else 'was not left out'}")
         elif self._options["resume"]:
             await state.resume()
+            self._log.event("not paused")
         else:
             at = datetime.now(tz=UTC).isoformat(timespec="seconds")
             await state.pause(f"paused by attach --pause at {at}")
-            said = "paused: nothing moves until attach --resume"
-        self._log.event(said)
+            self._log.event("paused: nothing moves until attach --resume")
 
     async def _balance(self) -> int:
         options, stopping = self._options, asyncio.Event()
@@ -235,7 +230,7 @@ class AttachActions:
                     self._reader.add(await standing.state.brokers())
                     await self._reader.read()
                 log.event(f"{standing.identity.broker} stands for election")
-                self._overviews.waits = partial(_waits_for, standing)
+                self._overviews.waits = standing.waits_for
 
                 async def lead(mandate: Mandate, state: State) -> None:
                     log.event(f"{standing.identity.broker} leads term {mandate.epoch}")
@@ -326,10 +321,3 @@ class AttachActions:
         moves = {name: self._options[f"moves_{name}"] for name in names}
         same = {name: self._options[name] for name in ("topics_at_once", "windows")}
         return MoveLimits(**moves, **same)
-
-
-def _waits_for(standing: "Candidate") -> str:
-    leader = standing.cluster_state.incumbent
-    if leader is None or leader.broker == standing.identity.broker:
-        return ""
-    return f"{leader.broker} leads, and its page shows the cluster; this candidate waits"

@@ -500,7 +500,13 @@ class Dispatcher:
         self._placing = frozenset(one.bundle for one in seen.placements)
         self._unfinished, self._seen = None, seen
         at_once = self.budget.limits.at_once
-        ending = asyncio.create_task(self._end_in_time())
+
+        async def end_in_time() -> None:
+            await self.stopping.wait()
+            await asyncio.sleep(_LAST_ORDERS_S)
+            self._orders.close()
+
+        ending = asyncio.create_task(end_in_time())
         try:
             for first in (True, False):  # Otherwise Pulsar places those that hold policies.
                 placements = [one for one in seen.placements if holds_policies(one.bundle) is first]
@@ -510,11 +516,6 @@ class Dispatcher:
             # Also after an error, wait until the owner of each ordered bundle is known.
             await self._orders.settled()
             ending.cancel()
-
-    async def _end_in_time(self) -> None:
-        await self.stopping.wait()
-        await asyncio.sleep(_LAST_ORDERS_S)
-        self._orders.close()
 
     def _fits(self, proposal: BundleTask) -> bool:
         under_way = [self._owners.topics(one.bundle) for one in self._tasks.tasks]

@@ -68,7 +68,7 @@ from loadmanager.leader.explain import (
     scarcest_first,
 )
 from loadmanager.leader.records import HistoryRecorder
-from loadmanager.ports.history import HistorySink, offer_report
+from loadmanager.ports.history import HistorySink, NoHistory, offer_report
 from loadmanager.ports.leading import TaskList
 from loadmanager.ports.lookup import Unavailable
 from loadmanager.ports.overview import BrokerUse, MissingBroker, Overview
@@ -325,15 +325,15 @@ class AttachOverviews:
     def task(self, task: BundleTask) -> None:
         self._epoch = task.epoch
         self._tasks.pop(task.number, None)
-        self._tasks[task.number] = task
-        while len(self._tasks) > MOST_TASKS:
+        if len(self._tasks) >= MOST_TASKS:
             del self._tasks[next(iter(self._tasks))]
+        self._tasks[task.number] = task
 
     @property
     def _balancing(self) -> Balancing:
-        if self._paused:
-            return Balancing(mode=BalancingMode.PAUSED, by=self._paused.removeprefix(_BY))
-        return Balancing(mode=BalancingMode.ACTIVE if self.balances else BalancingMode.OBSERVING)
+        mode = BalancingMode.ACTIVE if self.balances else BalancingMode.OBSERVING
+        mode = BalancingMode.PAUSED if self._paused else mode
+        return Balancing(mode=mode, by=self._paused.removeprefix(_BY))
 
     def overview(self) -> Overview:
         """Return the cluster at a glance; raises `Unavailable` until it was observed."""
@@ -341,16 +341,14 @@ class AttachOverviews:
         if seen is None:
             raise Unavailable(self.waits() or "no window of the cluster is over yet")
         brokers = scarcest_first(
-            [
-                BrokerUse(
-                    broker=broker,
-                    bundles=len(sample.bundles),
-                    topics=sample.topics_in_bundles,
-                    msgs_per_s=sample.total.msgs_per_s,
-                    bytes_per_s=sample.total.bytes_per_s,
-                )
-                for broker, sample in seen.samples.items()
-            ]
+            BrokerUse(
+                broker=broker,
+                bundles=len(sample.bundles),
+                topics=sample.topics_in_bundles,
+                msgs_per_s=sample.total.msgs_per_s,
+                bytes_per_s=sample.total.bytes_per_s,
+            )
+            for broker, sample in seen.samples.items()
         )
         tasks = sorted(self._tasks.values(), key=lambda one: (one.state.ended, -one.number))
         return Overview(
@@ -387,7 +385,7 @@ class AttachOverviews:
         return [
             Route("GET", path, self._get, Role.READ),
             Route("PUT", f"{path}/pause", self._pause, Role.ADMIN),
-            Route("PUT", f"{path}/resume", self._resume, Role.ADMIN),
+            Route("PUT", f"{path}/resume", lambda one, _: self._set(one, ""), Role.ADMIN),
             Route("GET", f"{_ADMIN}/plan", self._plan, Role.READ),
         ]
 
@@ -405,9 +403,6 @@ class AttachOverviews:
         at = datetime.now(tz=UTC).isoformat(timespec="seconds")
         reason = " ".join(target.query("reason").split())[:_LONGEST]
         return await self._set(request, f"{_BY}the live page at {at}{reason and f': {reason}'}")
-
-    async def _resume(self, request: web.BaseRequest, _target: Target) -> web.StreamResponse:
-        return await self._set(request, "")
 
     async def _set(self, request: web.BaseRequest, paused: str) -> web.StreamResponse:
         refuse_foreign_page(request, OwnNames())
@@ -433,15 +428,15 @@ async def served_page(port: int | None, *, balances: bool) -> AsyncIterator[Atta
         return
     feed = Feed(OverviewReader(lambda: overview_document(overviews.overview()), _NAME))
     routes = (*LivePage(feed).routes(), *overviews.routes())
-    async with listening(routes, "--page", port, "127.0.0.1", _check_host):
+
+    def check(request: web.BaseRequest) -> None:
+        refuse_foreign_hosts(asked_hosts(request), OwnNames())
+
+    async with listening(routes, "--page", port, "127.0.0.1", check):
         try:
             yield overviews
         finally:
             await feed.close()
-
-
-def _check_host(request: web.BaseRequest) -> None:
-    refuse_foreign_hosts(asked_hosts(request), OwnNames())
 
 
 _CLOSE_S: Final = 30.0
@@ -454,9 +449,10 @@ def host_name() -> str:
 @contextmanager
 def recording(
     options: Mapping[str, Any], cluster: PulsarCluster, strategy: Strategy, epoch: int = 0
-) -> Iterator[AttachHistory | None]:
+) -> Iterator[AttachHistory]:
+    interval_s, balances = options["interval_s"], options["balance"]
     if options["history_dir"] is None:
-        yield None
+        yield AttachHistory(NoHistory(), strategy, interval_s=interval_s, balances=balances)
         return
     origin = Origin(cluster.name, BrokerId(f"attach-{host_name()}:0"), secrets.token_hex(8))
     settings = HistorySettings(dir=str(options["history_dir"]))
@@ -466,8 +462,8 @@ def recording(
         history = AttachHistory(
             sink,
             strategy,
-            interval_s=options["interval_s"],
-            balances=options["balance"],
+            interval_s=interval_s,
+            balances=balances,
             epoch=epoch,
             base_every_rounds=settings.base_every_rounds,
         )
@@ -487,7 +483,7 @@ class BalancerLog:
     metrics: AttachMetrics
     overviews: AttachOverviews
     strategy: Strategy
-    history: AttachHistory | None
+    history: AttachHistory
     begun: Callable[[float], None]
     """Called with how many seconds longer than a round it may take until the next one begins."""
     _trouble: str = ""
@@ -496,11 +492,10 @@ class BalancerLog:
         self.begun(0.0)
         self.overviews.round(seen, held)
         show_window(self.metrics, seen)
-        if self.history is not None:
-            self.history.round(seen, held)
+        self.history.round(seen, held)
         with suppress(OSError):  # A log on a full disk loses lines, and ends no controller.
             self.printed.round(seen, held)
-        trouble = "" if self.history is None else self.history.sink.trouble
+        trouble = self.history.sink.trouble
         if trouble and not self._trouble:
             self.event(f"history is not written: {trouble}")
         self._trouble = trouble
@@ -513,8 +508,7 @@ class BalancerLog:
             self.metrics.tasks.labels(task.state.value).inc()
         if task.pause is not None and task.pause_s is not None:
             self.metrics.move_pause.observe(task.pause_s)
-        if self.history is not None:
-            self.history.task(task)
+        self.history.task(task)
         with suppress(OSError):
             self.printed.task(task, why)
 

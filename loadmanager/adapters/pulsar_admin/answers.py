@@ -327,20 +327,25 @@ async def read_exposition(blocks: AsyncIterator[bytes]) -> Exposition:
                 into = metric == b"pulsar_broker_in_bytes_total"
                 seen.totals = bytes_in + into * value, bytes_out + (not into) * value
             else:
-                _count(seen.topics, metric, _labels(labels), value)
+                _count(seen.topics, metric, labels, value)
     seen.at_s = seen.at_s or monotonic()
     return seen
 
 
-def _count(
-    topics: dict[str, TopicCounters], metric: bytes, labels: dict[str, str], value: float
-) -> None:
-    # The line of the subscription already counts its consumers.
-    if "consumer_name" in labels or "consumer_id" in labels:
+def _count(topics: dict[str, TopicCounters], metric: bytes, text: bytes, value: float) -> None:
+    labels = {}
+    for name, quoted in _LABEL.findall(text):
+        label = quoted.decode("utf-8", errors="replace")
+        if "\\" in label:
+            label = _ESCAPED.sub(lambda one: _MEANS.get(one[1], one[1]), label)
+        labels[name.decode()] = label
+    name = labels.get("topic", "")
+    # The line of the subscription already counts its consumers, and those of a whole namespace are
+    # there where its topics are not exposed.
+    if "consumer_name" in labels or "consumer_id" in labels or "://" not in name:
         return
-    name = _topic(labels)
-    if name is None:
-        return  # Counters of a whole namespace: its topics are not exposed.
+    if (partition := labels.get("partition", "")).isdigit():
+        name = f"{name}-partition-{partition}"
     topic = topics.get(name) or topics.setdefault(name, TopicCounters())
     if metric == b"pulsar_in_messages_total":
         topic.msgs_in = value
@@ -354,24 +359,6 @@ def _count(
         msgs, size = flows.get(series, (0.0, 0.0))
         of_msgs = metric in {b"pulsar_out_messages_total", b"pulsar_replication_rate_out"}
         flows[sys.intern(series)] = (value, size) if of_msgs else (msgs, value)
-
-
-def _labels(text: bytes) -> dict[str, str]:
-    found = {}
-    for name, value in _LABEL.findall(text):
-        label = value.decode("utf-8", errors="replace")
-        if "\\" in label:
-            label = _ESCAPED.sub(lambda one: _MEANS.get(one[1], one[1]), label)
-        found[name.decode()] = label
-    return found
-
-
-def _topic(labels: dict[str, str]) -> str | None:
-    topic = labels.get("topic")
-    if not topic or "://" not in topic:
-        return None
-    partition = labels.get("partition", "")
-    return f"{topic}-partition-{partition}" if partition.isdigit() else topic
 
 
 def _number(text: bytes) -> float | None:

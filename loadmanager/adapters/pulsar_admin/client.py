@@ -206,12 +206,7 @@ class PulsarAdmin:
             yield rest + b"\n"
 
     async def change(
-        self,
-        method: Literal["PUT", "POST", "DELETE"],
-        url: str,
-        body: str = "",
-        *,
-        timeout_s: float | None = None,
+        self, method: Method, url: str, body: str = "", *, timeout_s: float = 0.0
     ) -> None:
         """Send a change, without ``timeout_s`` an unload. If `Unanswered` it may have been made."""
         async with self._answer(url, timeout_s or self.access.change_timeout_s, method, body):

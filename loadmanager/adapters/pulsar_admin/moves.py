@@ -14,8 +14,8 @@ to release the bundle once more.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from time import monotonic
@@ -270,34 +270,31 @@ class BundleMover:
             return order.ended_at(await order.find())
 
     async def _moved(self, order: "_Order", *, to_avoided: bool = False) -> Outcome:
-        move = order.move
+        move, bounds = order.move, order.move.bundle.rpartition("/")[2]
         self.waiting.add(move.bundle)
         try:
-            async with self._turn(move):
-                self.waiting.discard(move.bundle)
-                if refusal := await self._why_not(move, to_avoided=to_avoided):
-                    return refusal
-                outcome = await order.carried_out()
-                if order.left and outcome.owner != move.target:
-                    self._avoid(move.target)
-                return outcome
+            async with self._turns["range", bounds], self._turns["source", move.source]:
+                await self.rest(self._paused_until_s.get(move.source, 0.0) - monotonic())
+                async with self._turns["target", move.target]:
+                    self.waiting.discard(move.bundle)
+                    return await self._in_turn(order, to_avoided=to_avoided)
         finally:
             self.waiting.discard(move.bundle)
 
-    @asynccontextmanager
-    async def _turn(self, move: Move) -> AsyncIterator[None]:
-        bounds = move.bundle.rpartition("/")[2]
-        async with self._turns["range", bounds], self._turns["source", move.source]:
-            await self.rest(self._paused_until_s.get(move.source, 0.0) - monotonic())
-            async with self._turns["target", move.target]:
-                began_s = monotonic()
-                try:
-                    yield
-                finally:
-                    ended_s = monotonic()
-                    if self.claims:
-                        pause_s = min(PAUSE_RATIO * (ended_s - began_s), LONGEST_PAUSE_S)
-                        self._paused_until_s[move.source] = ended_s + pause_s
+    async def _in_turn(self, order: "_Order", *, to_avoided: bool) -> Outcome:
+        move, began_s = order.move, monotonic()
+        try:
+            if refusal := await self._why_not(move, to_avoided=to_avoided):
+                return refusal
+            outcome = await order.carried_out()
+            if order.left and outcome.owner != move.target:
+                self._avoid(move.target)
+            return outcome
+        finally:
+            if self.claims:
+                ended_s = monotonic()
+                pause_s = min(PAUSE_RATIO * (ended_s - began_s), LONGEST_PAUSE_S)
+                self._paused_until_s[move.source] = ended_s + pause_s
 
     async def _why_not(self, move: Move, *, to_avoided: bool) -> Outcome | None:
         if self.over.is_set():
@@ -358,18 +355,18 @@ class BundleMover:
         del self.stuck[move.bundle]
 
     def _avoid(self, broker: BrokerId) -> None:
+        async def until_it_ends() -> None:
+            until_s = monotonic() + AVOIDED_S
+            while not self.over.is_set() and monotonic() < until_s:
+                with suppress(RightMissing):
+                    if await self.brokers.why_not_ready(broker):
+                        break
+                await self.rest(_WATCH_S)
+            self.avoided.discard(broker)
+
         if broker not in self.avoided:
             self.avoided.add(broker)
-            self._follow(self._until_it_ends(broker))
-
-    async def _until_it_ends(self, broker: BrokerId) -> None:
-        until_s = monotonic() + AVOIDED_S
-        while not self.over.is_set() and monotonic() < until_s:
-            with suppress(RightMissing):
-                if await self.brokers.why_not_ready(broker):
-                    break
-            await self.rest(_WATCH_S)
-        self.avoided.discard(broker)
+            self._follow(until_it_ends())
 
 
 @dataclass(slots=True)
