@@ -28,6 +28,7 @@ from loadmanager.core.ids import BrokerId
 from loadmanager.core.policies import NO_POLICIES, Policies
 
 Answer = TypeVar("Answer")
+Name = TypeVar("Name", bound=str)
 
 _MOST_DIGITS: Final = 6
 FAILURE_DOMAINS: Final = "failureDomainsEnabled"
@@ -248,23 +249,29 @@ async def locate(admin: PulsarAdmin, url: str, brokers: Iterable[BrokerId]) -> b
 
 
 async def ask_each(
-    brokers: Iterable[BrokerId], ask: Callable[[BrokerId], Awaitable[Answer]]
-) -> tuple[dict[BrokerId, Answer], dict[BrokerId, str]]:
-    """Ask all brokers at once; return the answers, and the reason by broker without one."""
+    names: Iterable[Name],
+    ask: Callable[[Name], Awaitable[Answer]],
+    *,
+    known: type[PulsarAdminError] = PulsarAdminError,
+) -> tuple[dict[Name, Answer], dict[Name, str]]:
+    """Ask all at once; return the answers, and the reason by name without one.
 
-    async def understood(broker: BrokerId) -> Answer:
-        with answer_of(broker):
-            return await ask(broker)
+    Raises what is not ``known``, once all have answered.
+    """
 
-    names = tuple(brokers)
+    async def understood(name: Name) -> Answer:
+        with answer_of(str(name)):
+            return await ask(name)
+
+    names = tuple(names)
     found = await asyncio.gather(*map(understood, names), return_exceptions=True)
-    answers: dict[BrokerId, Answer] = {}
-    failed: dict[BrokerId, str] = {}
-    for broker, one in zip(names, found, strict=True):
-        if isinstance(one, PulsarAdminError):
-            failed[broker] = str(one)
+    answers: dict[Name, Answer] = {}
+    failed: dict[Name, str] = {}
+    for name, one in zip(names, found, strict=True):
+        if isinstance(one, known):
+            failed[name] = str(one)
         elif isinstance(one, BaseException):
             raise one
         else:
-            answers[broker] = one
+            answers[name] = one
     return answers, failed

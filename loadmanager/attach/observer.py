@@ -1,8 +1,8 @@
-import asyncio
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from math import inf
 from time import monotonic
@@ -23,7 +23,7 @@ from loadmanager.adapters.pulsar_admin.client import (
     RightMissing,
 )
 from loadmanager.adapters.pulsar_admin.moves import Proposal
-from loadmanager.attach.discovery import FAILURE_DOMAINS, PulsarCluster
+from loadmanager.attach.discovery import FAILURE_DOMAINS, PulsarCluster, ask_each
 from loadmanager.attach.observation import Observation, Rules, observe
 from loadmanager.attach.sampling import Samples
 from loadmanager.attach.strategy import Strategy
@@ -108,15 +108,12 @@ class Observer:
         return [name for at_s, name in read if at_s < fresh_s]
 
     async def _read_groups(self, url: str, names: Sequence[Namespace]) -> None:
-        reading = (read_anti_affinity_group(self.admin, url, name) for name in names)
-        found = await asyncio.gather(*reading, return_exceptions=True)
-        for name, one in zip(names, found, strict=True):
-            if isinstance(one, str):
-                self._known[name] = (one, monotonic())
-            elif isinstance(one, PulsarAdminError) and not isinstance(one, RightMissing):
-                self._unread[name] = f"its anti-affinity group is not known: {one}"
-            else:
-                raise one
+        read = partial(read_anti_affinity_group, self.admin, url)
+        groups, failed = await ask_each(names, read, known=RequestFailed)
+        for name, group in groups.items():
+            self._known[name] = group, monotonic()
+        for name, why in failed.items():
+            self._unread[name] = f"its anti-affinity group is not known: {why}"
 
     async def _failure_domains(self, url: str, cluster: PulsarCluster) -> Mapping[BrokerId, str]:
         if "true" not in cluster.differing(FAILURE_DOMAINS):
@@ -203,16 +200,14 @@ class NewNamespaces:
         new = {one: unread for one in tenants if one not in known}
         self._known = {**new, **{one: known[one] for one in known if one in set(tenants)}}
         due = list(self._known)[:MOST_TENANTS]
-        reading = (read_namespaces(self.admin, url, one) for one in due)
-        found = await asyncio.gather(*reading, return_exceptions=True)
-        for tenant, names in zip(due, found, strict=True):
+        read = partial(read_namespaces, self.admin, url)
+        found, _ = await ask_each(due, read, known=RequestFailed)
+        for tenant in due:
             before = self._known[tenant] = self._known.pop(tenant)
-            if isinstance(names, frozenset):
+            if (names := found.get(tenant)) is not None:
                 self._known[tenant] = names
                 fresh = frozenset() if before is None else names - before
                 self._until_s |= dict.fromkeys(fresh, monotonic() + _TRIED_FOR_S)
-            elif not isinstance(names, RequestFailed):
-                raise names
         return frozenset().union(*(names or () for names in self._known.values()))
 
     async def _unserved(

@@ -107,24 +107,19 @@ class Elected(Mandate):
         return ""
 
     async def hands_over(self) -> bool:
-        """Withdraw; return whether the term is already lost, or other candidates are listed."""
+        """Withdraw; return whether the term is already lost, or other candidates are listed.
+
+        If several end at the same time, the last one to remove itself finds the list empty.
+        """
         try:
             if await self.confirm():
                 return True
-            return await withdrawn(self.coordination, self.name)
+            with suppress(NodeMissing):
+                await self.coordination.delete(f"{znodes.ATTACH_CANDIDATES}/{self.name}")
+            await self.coordination.sync(znodes.ATTACH_CANDIDATES)
+            return bool(await self.coordination.children(znodes.ATTACH_CANDIDATES))
         except (Deposed, CoordinationError):
             return True
-
-
-async def withdrawn(coordination: Coordination, name: str) -> bool:
-    """Remove a candidate; return whether others are listed; raises `CoordinationError`.
-
-    If several end at the same time, the last one to remove itself finds the list empty.
-    """
-    with suppress(NodeMissing):
-        await coordination.delete(f"{znodes.ATTACH_CANDIDATES}/{name}")
-    await coordination.sync(znodes.ATTACH_CANDIDATES)
-    return bool(await coordination.children(znodes.ATTACH_CANDIDATES))
 
 
 CUT_EVENLY: Final = "range_equally_divide"
@@ -527,19 +522,18 @@ class Dispatcher:
         while waiting or len(live):
             self._changed.clear()
             while waiting and len(live) < at_once and self._fits(waiting[0]):
-                await self._propose(waiting.popleft())
+                proposal = waiting.popleft()
+                if why := self._held(proposal):
+                    self._tasks.withdraw(proposal, f"held: {why}")
+                    continue
+                found = await self._tasks.dispatch([proposal])
+                refused = found.refused.get(proposal.bundle)
+                if not found.tasks and refused is not None:
+                    self._tasks.withdraw(proposal, refused)
             if len(live):
                 await self._changed.wait()
             if self._failures:
                 raise self._failures[0]
-
-    async def _propose(self, proposal: BundleTask) -> None:
-        if why := self._held(proposal):
-            self._tasks.withdraw(proposal, f"held: {why}")
-            return
-        found = await self._tasks.dispatch([proposal])
-        if not found.tasks and (refused := found.refused.get(proposal.bundle)) is not None:
-            self._tasks.withdraw(proposal, refused)
 
     def _held(self, proposal: BundleTask) -> str:
         if self.stopping.is_set():

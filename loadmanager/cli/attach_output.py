@@ -166,13 +166,6 @@ class Finding:
     remedy: str = ""
 
 
-def findings(found: tuple[Finding, ...]) -> Iterator[str]:
-    for one in found:
-        yield f"{one.level:8}{one.about}: {one.what}"
-        if one.remedy:
-            yield f"{'':8}-> {one.remedy}"
-
-
 def examine(seen: Observation, restore: str = "") -> tuple[Finding, ...]:
     """Return what is found, problems first.
 
@@ -469,8 +462,11 @@ class PrintedLog:
         """Return whether any is a problem."""
         found = examine(seen, restore)
         # Not cut to the terminal: remedies are to be copied.
-        for text in (title(seen), *findings(found)):
-            click.echo(text)
+        click.echo(title(seen))
+        for one in found:
+            click.echo(f"{one.level:8}{one.about}: {one.what}")
+            if one.remedy:
+                click.echo(f"{'':8}-> {one.remedy}")
         return any(one.level == "problem" for one in found)
 
     def commands(self, seen: Observation, address: Callable[[BrokerId], str]) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from coordination_worlds import connected
@@ -13,7 +13,7 @@ from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
 from loadmanager.attach.balancing import Balancer
 from loadmanager.attach.discovery import ClusterReader
 from loadmanager.attach.observation import Observation, Rules
-from loadmanager.attach.orders import Elected, withdrawn
+from loadmanager.attach.orders import Elected
 from loadmanager.attach.state import (
     SWITCHES,
     Part,
@@ -182,9 +182,11 @@ async def test_an_unreadable_pause_holds(leader: tuple[Balancer, MemoryCoordinat
 async def test_of_candidates_that_end_together_the_last_one_to_withdraw_finds_no_other(
     leader: tuple[Balancer, MemoryCoordination],
 ) -> None:
-    _, session = leader
+    balancer, session = leader
+    assert isinstance(balancer.mandate, Elected)
+    first, last = (replace(balancer.mandate, name=f"attach-{one}:1") for one in "ab")
     for name in ("attach-a:1", "attach-b:1"):
         await session.create(f"{znodes.ATTACH_CANDIDATES}/{name}", b"", ephemeral=True)
-    assert await withdrawn(session, "attach-a:1")
-    assert not await withdrawn(session, "attach-b:1")
-    assert not await withdrawn(session, "attach-a:1")
+    assert await first.hands_over()
+    assert not await last.hands_over()
+    assert not await first.hands_over()
