@@ -184,10 +184,9 @@ def simulate_command(
             raise click.UsageError("expected one or more scenarios, or --all; see --list")
         if table and (html is not None or history is not None):
             raise click.UsageError("--table is not given with --html or --history")
-    from loadmanager.cli.simulate_runs import SimulationRequest, print_what_exists, simulate
+    from loadmanager.cli.simulate_runs import print_what_exists, simulate
 
     if listed:
         print_what_exists()
     else:
-        request = SimulationRequest(scenarios=asked, **runs)
-        simulate(request, html=html, history=history, as_json=as_json, table=table)
+        simulate(scenarios=asked, html=html, history=history, as_json=as_json, table=table, **runs)

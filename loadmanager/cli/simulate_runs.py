@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from itertools import chain, count, islice
 from pathlib import Path
@@ -26,7 +26,7 @@ from loadmanager.core.history.records import Origin
 from loadmanager.core.planner import Planner
 from loadmanager.simulator.recording import Recording, origin_of
 from loadmanager.simulator.results import SCORE_DOCS, Witness, values_of
-from loadmanager.simulator.scenario import Scenario, ScenarioError
+from loadmanager.simulator.scenario import ScenarioError
 from loadmanager.simulator.scenario_files import load_scenario, shipped
 from loadmanager.simulator.simulation_jobs import (
     RANKING,
@@ -34,7 +34,6 @@ from loadmanager.simulator.simulation_jobs import (
     Comparison,
     Finding,
     Job,
-    Judged,
     Outcome,
     Spread,
     check_settings,
@@ -133,21 +132,21 @@ def _folders(folder: Path, names: Iterable[str]) -> dict[str, Path]:
     return found
 
 
-_COLUMNS: Final = (
-    ("max_over_mean", "max/mean>"),
-    ("max_over_mean_end", "at end>"),
-    ("priced_gap", "priced>"),
-    ("gap", "gap>"),
-    ("excess", "excess>"),
-    ("largest_p95", "largest p95>"),
-    ("overload_min", "overload min>"),
-    ("balance_s", "balance s>"),
-    ("moves", "moves>"),
-    ("returned", "back>"),
-    ("moved_ratio", "moved x>"),
-    ("interrupted_client_s", "client-s>"),
-    ("thrash_per_broker_percent", "thrash %>"),
-)
+_COLUMNS: Final = {
+    "max_over_mean": "max/mean>",
+    "max_over_mean_end": "at end>",
+    "priced_gap": "priced>",
+    "gap": "gap>",
+    "excess": "excess>",
+    "largest_p95": "largest p95>",
+    "overload_min": "overload min>",
+    "balance_s": "balance s>",
+    "moves": "moves>",
+    "returned": "back>",
+    "moved_ratio": "moved x>",
+    "interrupted_client_s": "client-s>",
+    "thrash_per_broker_percent": "thrash %>",
+}
 
 _WITH_SPREAD: Final = frozenset({"gap", "moves"})
 
@@ -155,6 +154,8 @@ _DIGITS: Final = 9
 """Digits after the point in JSON: more than any score means, fewer than a float has."""
 
 _LARGE: Final = 1000
+
+_SCORES_SHOWN: Final = (("gap", "gap"), ("moved_ratio", "moved"), ("moves", "moves"))
 
 
 def print_scenario(finding: Finding) -> None:
@@ -164,12 +165,12 @@ def print_scenario(finding: Finding) -> None:
     seeds = len(found[0].seeds)
     title = f"{finding.name}: {finding.scenario.title}"
     title += f", medians of {seeds} seeds" if seeds > 1 else ""
-    columns = ["strategy", *(["mode"] if several else []), *(column for _, column in _COLUMNS)]
+    columns = ["strategy", *["mode"] * several, *_COLUMNS.values()]
     rows = [
         [
             one.strategy.name,
-            *([one.strategy.mode] if several else []),
-            *(_cell(score, one.spreads[score]) for score, _ in _COLUMNS),
+            *[one.strategy.mode] * several,
+            *(_cell(score, one.spreads[score]) for score in _COLUMNS),
         ]
         for one in found
     ]
@@ -182,6 +183,19 @@ def print_scenario(finding: Finding) -> None:
             click.echo(str(one))
 
 
+def _cell(score: str, spread: Spread) -> str:
+    median, least, most = (
+        ("never" if score == "balance_s" else "-")
+        if value is None
+        else f"{value:.0f}"
+        if abs(value) >= _LARGE
+        else f"{value:.3g}"
+        for value in (spread.median, spread.least, spread.most)
+    )
+    several = score in _WITH_SPREAD and least != most
+    return f"{median} ({least}-{most})" if several else median
+
+
 def print_notes(findings: Iterable[Finding]) -> None:
     click.echo(f"\n{RANKING[0].upper()}{RANKING[1:]}.")
     strategies = {one.strategy for finding in findings for one in finding.found}
@@ -190,7 +204,12 @@ def print_notes(findings: Iterable[Finding]) -> None:
 
 
 def print_list() -> None:
-    rows = [_scenario_row(name, load_scenario(path)) for name, path in shipped().items()]
+    rows = []
+    for name, path in shipped().items():
+        one = load_scenario(path)
+        topics = sum(load.topics for load in one.load)
+        hours = f"{one.duration_s / 3600:.3g}"
+        rows.append((name, one.title, str(len(one.broker_names)), str(topics), hours))
     print_table("Scenarios", ("name", "title", "brokers>", "topics>", "hours>"), rows)
     print_table(
         "Strategies, any shedder+placement",
@@ -224,7 +243,19 @@ def document_of(findings: Iterable[Finding], settings: Mapping[str, str]) -> dic
                 "durationS": one.scenario.duration_s,
                 "warmUpS": one.scenario.warm_up_s,
                 "strategies": [_strategy(compared) for compared in one.found],
-                "expectations": [_expectation(verdict) for verdict in one.judged],
+                "expectations": [
+                    {
+                        "strategy": verdict.strategy.name,
+                        "mode": verdict.strategy.mode,
+                        "score": verdict.expectation.score,
+                        "least": _number(verdict.expectation.least),
+                        "most": _number(verdict.expectation.most),
+                        "median": _number(verdict.found.median),
+                        "outcome": verdict.outcome.value,
+                        "knownFailure": verdict.expectation.known_failure,
+                    }
+                    for verdict in one.judged
+                ],
             }
             for one in findings
         ],
@@ -238,11 +269,7 @@ def _strategy(one: Compared) -> dict[str, Any]:
         "settings": list(one.strategy.settings),
         "remark": one.strategy.remark,
         "scores": {
-            name: {
-                "median": _number(spread.median),
-                "least": _number(spread.least),
-                "most": _number(spread.most),
-            }
+            name: {key: _number(value) for key, value in asdict(spread).items()}
             for name, spread in one.spreads.items()
         },
         "runs": [
@@ -252,114 +279,42 @@ def _strategy(one: Compared) -> dict[str, Any]:
     }
 
 
-def _expectation(one: Judged) -> dict[str, Any]:
-    return {
-        "strategy": one.strategy.name,
-        "mode": one.strategy.mode,
-        "score": one.expectation.score,
-        "least": _number(one.expectation.least),
-        "most": _number(one.expectation.most),
-        "median": _number(one.found.median),
-        "outcome": one.outcome.value,
-        "knownFailure": one.expectation.known_failure,
-    }
-
-
-def _scenario_row(name: str, scenario: Scenario) -> tuple[str, ...]:
-    brokers = sum(group.count for group in scenario.brokers)
-    topics = sum(load.topics for load in scenario.load)
-    return (name, scenario.title, str(brokers), str(topics), f"{scenario.duration_s / 3600:.3g}")
-
-
-def _cell(score: str, spread: Spread) -> str:
-    never = "never" if score == "balance_s" else "-"
-    median = _figure(spread.median, never)
-    if score not in _WITH_SPREAD or spread.least == spread.most:
-        return median
-    return f"{median} ({_figure(spread.least, never)}-{_figure(spread.most, never)})"
-
-
-def _figure(value: float | None, never: str) -> str:
-    if value is None:
-        return never
-    return f"{value:.0f}" if abs(value) >= _LARGE else f"{value:.3g}"
-
-
 def _number(value: float | None) -> float | None:
-    if value is None or not math.isfinite(value):
-        return None
-    return round(value, _DIGITS)
-
-
-_SCORES_SHOWN: Final = (("gap", "gap"), ("moved_ratio", "moved"), ("moves", "moves"))
-_NEVER: Final = "-"
+    return None if value is None or not math.isfinite(value) else round(value, _DIGITS)
 
 
 def print_one_table(findings: Sequence[Finding]) -> None:
     """Print a row for each scenario, medians over the seeds, and their means below."""
-    every = [one.strategy for finding in findings for one in finding.found]
-    several = len(modes_of(every)) > 1
-    named = {f"{one.name} {one.mode}" if several else one.name for one in every}
-    names = sorted(named, reverse=True)
-    columns = ["bound>", *(f"{name} {shown}>" for name in names for _, shown in _SCORES_SHOWN)]
-    figures = [_row_of(one, names) for one in findings]
-    rows = [
-        [one.name, *map(_plain_cell, found)] for one, found in zip(findings, figures, strict=True)
+    first = findings[0].found
+    several = len(modes_of(one.strategy for one in first)) > 1
+    names = {
+        one.strategy: f"{one.strategy.name} {one.strategy.mode}" if several else one.strategy.name
+        for one in sorted(first, key=lambda one: (one.strategy.name, one.strategy.mode))[::-1]
+    }
+    columns = [f"{name} {shown}>" for name in names.values() for _, shown in _SCORES_SHOWN]
+    rows: dict[str, list[float | None]] = {}
+    for finding in findings:
+        found = {one.strategy: one for one in finding.found}
+        medians = (found[one].median(score) for one in names for score, _ in _SCORES_SHOWN)
+        rows[finding.name] = [finding.found[0].median("bound"), *medians]
+    means = [
+        mean([value for value in column if value is not None]) if None not in column else None
+        for column in zip(*rows.values(), strict=True)
     ]
-    means = [_mean(column) for column in zip(*figures, strict=True)]
-    seeds = len(findings[0].found[0].seeds)
-    title = f"Scenarios, medians of {seeds} seed{'' if seeds == 1 else 's'}"
-    print_table(title, ["scenario", *columns], [*rows, ["mean", *map(_plain_cell, means)]])
+    seeds = len(first[0].seeds)
+    print_table(
+        f"Scenarios, medians of {seeds} seed{'' if seeds == 1 else 's'}",
+        ["scenario", "bound>", *columns],
+        [
+            [name, *("-" if value is None else f"{value:.3g}" for value in row)]
+            for name, row in [*rows.items(), ("mean", means)]
+        ],
+    )
     click.echo(
         "\nbound: what the largest demand is at least, whatever the assignment; gap: how far it is "
         "above that, as a fraction of it; moved: traffic of moved bundles, as a multiple of all; "
         "all are means over time but the moves."
     )
-
-
-def _row_of(finding: Finding, names: Sequence[str]) -> list[float | None]:
-    found = {_key(one, names): one for one in finding.found}
-    first = finding.found[0]
-    return [
-        first.median("bound"),
-        *(found[name].median(score) for name in names for score, _ in _SCORES_SHOWN),
-    ]
-
-
-def _key(one: Compared, names: Sequence[str]) -> str:
-    name = one.strategy.name
-    return name if name in names else f"{name} {one.strategy.mode}"
-
-
-def _mean(column: Sequence[float | None]) -> float | None:
-    known = [value for value in column if value is not None]
-    return mean(known) if len(known) == len(column) else None
-
-
-def _plain_cell(value: float | None) -> str:
-    return _NEVER if value is None else f"{value:.3g}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulationRequest:
-    """What is to be simulated, as options have it; no ``scenarios`` are all shipped ones."""
-
-    scenarios: tuple[str, ...]
-    strategies: tuple[str, ...]
-    mode: str
-    settings: tuple[str, ...]
-    seeds: int
-    first_seed: int | None
-    trace: Path | None
-    jobs: int | None
-
-    @property
-    def changes(self) -> Mapping[str, str]:
-        given = {
-            "--set": ", ".join(self.settings),
-            "--trace": str(self.trace or ""),
-        }
-        return {option: value for option, value in given.items() if value}
 
 
 def print_what_exists() -> None:
@@ -368,8 +323,15 @@ def print_what_exists() -> None:
 
 
 def simulate(
-    request: SimulationRequest,
     *,
+    scenarios: tuple[str, ...],
+    strategies: tuple[str, ...],
+    mode: str,
+    settings: tuple[str, ...],
+    seeds: int,
+    first_seed: int | None,
+    trace: Path | None,
+    jobs: int | None,
     html: Path | None,
     history: Path | None,
     as_json: bool,
@@ -377,41 +339,43 @@ def simulate(
 ) -> None:
     """Run what is asked for and print it; all faults of a request are reported before any run.
 
-    Ends with 1 if an expectation did not hold, with 2 on bad input.
+    No ``scenarios`` are all shipped ones. Ends with 1 if an expectation did not hold, with 2 on bad
+    input.
     """
+    given = {"--set": ", ".join(settings), "--trace": str(trace or "")}
+    changes = {name: value for name, value in given.items() if value}
     with _bad_input():
-        comparison = _kept(_comparison(request), html, history)
-    processes = request.jobs or len(os.sched_getaffinity(0))
+        modes = [one for one in MODES if mode in {one, "both"}]
+        pairs = parse_strategies(",".join(strategies) or "*", modes, settings)
+        loaded = load_scenarios(scenarios or shipped(), trace)
+        check_settings(loaded.values(), pairs)
+        if changes and any(scenario.expect for scenario in loaded.values()):
+            click.echo("expectations are not judged: they are of scenarios as they are", err=True)
+        comparison = Comparison(
+            scenarios=loaded,
+            strategies=pairs,
+            seeds=seeds,
+            first_seed=first_seed,
+            judging=not changes,
+        )
+        comparison = _kept(comparison, html, history)
+    processes = jobs or len(os.sched_getaffinity(0))
     findings = _found(comparison, processes, printing=not (as_json or table))
     if as_json:
-        print_json(document_of(findings, request.changes))
+        print_json(document_of(findings, changes))
     elif table:
         print_one_table(findings)
     if html is not None:
-        _write_page(html, findings, request)
+        from loadmanager.simulator.report import write_report
+
+        with _bad_input():
+            size = write_report(html, findings, changes)
+        click.echo(f"{html} written, {size / 1e6:.1f} MB", err=True)
     failed = [one for finding in findings for one in finding.judged if not one.holds]
     for one in failed if as_json else ():
         click.echo(str(one), err=True)
     if failed:
         raise click.exceptions.Exit(1)
-
-
-def _comparison(request: SimulationRequest) -> Comparison:
-    """Return the comparison; all of its faults are reported now."""
-    modes = [one for one in MODES if request.mode in {one, "both"}]
-    pairs = parse_strategies(",".join(request.strategies) or "*", modes, request.settings)
-    scenarios = load_scenarios(request.scenarios or shipped(), request.trace)
-    check_settings(scenarios.values(), pairs)
-    judging = not request.changes
-    if not judging and any(scenario.expect for scenario in scenarios.values()):
-        click.echo("expectations are not judged: they are of scenarios as they are", err=True)
-    return Comparison(
-        scenarios=scenarios,
-        strategies=pairs,
-        seeds=request.seeds,
-        first_seed=request.first_seed,
-        judging=judging,
-    )
 
 
 @contextmanager
@@ -463,14 +427,6 @@ def _found(comparison: Comparison, processes: int, *, printing: bool) -> list[Fi
     if printing:
         print_notes(findings)
     return findings
-
-
-def _write_page(html: Path, findings: Sequence[Finding], request: SimulationRequest) -> None:
-    from loadmanager.simulator.report import write_report
-
-    with _bad_input():
-        size = write_report(html, findings, request.changes)
-    click.echo(f"{html} written, {size / 1e6:.1f} MB", err=True)
 
 
 class _Progress:

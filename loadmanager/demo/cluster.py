@@ -126,14 +126,9 @@ class DemoSettings:
         return round(mean_cores / MEAN_LOAD_FRACTION, 3)
 
     def to_json(self) -> dict[str, object]:
-        return {
-            "brokers": self.brokers,
-            "bundles": self.bundles,
-            "topics": self.topics,
-            "duration_s": self.duration_s,
-            "seed": self.seed,
+        given = ("brokers", "bundles", "topics", "duration_s", "seed", "rate_per_s")
+        return {name: getattr(self, name) for name in given} | {
             "kill": [str(kill) for kill in self.kills],
-            "rate_per_s": self.rate_per_s,
             "cpu_ms_per_message": self.cpu_ms_per_message,
             "cores_per_broker": self.cores_per_broker,
         }

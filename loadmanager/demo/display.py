@@ -1,9 +1,9 @@
 """The state of a run at one time, and its display as plain lines or as a live table."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Self, TextIO
+from typing import Final, TextIO
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -12,49 +12,35 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.ids import BrokerId
 from loadmanager.demo.cluster import NAMESPACE, Cluster, DemoSettings
 from loadmanager.demo.figures import BrokerSample, ClusterSample, Journal, KillEffects, Summary
 from loadmanager.demo.traffic import TrafficReport
 
 
-@dataclass(frozen=True, slots=True)
-class JoinInstructions:
-    """How to join the running cluster; ``commands`` can be pasted into a terminal."""
+def join_lines(settings: DemoSettings, cluster: Cluster) -> list[str]:
+    """Return how to join this cluster: a heading, commands that can be pasted, and addresses.
 
-    commands: Sequence[str]
-    addresses: Sequence[tuple[str, str]]
-
-    @classmethod
-    def of(cls, settings: DemoSettings, cluster: Cluster) -> Self:
-        """Return those of this cluster, at the last sidecar that no ``--kill`` names."""
-        named = {kill.target for kill in settings.kills}
-        url = [one for one in cluster.members if str(one.number) not in named][-1].sidecar_url
-        program = settings.program
-        return cls(
-            commands=(
-                f"{program} top --url {url}",
-                f"{program} decisions --url {url}",
-                f"curl {url}/lookup/v2/topic/persistent/{NAMESPACE}/any-topic",
-                f"curl {url}/admin/v2/namespaces/{NAMESPACE}/bundles",
-            ),
-            addresses=(
-                *(
-                    (one.name, f"http://{one.broker}   sidecar {one.sidecar_url}")
-                    for one in cluster.members
-                ),
-                ("ZooKeeper", cluster.zookeeper),
-                ("live page", f"{url}/"),
-                ("REST paths", f"{url}/docs"),
-                ("logs", str(settings.data_dir)),
-            ),
-        )
-
-    def lines(self) -> Iterator[str]:
-        yield "The cluster is up. Join it from another terminal:"
-        yield from (f"  {command}" for command in self.commands)
-        yield "Its addresses:"
-        yield from (f"  {name:<11} {address}" for name, address in self.addresses)
+    They are those of the last sidecar that no ``--kill`` names.
+    """
+    named = {kill.target for kill in settings.kills}
+    url = [one for one in cluster.members if str(one.number) not in named][-1].sidecar_url
+    addresses = {
+        **{m.name: f"http://{m.broker}   sidecar {m.sidecar_url}" for m in cluster.members},
+        "ZooKeeper": cluster.zookeeper,
+        "live page": f"{url}/",
+        "REST paths": f"{url}/docs",
+        "logs": str(settings.data_dir),
+    }
+    return [
+        "The cluster is up. Join it from another terminal:",
+        f"  {settings.program} top --url {url}",
+        f"  {settings.program} decisions --url {url}",
+        f"  curl {url}/lookup/v2/topic/persistent/{NAMESPACE}/any-topic",
+        f"  curl {url}/admin/v2/namespaces/{NAMESPACE}/bundles",
+        "Its addresses:",
+        *(f"  {name:<11} {address}" for name, address in addresses.items()),
+    ]
 
 
 LINE_EVERY_S: Final = 2.0
@@ -87,10 +73,6 @@ class RunState:
         published = (last.published - first.published) / passed_s
         return published, (last.lookups - first.lookups) / passed_s
 
-    def short(self, bundle: BundleId) -> str:
-        """Return the range of a bundle; all are of one namespace."""
-        return bundle.rpartition("/")[2]
-
 
 class PlainDisplay:
     """A line every two seconds, for logs and pipes; each move and kill has a line as well."""
@@ -102,31 +84,28 @@ class PlainDisplay:
         self._kills_shown = 0
 
     def step(self, text: str) -> None:
-        self._print(text)
+        self._stream.write(text + "\n")
+        self._stream.flush()
 
-    def cluster_started(self, instructions: JoinInstructions) -> None:
-        for line in instructions.lines():
-            self._print(line)
+    def cluster_started(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self.step(line)
 
     def update(self, state: RunState) -> None:
         for kill in state.kills[self._kills_shown :]:
-            self._print(f"{state.elapsed_s:5.0f} s  killed {kill.name} and its sidecar")
+            self.step(f"{state.elapsed_s:5.0f} s  killed {kill.name} and its sidecar")
         self._kills_shown = len(state.kills)
         for move in state.journal.moves[self._moves_shown :]:
             way = f"{state.names[move.source]} -> {state.names[move.target]}"
-            bundle = state.short(move.bundle)
-            self._print(f"{state.elapsed_s:5.0f} s  {bundle}  {way}  {move.reason}")
+            bundle = move.bundle.rpartition("/")[2]
+            self.step(f"{state.elapsed_s:5.0f} s  {bundle}  {way}  {move.reason}")
         self._moves_shown = len(state.journal.moves)
         if state.elapsed_s >= self._next_s:
             self._next_s = state.elapsed_s + LINE_EVERY_S
-            self._print(figures_line(state))
+            self.step(figures_line(state))
 
     def close(self) -> None:
         """Do nothing: lines need no end."""
-
-    def _print(self, line: str) -> None:
-        self._stream.write(line + "\n")
-        self._stream.flush()
 
 
 def figures_line(state: RunState) -> str:
@@ -166,11 +145,11 @@ class LiveDisplay:
     def step(self, text: str) -> None:
         self._console.print(Text.assemble(("  … ", "cyan"), (text, "dim")))
 
-    def cluster_started(self, instructions: JoinInstructions) -> None:
+    def cluster_started(self, lines: Sequence[str]) -> None:
         self._console.print()
-        for line in instructions.lines():
+        for line in lines:
             self._console.print(Text(line), soft_wrap=True)
-        self._join = instructions.commands[0]
+        self._join = lines[1].strip()
 
     def update(self, state: RunState) -> None:
         if self._live is None:
@@ -191,21 +170,46 @@ Display = PlainDisplay | LiveDisplay
 
 def draw(state: RunState, moves_shown: int = MOVES_SHOWN, join: str = "") -> RenderableType:
     """Return the picture for 80 columns; ``join`` shows the cluster in another terminal."""
-    kills = [line for kill in state.kills for line in _kill(kill)]
-    blank = Text()
-    parts = (_title(state), blank, _brokers(state), blank, *_figures(state), *kills, blank)
-    invited = [Text.assemble(("join: ", "dim"), join, no_wrap=True)] if join else []
-    return Padding(Group(*parts, _moves(state, moves_shown), *invited), (1, 2))
-
-
-def _title(state: RunState) -> RenderableType:
-    settings, ends_at_s = state.settings, state.settings.ends_at_s
+    settings, ends_at_s, journal = state.settings, state.settings.ends_at_s, state.journal
     until = "Ctrl-C ends" if ends_at_s is None else f"of {clock(ends_at_s)}"
     what = f"{settings.bundles} bundles · {settings.topics} topics"
-    now = clock(state.elapsed_s)
-    return Text.from_markup(
-        f"[bold cyan]loadmanager demo[/]   [dim]{what}[/]   [bold]{now}[/] [dim]{until}[/]"
-    )
+    imbalance, start = journal.imbalance_now, _ratio(journal.imbalance_start)
+    colour = "red"
+    if imbalance is None or imbalance <= POOR_IMBALANCE:
+        good = imbalance is None or imbalance <= GOOD_IMBALANCE
+        colour = "green" if good else "yellow"
+    published_per_s, lookups_per_s = state.rates
+    blank = Text()
+    parts: list[RenderableType] = [
+        Text.from_markup(
+            f"[bold cyan]loadmanager demo[/]   [dim]{what}[/]   "
+            f"[bold]{clock(state.elapsed_s)}[/] [dim]{until}[/]"
+        ),
+        blank,
+        _brokers(state),
+        blank,
+        Text.from_markup(
+            f"[dim]busiest broker over the mean[/]  [bold {colour}]{_ratio(imbalance)}[/]"
+            f"[dim]  (at the start {start})[/]"
+        ),
+        Text.from_markup(
+            f"[dim]published[/] {published_per_s:.0f}/s   [dim]lookups[/] {lookups_per_s:.0f}/s"
+            f"   [dim]waiting[/] {state.reports[-1].waiting}   [dim]errors[/] "
+        )
+        + _must_be_zero(state.errors),
+    ]
+    for kill in state.kills:
+        led = f"[dim]new leader after[/] {_seconds(kill.new_leader_s)}   " if kill.led else ""
+        who = f"{kill.name} and its sidecar killed{', the leader' if kill.led else ''}"
+        served = f"its {len(kill.lost)} bundles served again after"
+        parts += [
+            Text.from_markup(f"[bold red]✗[/] [red]{who}[/]"),
+            Text.from_markup(f"  {led}[dim]{served}[/] {_seconds(kill.reserved_s)}"),
+        ]
+    parts += [blank, _moves(state, moves_shown)]
+    if join:
+        parts.append(Text.assemble(("join: ", "dim"), join, no_wrap=True))
+    return Padding(Group(*parts), (1, 2))
 
 
 def _brokers(state: RunState) -> Table:
@@ -252,45 +256,13 @@ def _colour(load: float) -> str:
     return "green" if load < WARM_FRACTION else "yellow" if load < HOT_FRACTION else "red"
 
 
-def _figures(state: RunState) -> tuple[Text, Text]:
-    now, start = state.journal.imbalance_now, _ratio(state.journal.imbalance_start)
-    published_per_s, lookups_per_s = state.rates
-    return (
-        Text.from_markup(
-            f"[dim]busiest broker over the mean[/]  [bold {_verdict(now)}]{_ratio(now)}[/]"
-            f"[dim]  (at the start {start})[/]"
-        ),
-        Text.from_markup(
-            f"[dim]published[/] {published_per_s:.0f}/s   [dim]lookups[/] {lookups_per_s:.0f}/s"
-            f"   [dim]waiting[/] {state.reports[-1].waiting}   [dim]errors[/] "
-        )
-        + _must_be_zero(state.errors),
-    )
-
-
-def _verdict(imbalance: float | None) -> str:
-    if imbalance is None or imbalance <= GOOD_IMBALANCE:
-        return "green"
-    return "yellow" if imbalance <= POOR_IMBALANCE else "red"
-
-
-def _kill(kill: KillEffects) -> tuple[Text, Text]:
-    led = f"[dim]new leader after[/] {_seconds(kill.new_leader_s)}   " if kill.led else ""
-    who = f"{kill.name} and its sidecar killed{', the leader' if kill.led else ''}"
-    served = f"its {len(kill.lost)} bundles served again after"
-    return (
-        Text.from_markup(f"[bold red]✗[/] [red]{who}[/]"),
-        Text.from_markup(f"  {led}[dim]{served}[/] {_seconds(kill.reserved_s)}"),
-    )
-
-
 def _moves(state: RunState, shown: int) -> RenderableType:
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     moves = state.journal.moves
     for move in reversed(moves[-shown:]):
         way = f"{state.names[move.source]} → {state.names[move.target]}"
         at = clock(move.at_s - state.journal.began_s)
-        table.add_row(Text(at, style="dim"), state.short(move.bundle), way, move.reason)
+        table.add_row(Text(at, style="dim"), move.bundle.rpartition("/")[2], way, move.reason)
     # The height of the picture is constant, so that nothing below it moves.
     for _ in range(shown - len(moves)):
         table.add_row("", "", "", "")

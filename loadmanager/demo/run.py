@@ -24,7 +24,7 @@ from loadmanager.demo.cluster import (
     Kill,
     Member,
 )
-from loadmanager.demo.display import Display, JoinInstructions, RunState
+from loadmanager.demo.display import Display, RunState, join_lines
 from loadmanager.demo.figures import (
     ClusterSample,
     Evidence,
@@ -245,7 +245,7 @@ async def run_demo(
             run = Run(settings, children, cluster, http, displays)
             await cluster.start(run.step)
             for display in displays:
-                display.cluster_started(JoinInstructions.of(settings, cluster))
+                display.cluster_started(join_lines(settings, cluster))
             sum_up = await run.run(interrupt)
     finally:
         for display in displays:

@@ -8,7 +8,6 @@ from rich.console import Console, RenderableType
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.demo.cluster import DemoSettings
 from loadmanager.demo.display import (
-    JoinInstructions,
     LiveDisplay,
     PlainDisplay,
     RunState,
@@ -95,28 +94,25 @@ def test_a_low_terminal_shows_fewer_moves(height: int, moves_shown: int) -> None
     show.close()
 
 
-INVITATION = JoinInstructions(
-    ("loadmanager top --url http://127.0.0.1:7751", "curl http://127.0.0.1:7751/metrics"),
-    (("broker-1", "http://127.0.0.1:8081   sidecar http://127.0.0.1:7751"),),
-)
+INVITATION = [
+    "The cluster is up. Join it from another terminal:",
+    "  loadmanager top --url http://127.0.0.1:7751",
+    "  curl http://127.0.0.1:7751/metrics",
+    "Its addresses:",
+    "  broker-1    http://127.0.0.1:8081   sidecar http://127.0.0.1:7751",
+]
 
 
 def test_the_way_to_join_is_printed_and_stays_in_sight() -> None:
     out = io.StringIO()
     show = LiveDisplay(Console(file=out, width=80, height=24, force_terminal=True))
     show.cluster_started(INVITATION)
-    assert [line.rstrip() for line in out.getvalue().splitlines()] == [
-        "",
-        "The cluster is up. Join it from another terminal:",
-        "  loadmanager top --url http://127.0.0.1:7751",
-        "  curl http://127.0.0.1:7751/metrics",
-        "Its addresses:",
-        "  broker-1    http://127.0.0.1:8081   sidecar http://127.0.0.1:7751",
-    ]
+    assert [line.rstrip() for line in out.getvalue().splitlines()] == ["", *INVITATION]
+    command = INVITATION[1].strip()
     show.update(scene(BEFORE))
-    last = text_of(draw(scene(BEFORE), join=INVITATION.commands[0])).rstrip().splitlines()[-1]
-    assert last.strip() == f"join: {INVITATION.commands[0]}"
-    assert INVITATION.commands[0] in out.getvalue().split("published")[-1]
+    last = text_of(draw(scene(BEFORE), join=command)).rstrip().splitlines()[-1]
+    assert last.strip() == f"join: {command}"
+    assert command in out.getvalue().split("published")[-1]
     show.close()
 
 
