@@ -3,9 +3,9 @@
 import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ from loadmanager.core.report import ReportRules
 from loadmanager.core.scores import RESOURCES, FloatArray
 from loadmanager.core.usage_samples import MOST_SAMPLES
 from loadmanager.simulator.scenario import NoiseSettings
+
+_GRAINS_PER_S: Final = 1024
+"""Sample times are multiples of this fraction of a second, so that ages are exact."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -50,12 +53,8 @@ class Reading:
         )
 
     def put(self, rows: Indices, other: "Reading") -> None:
-        self.at_s[rows] = other.at_s[rows]
-        self.usage[rows] = other.usage[rows]
-        self.msgs_per_s[rows] = other.msgs_per_s[rows]
-        self.bytes_per_s[rows] = other.bytes_per_s[rows]
-        self.draining[rows] = other.draining[rows]
-        self.started_at_ms[rows] = other.started_at_ms[rows]
+        for one in fields(self):
+            getattr(self, one.name)[rows] = getattr(other, one.name)[rows]
 
 
 def due(
@@ -78,16 +77,15 @@ def due(
     age_s = current.at_s - last.at_s
     old = age_s >= rules.max_interval_s * (1.0 - rules.jitter_fraction * jitter)
     usage = (np.abs(current.usage - last.usage) > rules.change_points).any(axis=1)
-    fraction = rules.change_fraction
-    msgs = _moved(last.msgs_per_s, current.msgs_per_s, fraction, rules.floor_msgs_per_s)
-    volume = _moved(last.bytes_per_s, current.bytes_per_s, fraction, rules.floor_bytes_per_s)
+
+    def moved(before: FloatArray, now: FloatArray, floor: float) -> Mask:
+        change = np.abs(now - before)
+        return np.asarray((change > rules.change_fraction * before) & (change >= floor))
+
+    msgs = moved(last.msgs_per_s, current.msgs_per_s, rules.floor_msgs_per_s)
+    volume = moved(last.bytes_per_s, current.bytes_per_s, rules.floor_bytes_per_s)
     changed = other_bundles | usage | msgs | volume | old
     return np.asarray(~stands | registration | ((age_s >= rules.min_interval_s) & changed))
-
-
-def _moved(last: FloatArray, current: FloatArray, fraction: float, floor: float) -> Mask:
-    change = np.abs(current - last)
-    return np.asarray((change > fraction * last) & (change >= floor))
 
 
 class ListedStats(Mapping[BundleId, BundleStats]):
@@ -150,7 +148,8 @@ class ListingRows:
         owner_by_name = owner[self._by_name]
         if len(brokers) <= _FEW:
             for broker in brokers.tolist():
-                self._put(broker, self._by_name[owner_by_name == broker])
+                self._rows[broker] = self._by_name[owner_by_name == broker]
+                self._names[broker] = None
             return brokers
         order = np.argsort(owner_by_name, kind="stable")
         sorted_owner = owner_by_name[order]
@@ -158,12 +157,8 @@ class ListingRows:
         ends = np.searchsorted(sorted_owner, brokers, side="right").tolist()
         rows = self._by_name[order]
         for broker, begin, end in zip(brokers.tolist(), begins, ends, strict=True):
-            self._put(broker, rows[begin:end])
+            self._rows[broker], self._names[broker] = rows[begin:end], None
         return brokers
-
-    def _put(self, broker: int, rows: Indices) -> None:
-        self._rows[broker] = rows
-        self._names[broker] = None
 
     def rows(self, broker: int) -> Indices:
         return self._rows[broker]
@@ -220,7 +215,11 @@ class Reported:
         """Return the report as written by an agent; its clock begins at 0."""
         columns = (self.usage, self.limit, self.mean, self.variance)
         cpu, memory, direct_memory, bandwidth_in, bandwidth_out = (
-            None if limit <= 0 and used == 0 else _used(used, limit, mean, variance)
+            None
+            if limit <= 0 and used == 0
+            else ResourceUsage(used, limit)
+            if math.isnan(mean)
+            else ResourceUsage(used, limit, mean, variance)
             for used, limit, mean, variance in zip(*(c.tolist() for c in columns), strict=True)
         )
         now, then = frozenset(self.listing.names), frozenset(self.former)
@@ -240,12 +239,6 @@ class Reported:
             losses=then - now,
             draining=self.draining,
         )
-
-
-def _used(usage: float, limit: float, mean: float, variance: float) -> ResourceUsage:
-    if math.isnan(mean):
-        return ResourceUsage(usage, limit)
-    return ResourceUsage(usage, limit, mean, variance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,14 +281,9 @@ class VariedUsage:
         if len(found) < _FEWEST:
             return _UNKNOWN, _UNKNOWN
         samples = np.stack(found)
-        return _rounded(samples.mean(axis=0)), _rounded(samples.var(axis=0, ddof=1))
-
-
-def _rounded(figures: FloatArray) -> FloatArray:
-    return np.array([six_digits(one) for one in figures.tolist()])
-
-
-_GRAINS_PER_S = 1024
+        figures = samples.mean(axis=0), samples.var(axis=0, ddof=1)
+        mean, variance = (np.array(list(map(six_digits, one.tolist()))) for one in figures)
+        return mean, variance
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -318,9 +306,6 @@ class Measured:
     present: Mask
     draining: Mask
     started_at_ms: NDArray[np.int64]
-
-
-"""Sample times are multiples of this fraction of a second, so that ages are exact."""
 
 
 class Agents:
@@ -351,7 +336,13 @@ class Agents:
     ) -> None:
         self.brokers = tuple(brokers)
         self.bundles = tuple(bundles)
-        self._rules = _rules(report)
+        self._rules = ReportRules(
+            min_interval_s=report.min_interval_s,
+            max_interval_s=report.max_interval_s,
+            change_fraction=report.change_fraction,
+            change_points=report.change_points,
+            jitter_fraction=report.jitter_fraction,
+        )
         self._interval_s = report.sample_interval_s
         self._noise = noise
         self._rng = rng
@@ -368,7 +359,9 @@ class Agents:
         self._silent_until_s = np.full(count, -np.inf)
         self._began_s = 0.0
         self._looked_s: float | None = None
-        self._usage = _Mean(count)
+        # The usage of each broker since its agent's last sample, and for how long.
+        self._usage_sum = np.zeros((count, 5))
+        self._usage_s = np.zeros((count, 1))
         self._former_usage = np.zeros((count, 5))
         self._varied = VariedUsage(report.sample_interval_s)
         self._unseen: list[Reported | Gone] = []
@@ -395,33 +388,57 @@ class Agents:
         passed = np.floor((by_s - self._phase_s) / self._interval_s)
         moments_s = np.asarray(self._phase_s + passed * self._interval_s)
         sampled = moments_s > now_s - step_s
-        self._usage.add(measured.usage, step_s)
-        usage = self._usage.take(sampled) * self._errors(measured.usage.shape, "usage")
+        self._usage_sum += measured.usage * step_s
+        self._usage_s += step_s
+        usage = self._usage_sum / self._usage_s * self._errors(measured.usage.shape, "usage")
+        self._usage_sum[sampled] = self._usage_s[sampled] = 0.0
         if self._noise.usage_lags:
             former = self._former_usage
             usage, self._former_usage = former, np.where(sampled[:, np.newaxis], usage, former)
         rates = measured.rates * self._errors((len(self.bundles), 1), "rate")
-        totals = self._totals(rates)
+        owners = self.owner + 1
+        totals: FloatArray = np.column_stack(
+            [
+                np.bincount(owners, weights=column, minlength=len(self.brokers) + 1)[1:]
+                for column in rates.T
+            ]
+        )
+        # Readings are of the time since the start of the broker, and of now at most.
+        began_s = np.maximum(measured.started_at_ms / 1000.0, self._began_s)
+        taken_s = np.maximum(np.where(sampled, moments_s, now_s), began_s)
         current = Reading(
-            at_s=self._taken_s(np.where(sampled, moments_s, now_s), now_s, measured),
+            at_s=np.asarray(np.minimum(taken_s, now_s)),
             usage=usage / np.where(measured.limit > 0, measured.limit, np.inf),
             msgs_per_s=totals[:, MSGS_IN] + totals[:, MSGS_OUT],
             bytes_per_s=totals[:, BYTES_IN] + totals[:, BYTES_OUT],
             draining=measured.draining,
             started_at_ms=measured.started_at_ms,
         )
-        reporting = self._due(current, sampled) & measured.present & (self._silent_until_s <= now_s)
+        last, stands = self._last, self._stands
+        published = due(
+            self._rules, stands, last, current, self._jitter, other_bundles=self._other_bundles
+        )
+        urgent = (last.draining != current.draining) | (last.started_at_ms != current.started_at_ms)
+        silent = self._silent_until_s > now_s
+        reporting = published & (sampled | urgent | ~stands) & measured.present & ~silent
         rows = np.flatnonzero(reporting)
         self._varied.add(now_s, usage, sampled & measured.present)
-        published = tuple(
-            self._reported(row, measured, _Sample(rates, usage, totals, current))
+        written = tuple(
+            self._reported(
+                row,
+                measured,
+                float(current.at_s[row]),
+                rates=rates,
+                usage=usage[row],
+                totals=totals[row],
+            )
             for row in rows.tolist()
         )
         self._last.put(rows, current)
         self._stands[rows] = True
         self._jitter[rows] = self._rng.random(len(rows))
-        self._unseen += published
-        return published
+        self._unseen += written
+        return written
 
     def news(self, now_s: float) -> list[Reported | Gone]:
         """Return the reports that the leader sees since the last call, in order of time."""
@@ -446,30 +463,6 @@ class Agents:
         self._phase_s[arrived] = now_s - np.floor(since_s * _GRAINS_PER_S) / _GRAINS_PER_S
         self._awaited = measured.present & ~self._stands
 
-    def _taken_s(self, moments_s: FloatArray, now_s: float, measured: Measured) -> FloatArray:
-        """Return the time of each reading: since the start of the broker, and at most ``now_s``."""
-        began_s = np.maximum(measured.started_at_ms / 1000.0, self._began_s)
-        return np.asarray(np.minimum(np.maximum(moments_s, began_s), now_s))
-
-    def _due(self, current: Reading, sampled: Mask) -> Mask:
-        last = self._last
-        urgent = (last.draining != current.draining) | (last.started_at_ms != current.started_at_ms)
-        published = due(
-            self._rules,
-            self._stands,
-            last,
-            current,
-            self._jitter,
-            other_bundles=self._other_bundles,
-        )
-        return np.asarray(published & (sampled | urgent | ~self._stands))
-
-    def _totals(self, rates: FloatArray) -> FloatArray:
-        count = len(self.brokers)
-        rows = self.owner + 1
-        sums = [np.bincount(rows, weights=column, minlength=count + 1)[1:] for column in rates.T]
-        return np.column_stack(sums)
-
     def _errors(self, shape: tuple[int, ...], kind: Literal["usage", "rate"]) -> FloatArray:
         """Return log-normal factors with mean 1; all rates of a bundle have the same factor."""
         noise = self._noise
@@ -482,13 +475,21 @@ class Agents:
         errors -= variance / 2.0
         return np.asarray(np.exp(errors, out=errors))
 
-    def _reported(self, row: int, measured: Measured, sample: "_Sample") -> Reported:
+    def _reported(
+        self,
+        row: int,
+        measured: Measured,
+        at_s: float,
+        *,
+        rates: FloatArray,
+        usage: FloatArray,
+        totals: FloatArray,
+    ) -> Reported:
         rows, names = self._listings.rows(row), self._listings.names(row)
         former = self._listed_names[row] if self._stands[row] else ()
         self._listed_rows[row], self._listed_names[row] = rows, names
         self._other_bundles[row] = False
         producers = measured.producers[rows]
-        at_s = float(sample.current.at_s[row])
         mean, variance = self._varied.of(row)
         return Reported(
             broker=self.brokers[row],
@@ -496,14 +497,14 @@ class Agents:
             rows=rows,
             at_s=at_s,
             seen_s=at_s + self._noise.delay_s,
-            usage=sample.usage[row].copy(),
+            usage=usage.copy(),
             limit=measured.limit[row].copy(),
             mean=mean,
             variance=variance,
-            totals=sample.totals[row].copy(),
+            totals=totals.copy(),
             listing=Listing(
                 names=names,
-                rates=sample.rates[rows],
+                rates=rates[rows],
                 topics=measured.topics[rows],
                 sessions=producers + measured.consumers[rows],
                 cache_size_bytes=np.zeros(len(rows), dtype=np.int64),
@@ -513,39 +514,3 @@ class Agents:
             draining=bool(measured.draining[row]),
             started_at_ms=int(measured.started_at_ms[row]),
         )
-
-
-class _Sample(NamedTuple):
-    rates: FloatArray
-    usage: FloatArray
-    totals: FloatArray
-    current: Reading
-
-
-class _Mean:
-    """The mean usage of each broker since its agent's last sample."""
-
-    def __init__(self, count: int) -> None:
-        self._sums = np.zeros((count, 5))
-        self._seconds = np.zeros((count, 1))
-
-    def add(self, usage: FloatArray, step_s: float) -> None:
-        self._sums += usage * step_s
-        self._seconds += step_s
-
-    def take(self, sampled: Mask) -> FloatArray:
-        """Return the means so far, and reset those of ``sampled`` brokers."""
-        means = self._sums / self._seconds
-        self._sums[sampled] = 0.0
-        self._seconds[sampled] = 0.0
-        return np.asarray(means)
-
-
-def _rules(report: ReportSettings) -> ReportRules:
-    return ReportRules(
-        min_interval_s=report.min_interval_s,
-        max_interval_s=report.max_interval_s,
-        change_fraction=report.change_fraction,
-        change_points=report.change_points,
-        jitter_fraction=report.jitter_fraction,
-    )

@@ -6,7 +6,7 @@ step, but its pause has its exact duration.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -18,7 +18,7 @@ from loadmanager.core.plan import Cause
 from loadmanager.core.rates import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
 from loadmanager.core.scores import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, MEMORY, FloatArray
 from loadmanager.simulator.results import MoveRecord, Why
-from loadmanager.simulator.scenario import PORT, BrokerClass, HandOverSettings
+from loadmanager.simulator.scenario import PORT, BrokerClass, HandOverSettings, HiddenCost
 from loadmanager.simulator.workload import Topics
 
 _KIB_PER_MIB: Final = 1024.0
@@ -59,11 +59,30 @@ class Fleet:
         return cls(
             brokers=tuple(BrokerId(f"{name}:{PORT}") for name in names),
             rows_of=rows_of,
-            capacity=np.repeat([_capacity(group) for group in classes], counts, axis=0),
-            background=np.repeat([_background(group) for group in classes], counts, axis=0),
+            capacity=np.repeat(
+                [
+                    (one.cores, one.memory_mib, *[one.network_mbit_per_s * _BITS_PER_MBIT] * 2)
+                    for one in classes
+                ],
+                counts,
+                axis=0,
+            ),
+            background=np.repeat(
+                [
+                    (
+                        one.background.cores,
+                        one.background.memory_mib,
+                        one.background.network_in_mbit_per_s * _BITS_PER_MBIT,
+                        one.background.network_out_mbit_per_s * _BITS_PER_MBIT,
+                    )
+                    for one in classes
+                ],
+                counts,
+                axis=0,
+            ),
             class_of=np.repeat(np.arange(len(classes)), counts),
-            per_work=np.stack([_per_work(group) for group in classes]),
-            per_thing=np.stack([_per_thing(group) for group in classes]),
+            per_work=np.stack([_per_work(group.cost) for group in classes]),
+            per_thing=np.stack([_per_thing(group.cost) for group in classes]),
             cpu_growth=cpu_growth,
         )
 
@@ -179,23 +198,7 @@ def in_report_units(amounts: FloatArray) -> FloatArray:
     return found
 
 
-def _capacity(group: BrokerClass) -> list[float]:
-    network = group.network_mbit_per_s * _BITS_PER_MBIT
-    return [group.cores, group.memory_mib, network, network]
-
-
-def _background(group: BrokerClass) -> list[float]:
-    other = group.background
-    return [
-        other.cores,
-        other.memory_mib,
-        other.network_in_mbit_per_s * _BITS_PER_MBIT,
-        other.network_out_mbit_per_s * _BITS_PER_MBIT,
-    ]
-
-
-def _per_work(group: BrokerClass) -> FloatArray:
-    cost = group.cost
+def _per_work(cost: HiddenCost) -> FloatArray:
     found = np.zeros((4, 4))
     message = [cost.cpu_us_per_msg * 1e-6, cost.memory_kib_per_msg_per_s / _KIB_PER_MIB]
     found[MSGS_IN, :2] = found[MSGS_OUT, :2] = message
@@ -205,19 +208,13 @@ def _per_work(group: BrokerClass) -> FloatArray:
     return found
 
 
-def _per_thing(group: BrokerClass) -> FloatArray:
-    cost = group.cost
-    return np.array(
-        [
-            [cost.cpu_us_per_topic_s * 1e-6, cost.memory_kib_per_topic / _KIB_PER_MIB, 0.0, 0.0],
-            [
-                cost.cpu_us_per_connection_s * 1e-6,
-                cost.memory_kib_per_connection / _KIB_PER_MIB,
-                0.0,
-                0.0,
-            ],
-        ]
+def _per_thing(cost: HiddenCost) -> FloatArray:
+    topic = (cost.cpu_us_per_topic_s * 1e-6, cost.memory_kib_per_topic / _KIB_PER_MIB)
+    connection = (
+        cost.cpu_us_per_connection_s * 1e-6,
+        cost.memory_kib_per_connection / _KIB_PER_MIB,
     )
+    return np.array([(*topic, 0.0, 0.0), (*connection, 0.0, 0.0)])
 
 
 _NEVER: Final = -1
@@ -270,7 +267,6 @@ class _Order:
     serve_s: float
 
 
-@dataclass(slots=True, kw_only=True)
 class HandOvers:
     """The locks of all bundles and the hand-overs in progress.
 
@@ -281,31 +277,32 @@ class HandOvers:
     initial owners).
     """
 
-    fleet: Fleet
-    topics: Topics
-    members: Members
-    settings: HandOverSettings
-    holder: Indices
-    warm_up_s: float = 0.0
-    under_way: dict[BundleId, BrokerId] = field(default_factory=dict)
-    interrupted_client_s: float = 0.0
-    interrupted_in_warm_up_client_s: float = 0.0
-    records: list[MoveRecord] = field(default_factory=list)
-    _orders: dict[int, _Order] = field(default_factory=dict)
-    rows: Mapping[BundleId, int] = field(init=False)
-    _brokers: Mapping[BrokerId, int] = field(init=False)
-    _unserved_since_s: FloatArray = field(init=False)
-    _clients: FloatArray = field(init=False)
-    served_since_s: FloatArray = field(init=False)
-    _waited_s: FloatArray = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.rows = {bundle: row for row, bundle in enumerate(self.topics.bundles)}
-        self._brokers = {broker: row for row, broker in enumerate(self.fleet.brokers)}
-        self._unserved_since_s = np.full(len(self.holder), np.nan)
-        self._clients = (self.topics.producers + self.topics.consumers).astype(np.float64)
-        self.served_since_s = np.full(len(self.holder), -np.inf)
-        self._waited_s = np.zeros(len(self.holder))
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        topics: Topics,
+        members: Members,
+        settings: HandOverSettings,
+        holder: Indices,
+        warm_up_s: float = 0.0,
+    ) -> None:
+        self.fleet = fleet
+        self.topics = topics
+        self.members = members
+        self.settings = settings
+        self.holder = holder
+        self.warm_up_s = warm_up_s
+        self.under_way: dict[BundleId, BrokerId] = {}
+        self.interrupted_client_s = self.interrupted_in_warm_up_client_s = 0.0
+        self.records: list[MoveRecord] = []
+        self.rows = {bundle: row for row, bundle in enumerate(topics.bundles)}
+        self.served_since_s = np.full(len(holder), -np.inf)
+        self._orders: dict[int, _Order] = {}
+        self._brokers = {broker: row for row, broker in enumerate(fleet.brokers)}
+        self._unserved_since_s = np.full(len(holder), np.nan)
+        self._clients = (topics.producers + topics.consumers).astype(np.float64)
+        self._waited_s = np.zeros(len(holder))
 
     @property
     def serving(self) -> Indices:
