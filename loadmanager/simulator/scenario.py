@@ -62,9 +62,8 @@ class LogNormal(Section):
     """Topics' traffic is log-normal; ``sigma`` is the deviation of its logarithm."""
 
     kind: Literal["log_normal"]
-    sigma: float = Field(
-        1.0, ge=0, le=5, description="1: one in six is 2.7 times the median or more."
-    )
+    sigma: float = Field(1.0, ge=0, le=5)
+    """1: one in six is 2.7 times the median or more."""
 
 
 class Hot(Section):
@@ -88,15 +87,12 @@ class Daily(Section):
     """
 
     kind: Literal["day", "week"]
-    amplitude: float = Field(
-        0.5, ge=0, le=1, description="0.5 goes from half to one and a half of the base."
-    )
-    peak_h: float = Field(
-        14.0, ge=0, le=168, description="When it is highest, from the beginning of each period."
-    )
-    spread_h: float = Field(
-        0.0, ge=0, le=84, description="How far the bundles' peaks lie from it, at most."
-    )
+    amplitude: float = Field(0.5, ge=0, le=1)
+    """0.5 goes from half to one and a half of the base."""
+    peak_h: float = Field(14.0, ge=0, le=168)
+    """When it is highest, from the beginning of each period."""
+    spread_h: float = Field(0.0, ge=0, le=84)
+    """How far the bundles' peaks lie from it, at most."""
 
 
 class Jitter(Section):
@@ -107,9 +103,8 @@ class Jitter(Section):
 
     kind: Literal["jitter"]
     fraction: float = Field(0.1, ge=0, le=5, description="The deviation of the factor.")
-    memory_s: float = Field(
-        60.0, ge=0, le=1e6, description="After this time a third of a deviation is left."
-    )
+    memory_s: float = Field(60.0, ge=0, le=1e6)
+    """After this time a third of a deviation is left."""
     each: Each = Field("bundle", description="For what it is drawn: every bundle, or the load.")
 
 
@@ -138,9 +133,8 @@ class Trend(Section):
     """Grows by ``per_hour`` of the beginning's traffic each hour, or shrinks; never below 0."""
 
     kind: Literal["trend"]
-    per_hour: float = Field(
-        ge=-1000, le=1000, description="0.1 adds a tenth of the base each hour."
-    )
+    per_hour: float = Field(ge=-1000, le=1000)
+    """0.1 adds a tenth of the base each hour."""
     from_s: float = Field(0.0, ge=0, le=1e8, description="When it begins; before the end.")
 
 
@@ -156,13 +150,11 @@ class Steps(Section):
 
     kind: Literal["steps"]
     at_s: Annotated[
-        tuple[Annotated[float, Field(ge=0, le=1e8)], ...],
-        Field(strict=False, min_length=1, description="Times that ascend; before the end."),
+        tuple[Annotated[float, Field(ge=0, le=1e8)], ...], Field(strict=False, min_length=1)
     ]
-    factors: Annotated[
-        tuple[Annotated[float, Field(ge=0, le=1e6)], ...],
-        Field(strict=False, description="One for each time: times the base, from then on."),
-    ]
+    """Times that ascend; before the end."""
+    factors: Annotated[tuple[Annotated[float, Field(ge=0, le=1e6)], ...], Field(strict=False)]
+    """One for each time: times the base, from then on."""
 
 
 Pattern = Annotated[
@@ -179,40 +171,29 @@ class Load(Section):
     """
 
     namespace: NamespaceName = Field(description="Where its topics are.")
-    bundles: int = Field(
-        16, ge=1, le=1_000_000, description="Bundles of the namespace, of equal ranges."
-    )
+    bundles: int = Field(16, ge=1, le=1_000_000)
+    """Bundles of the namespace, of equal ranges."""
     topics: int = Field(ge=1, le=10_000_000, description="How many topics.")
-    msgs_in_per_s: float = Field(
-        ge=0, le=1e12, description="Messages that are produced, of all topics together."
-    )
+    msgs_in_per_s: float = Field(ge=0, le=1e12)
+    """Messages that are produced, of all topics together."""
     message_bytes: float = Field(1024.0, ge=0, le=1e9, description="How large a message is.")
-    fan_out: float = Field(
-        1.0, ge=0, le=1000, description="How many consumers get each message, on average."
-    )
+    fan_out: float = Field(1.0, ge=0, le=1000)
+    """How many consumers get each message, on average."""
     producers_per_topic: float = Field(1.0, ge=0, le=1e6, description="On average.")
     consumers_per_topic: float = Field(1.0, ge=0, le=1e6, description="On average.")
     skew: Skew = Field(default_factory=Even, description="How unlike the topics are.")
-    over: Literal["topics", "bundles"] = Field(
-        "topics",
-        description="What the skew is over: topics, which fall into bundles by their names, or "
-        "bundles, whose topics are then even.",
-    )
-    patterns: Annotated[
-        tuple[Pattern, ...], Field(strict=False, description="How it changes over time.")
-    ] = ()
-    placed_on: Names = Field(
-        (),
-        description="The brokers that have these bundles at the beginning, in turn; none for all "
-        "that are joined.",
-    )
-    placed: Literal["in_turn", "random", "unowned"] = Field(
-        "in_turn",
-        description="How they are given out at the beginning; unowned are placed by the leader.",
-    )
-    anti_affinity_group: str = Field(
-        "", description="Namespaces of one group are kept on different brokers as far as possible."
-    )
+    over: Literal["topics", "bundles"] = "topics"
+    """What the skew is over: topics, which fall into bundles by their names, or bundles, whose
+    topics are then even."""
+    patterns: Annotated[tuple[Pattern, ...], Field(strict=False)] = ()
+    """How it changes over time."""
+    placed_on: Names = ()
+    """The brokers that have these bundles at the beginning, in turn; none for all that are
+    joined."""
+    placed: Literal["in_turn", "random", "unowned"] = "in_turn"
+    """How they are given out at the beginning; unowned are placed by the leader."""
+    anti_affinity_group: str = ""
+    """Namespaces of one group are kept on different brokers as far as possible."""
 
 
 Time = Annotated[
@@ -251,9 +232,8 @@ class Restart(Section):
     kind: Literal["restart"]
     at_s: Time
     brokers: Brokers
-    every_s: float = Field(
-        300.0, ge=0, le=1e6, description="From the beginning of one to that of the next, at least."
-    )
+    every_s: float = Field(300.0, ge=0, le=1e6)
+    """From the beginning of one to that of the next, at least."""
     down_s: float = Field(60.0, gt=0, le=1e6, description="How long each is away.")
     drained: bool = Field(default=True, description="Whether each is emptied before.")
 
@@ -283,9 +263,8 @@ class Shift(Section):
     kind: Literal["shift"]
     at_s: Time
     namespace: NamespaceName = Field(description="Of which namespace.")
-    factor: float = Field(
-        ge=0, le=1e6, description="Times what it was; of several shifts the factors multiply."
-    )
+    factor: float = Field(ge=0, le=1e6)
+    """Times what it was; of several shifts the factors multiply."""
 
 
 Event = Annotated[
@@ -302,55 +281,44 @@ class HiddenCost(Section):
 
     cpu_us_per_msg: float = Field(20.0, ge=0, le=1e6, description="CPU for one message.")
     cpu_ns_per_byte: float = Field(2.0, ge=0, le=1e6, description="CPU for one byte.")
-    cpu_us_per_topic_s: float = Field(
-        50.0, ge=0, le=1e6, description="CPU each second for having a topic."
-    )
-    cpu_us_per_connection_s: float = Field(
-        20.0, ge=0, le=1e6, description="CPU each second for having a producer or consumer."
-    )
-    wire_bytes_per_msg: float = Field(
-        60.0, ge=0, le=1e6, description="Bytes on the network for a message besides its content."
-    )
+    cpu_us_per_topic_s: float = Field(50.0, ge=0, le=1e6)
+    """CPU each second for having a topic."""
+    cpu_us_per_connection_s: float = Field(20.0, ge=0, le=1e6)
+    """CPU each second for having a producer or consumer."""
+    wire_bytes_per_msg: float = Field(60.0, ge=0, le=1e6)
+    """Bytes on the network for a message besides its content."""
     memory_kib_per_topic: float = Field(64.0, ge=0, le=1e9, description="Memory for a topic.")
-    memory_kib_per_connection: float = Field(
-        128.0, ge=0, le=1e9, description="Memory for a producer or consumer."
-    )
-    memory_kib_per_msg_per_s: float = Field(
-        8.0, ge=0, le=1e9, description="Memory for each message per second, as buffers and cache."
-    )
+    memory_kib_per_connection: float = Field(128.0, ge=0, le=1e9)
+    """Memory for a producer or consumer."""
+    memory_kib_per_msg_per_s: float = Field(8.0, ge=0, le=1e9)
+    """Memory for each message per second, as buffers and cache."""
 
 
 class Background(Section):
     """What other processes on a broker's host use; a strategy sees it only in the usage."""
 
     cores: float = Field(0.0, ge=0, le=4096, description="CPU.")
-    network_in_mbit_per_s: float = Field(
-        0.0, ge=0, le=1e6, description="What arrives on the network."
-    )
-    network_out_mbit_per_s: float = Field(
-        0.0, ge=0, le=1e6, description="What leaves on the network."
-    )
+    network_in_mbit_per_s: float = Field(0.0, ge=0, le=1e6)
+    """What arrives on the network."""
+    network_out_mbit_per_s: float = Field(0.0, ge=0, le=1e6)
+    """What leaves on the network."""
     memory_mib: float = Field(256.0, ge=0, le=1e8, description="Memory.")
 
 
 class BrokerClass(Section):
     """``count`` brokers that are alike: ``{name}-1`` and so on."""
 
-    name: Word = Field(
-        description="Its brokers are `name-1`, `name-2` and so on; the name stands for all of them."
-    )
+    name: Word
+    """Its brokers are `name-1`, `name-2` and so on; the name stands for all of them."""
     count: int = Field(ge=1, le=100_000, description="How many.")
     cores: float = Field(8.0, gt=0, le=4096, description="CPU of each.")
-    network_mbit_per_s: float = Field(
-        10_000.0, gt=0, le=1e7, description="Network of each, in and out."
-    )
+    network_mbit_per_s: float = Field(10_000.0, gt=0, le=1e7)
+    """Network of each, in and out."""
     memory_mib: float = Field(16_384.0, gt=0, le=1e8, description="Memory of each.")
-    cost: HiddenCost = Field(
-        default_factory=HiddenCost, description="The cost of their work, hidden from strategies."
-    )
-    background: Background = Field(
-        default_factory=Background, description="What other processes on their hosts use."
-    )
+    cost: HiddenCost = Field(default_factory=HiddenCost)
+    """The cost of their work, hidden from strategies."""
+    background: Background = Field(default_factory=Background)
+    """What other processes on their hosts use."""
     joined: bool = Field(default=True, description="Whether they are there from the beginning.")
     failure_domain: str = Field("", description="The failure domain that they are in, if any.")
 
@@ -373,22 +341,15 @@ class Isolation(Section):
     """
 
     name: str = Field(min_length=1, description="Of the policy.")
-    namespaces: Annotated[
-        tuple[NamePattern, ...],
-        Field(strict=False, min_length=1, description="The namespaces that it is about."),
-    ]
-    primary: Annotated[
-        tuple[NamePattern, ...],
-        Field(strict=False, min_length=1, description="The brokers that serve them."),
-    ]
-    secondary: Annotated[
-        tuple[NamePattern, ...],
-        Field(strict=False, description="Brokers that help while too few primary ones are fit."),
-    ] = ()
+    namespaces: Annotated[tuple[NamePattern, ...], Field(strict=False, min_length=1)]
+    """The namespaces that it is about."""
+    primary: Annotated[tuple[NamePattern, ...], Field(strict=False, min_length=1)]
+    """The brokers that serve them."""
+    secondary: Annotated[tuple[NamePattern, ...], Field(strict=False)] = ()
+    """Brokers that help while too few primary ones are fit."""
     min_limit: int = Field(1, ge=0, le=100_000, description="How many primary ones are enough.")
-    usage_threshold: float = Field(
-        1.0, ge=0, le=1, description="Usage up to which a primary broker is fit."
-    )
+    usage_threshold: float = Field(1.0, ge=0, le=1)
+    """Usage up to which a primary broker is fit."""
 
 
 class HiddenSettings(Section):
@@ -400,43 +361,23 @@ class HiddenSettings(Section):
     most that of ``backlog_s``, and at most ``catch_up_factor`` times as fast as it came.
     """
 
-    bundle_cpu_spread: float = Field(
-        0.2,
-        ge=0,
-        le=3,
-        description="How unlike bundles with the same rates are in their CPU: the deviation of a "
-        "log-normal factor with mean 1.",
-    )
-    cpu_growth: float = Field(
-        0.1,
-        ge=0,
-        le=5,
-        description="How much more CPU a full broker needs than its work says: at the fraction u "
-        "of its CPU it needs u times 1 + u times this.",
-    )
-    cold_cpu_factor: float = Field(
-        1.5,
-        ge=1,
-        le=100,
-        description="CPU of a bundle that has just arrived, as a multiple of its usual; it falls "
-        "evenly to 1.",
-    )
+    bundle_cpu_spread: float = Field(0.2, ge=0, le=3)
+    """How unlike bundles with the same rates are in their CPU: the deviation of a log-normal factor
+    with mean 1."""
+    cpu_growth: float = Field(0.1, ge=0, le=5)
+    """How much more CPU a full broker needs than its work says: at the fraction u of its CPU it
+    needs u times 1 + u times this."""
+    cold_cpu_factor: float = Field(1.5, ge=1, le=100)
+    """CPU of a bundle that has just arrived, as a multiple of its usual; it falls evenly to 1."""
     cold_s: float = Field(60.0, ge=0, le=86_400, description="How long that takes.")
-    reconnect_cpu_ms: float = Field(
-        5.0, ge=0, le=10_000, description="CPU of the new owner for each client that connects."
-    )
-    reconnect_spread_s: float = Field(
-        10.0, gt=0, le=3600, description="How long it takes until all have connected."
-    )
-    backlog_s: float = Field(
-        30.0,
-        ge=0,
-        le=86_400,
-        description="How much waits at most of what was not served; producers give up the rest.",
-    )
-    catch_up_factor: float = Field(
-        1.0, ge=0, le=100, description="How fast what waited is sent, beside what comes."
-    )
+    reconnect_cpu_ms: float = Field(5.0, ge=0, le=10_000)
+    """CPU of the new owner for each client that connects."""
+    reconnect_spread_s: float = Field(10.0, gt=0, le=3600)
+    """How long it takes until all have connected."""
+    backlog_s: float = Field(30.0, ge=0, le=86_400)
+    """How much waits at most of what was not served; producers give up the rest."""
+    catch_up_factor: float = Field(1.0, ge=0, le=100)
+    """How fast what waited is sent, beside what comes."""
 
 
 Patterns = Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
@@ -451,17 +392,14 @@ class Expectation(Section):
     """
 
     score: str = Field(description="Which score, of those below.")
-    least: float | None = Field(
-        None, ge=-RATE.most, le=RATE.most, description="It is at least this."
-    )
+    least: float | None = Field(None, ge=-RATE.most, le=RATE.most)
+    """It is at least this."""
     most: float | None = Field(None, ge=-RATE.most, le=RATE.most, description="It is at most this.")
     strategies: Patterns = Field(("*",), description="Of which pairs it is expected.")
-    mode: Literal["safe", "parity"] | None = Field(
-        None, description="In which mode of the planner; without it, in both."
-    )
-    known_failure: str = Field(
-        "", description="How the algorithm fails, in words, if that is what is expected."
-    )
+    mode: Literal["safe", "parity"] | None = None
+    """In which mode of the planner; without it, in both."""
+    known_failure: str = ""
+    """How the algorithm fails, in words, if that is what is expected."""
 
 
 class NoiseSettings(Section):
@@ -473,12 +411,10 @@ class NoiseSettings(Section):
 
     usage_fraction: float = Field(0.02, ge=0, le=2, description="Of a broker's usage.")
     rate_fraction: float = Field(0.01, ge=0, le=2, description="Of a bundle's rates.")
-    delay_s: float = Field(
-        0.2, ge=0, le=3600, description="From a report's writing to the leader's seeing it."
-    )
-    usage_lags: bool = Field(
-        default=False, description="Whether usage is of the time before the last sample."
-    )
+    delay_s: float = Field(0.2, ge=0, le=3600)
+    """From a report's writing to the leader's seeing it."""
+    usage_lags: bool = False
+    """Whether usage is of the time before the last sample."""
 
 
 class HandOverSettings(Section):
@@ -489,21 +425,16 @@ class HandOverSettings(Section):
     ``order_s`` passes before the old owner releases the bundle, which is served meanwhile.
     """
 
-    order_s: float = Field(
-        0.1, ge=0, le=600, description="From the order until the old owner releases the bundle."
-    )
-    base_s: float = Field(
-        0.05, ge=0, le=600, description="From then until the new owner serves, whatever it is."
-    )
-    per_topic_s: float = Field(
-        0.002, ge=0, le=60, description="Besides, for each topic of the bundle."
-    )
-    reconnect_s: float = Field(
-        0.2, ge=0, le=600, description="From then until its clients are connected."
-    )
-    session_timeout_s: float = Field(
-        30.0, ge=0, le=3600, description="How long a crashed broker still counts as there."
-    )
+    order_s: float = Field(0.1, ge=0, le=600)
+    """From the order until the old owner releases the bundle."""
+    base_s: float = Field(0.05, ge=0, le=600)
+    """From then until the new owner serves, whatever it is."""
+    per_topic_s: float = Field(0.002, ge=0, le=60)
+    """Besides, for each topic of the bundle."""
+    reconnect_s: float = Field(0.2, ge=0, le=600)
+    """From then until its clients are connected."""
+    session_timeout_s: float = Field(30.0, ge=0, le=3600)
+    """How long a crashed broker still counts as there."""
 
 
 class Scenario(Section):
@@ -516,74 +447,46 @@ class Scenario(Section):
     title: str = Field(min_length=1, max_length=120, description="A few words.")
     description: str = Field("", description="A sentence for lists and reports.")
     duration_s: float = Field(3600.0, gt=0, le=3.2e7, description="How long it goes on.")
-    step_s: float = Field(
-        10.0,
-        ge=0.5,
-        le=300,
-        description="How exactly it is simulated. The leader's intervals are multiples of it.",
-    )
-    warm_up_s: float = Field(
-        0.0, ge=0, le=3.2e7, description="How much of the beginning the scores leave out."
-    )
-    seed: int = Field(
-        1, ge=0, lt=2**32, description="Of all that is drawn. The same seed gives the same bytes."
-    )
-    brokers: Annotated[
-        tuple[BrokerClass, ...],
-        Field(strict=False, min_length=1, description="Classes of brokers that are alike."),
-    ]
-    load: Annotated[
-        tuple[Load, ...], Field(strict=False, description="What is asked of them; or a trace.")
-    ] = ()
-    trace: Path | None = Field(
-        None, strict=False, description="A file of recorded topic rates, beside this file."
-    )
-    trace_bundles: int = Field(
-        16, ge=1, le=1_000_000, description="Bundles of each namespace of the trace."
-    )
-    trace_interpolated: bool = Field(
-        default=False,
-        description="Whether rates go evenly from one time of the trace to the next; else they "
-        "hold.",
-    )
-    trace_patterns: Annotated[
-        tuple[Pattern, ...],
-        Field(strict=False, description="How the rates of the trace change besides."),
-    ] = ()
-    isolation: Annotated[
-        tuple[Isolation, ...],
-        Field(strict=False, description="Which brokers may serve which namespaces."),
-    ] = ()
-    events: Annotated[
-        tuple[Event, ...], Field(strict=False, description="What happens meanwhile.")
-    ] = ()
-    expect: Annotated[
-        tuple[Expectation, ...], Field(strict=False, description="What the scores will be.")
-    ] = ()
-    hidden: HiddenSettings = Field(
-        default_factory=HiddenSettings, description="What work costs beyond its rates."
-    )
-    noise: NoiseSettings = Field(
-        default_factory=NoiseSettings, description="How inexact measurements are."
-    )
-    hand_over: HandOverSettings = Field(
-        default_factory=HandOverSettings, description="How long bundles are under way."
-    )
-    report: ReportSettings = Field(
-        default_factory=ReportSettings, description="When brokers report."
-    )
-    leader: LeaderSettings = Field(
-        default_factory=LeaderSettings, description="When the leader decides."
-    )
-    shedding: SheddingSettings = Field(
-        default_factory=SheddingSettings, description="Which bundles leave a broker."
-    )
-    placement: PlacementSettings = Field(
-        default_factory=PlacementSettings, description="Which broker takes a bundle."
-    )
-    planner: PlannerSettings = Field(
-        default_factory=PlannerSettings, description="How far strategies are trusted."
-    )
+    step_s: float = Field(10.0, ge=0.5, le=300)
+    """How exactly it is simulated. The leader's intervals are multiples of it."""
+    warm_up_s: float = Field(0.0, ge=0, le=3.2e7)
+    """How much of the beginning the scores leave out."""
+    seed: int = Field(1, ge=0, lt=2**32)
+    """Of all that is drawn. The same seed gives the same bytes."""
+    brokers: Annotated[tuple[BrokerClass, ...], Field(strict=False, min_length=1)]
+    """Classes of brokers that are alike."""
+    load: Annotated[tuple[Load, ...], Field(strict=False)] = ()
+    """What is asked of them; or a trace."""
+    trace: Path | None = Field(None, strict=False)
+    """A file of recorded topic rates, beside this file."""
+    trace_bundles: int = Field(16, ge=1, le=1_000_000)
+    """Bundles of each namespace of the trace."""
+    trace_interpolated: bool = False
+    """Whether rates go evenly from one time of the trace to the next; else they hold."""
+    trace_patterns: Annotated[tuple[Pattern, ...], Field(strict=False)] = ()
+    """How the rates of the trace change besides."""
+    isolation: Annotated[tuple[Isolation, ...], Field(strict=False)] = ()
+    """Which brokers may serve which namespaces."""
+    events: Annotated[tuple[Event, ...], Field(strict=False)] = ()
+    """What happens meanwhile."""
+    expect: Annotated[tuple[Expectation, ...], Field(strict=False)] = ()
+    """What the scores will be."""
+    hidden: HiddenSettings = Field(default_factory=HiddenSettings)
+    """What work costs beyond its rates."""
+    noise: NoiseSettings = Field(default_factory=NoiseSettings)
+    """How inexact measurements are."""
+    hand_over: HandOverSettings = Field(default_factory=HandOverSettings)
+    """How long bundles are under way."""
+    report: ReportSettings = Field(default_factory=ReportSettings)
+    """When brokers report."""
+    leader: LeaderSettings = Field(default_factory=LeaderSettings)
+    """When the leader decides."""
+    shedding: SheddingSettings = Field(default_factory=SheddingSettings)
+    """Which bundles leave a broker."""
+    placement: PlacementSettings = Field(default_factory=PlacementSettings)
+    """Which broker takes a bundle."""
+    planner: PlannerSettings = Field(default_factory=PlannerSettings)
+    """How far strategies are trusted."""
 
     @property
     def broker_names(self) -> tuple[str, ...]:

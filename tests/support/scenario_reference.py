@@ -80,7 +80,12 @@ def _table(model: type[Section]) -> Iterator[str]:
 
 
 def _row(key: Key) -> str:
-    cells = (f"`{key.name}`", key.field.description or "", key.expected, _default(key))
+    cells = (
+        f"`{key.name}`",
+        " ".join((key.field.description or "").split()),
+        key.expected,
+        _default(key),
+    )
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
