@@ -1,6 +1,7 @@
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
+import structlog
 from pydantic import ConfigDict, Field
 
 from loadmanager.adapters.http.assign_client import TOPICS_PATH, topics_to_json
@@ -9,14 +10,224 @@ from loadmanager.adapters.http.parameters import Query
 from loadmanager.admin.topics import Topics
 from loadmanager.common.cluster_state import check_cluster
 from loadmanager.common.context import Context
-from loadmanager.common.documents import Documents, as_unavailable
+from loadmanager.common.documents import BalancingModeRequests, Documents, as_unavailable
+from loadmanager.common.runtime_settings import DynamicSettings
 from loadmanager.core import znodes
-from loadmanager.core.ids import BrokerId, BundleId, namespace_of, parse_namespace
+from loadmanager.core.balancing import Balancing, BalancingMode
+from loadmanager.core.errors import MalformedContent
+from loadmanager.core.ids import (
+    BrokerId,
+    BundleId,
+    belongs_to_a_broker,
+    namespace_of,
+    parse_namespace,
+)
 from loadmanager.core.policies import Policies, hosts_matching
 from loadmanager.core.wire.policies import decode_isolation
+from loadmanager.core.wire.records import DrainMark, decode_drain_mark, encode_drain_mark
 from loadmanager.core.wire.reports import decode_loads, report_to_json
 from loadmanager.ports.administration import BrokerUnknown
+from loadmanager.ports.coordination import CoordinationError, NodeExists, NodeMissing
 from loadmanager.ports.lookup import Unavailable
+
+log = structlog.get_logger()
+
+
+class Marked(Document):
+    """The drain mark of a broker."""
+
+    since_ms: int
+    by: str
+    reason: str
+
+
+class DrainState(Document):
+    """The drain status of a broker."""
+
+    broker: str
+    registered: bool
+    draining: bool
+    """Whether the broker is registered as draining: its sidecar has seen the mark, or is about to
+    stop."""
+    bundles_left: int
+    marked: Marked | None
+    """The drain mark; null if the broker has none."""
+
+
+class DrainRequests:
+    """Marks brokers that are to be drained; every sidecar can.
+
+    ``stays`` says which bundles never move. All methods raise `Unavailable` while the marks
+    cannot be read or written.
+    """
+
+    def __init__(
+        self, context: Context, stays: Callable[[BundleId], bool] = belongs_to_a_broker
+    ) -> None:
+        self._stays = stays
+        self._coordination = context.coordination
+        self._cluster_state = context.cluster_state
+        self._clock = context.clock
+        self._metrics = context.metrics
+
+    async def mark(self, broker: BrokerId, *, by: str, reason: str) -> None:
+        """Drain a broker until `unmark`; an existing mark is kept. Raises `BrokerUnknown`."""
+        if broker not in self._cluster_state.brokers:
+            raise BrokerUnknown(f"{broker}: no such broker is registered")
+        mark = DrainMark(since_ms=self._clock.wall_ms(), by=by, reason=reason)
+        path = znodes.draining(broker)
+        try:
+            await self._coordination.create(path, encode_drain_mark(mark))
+        except NodeExists:
+            return
+        except CoordinationError as error:
+            raise Unavailable(f"{path} cannot be written: {error}") from error
+        log.info("broker.drain.requested", broker=broker, by=by, reason=reason)
+
+    async def unmark(self, broker: BrokerId) -> None:
+        path = znodes.draining(broker)
+        try:
+            await self._coordination.delete(path)
+        except NodeMissing:
+            return
+        except CoordinationError as error:
+            raise Unavailable(f"{path} cannot be deleted: {error}") from error
+        log.info("broker.drain.cancelled", broker=broker)
+
+    async def status(self, broker: BrokerId) -> DrainState:
+        """Raises `BrokerUnknown`: it is neither registered nor marked."""
+        mark = await self._mark(broker)
+        known = self._cluster_state.brokers.get(broker)
+        if known is None and mark is None:
+            raise BrokerUnknown(f"{broker}: no such broker is registered or marked")
+        await self._cluster_state.lists.require_read(broker)
+        owners = self._cluster_state.owners.items()
+        left = (b for b, at in owners if at.broker == broker and not self._stays(b))
+        return DrainState(
+            broker=broker,
+            registered=known is not None,
+            draining=known is not None and known.registration.draining,
+            marked=mark and Marked.model_validate(mark),
+            bundles_left=sum(1 for _ in left),
+        )
+
+    async def _mark(self, broker: BrokerId) -> DrainMark | None:
+        path = znodes.draining(broker)
+        try:
+            node = await self._coordination.get(path)
+        except CoordinationError as error:
+            raise Unavailable(f"{path} cannot be read: {error}") from error
+        if node is None:
+            return None
+        try:
+            return decode_drain_mark(path, node.data)
+        except MalformedContent as error:
+            log.warning("znode.content.refused", path=path, error=str(error))
+            self._metrics.malformed("draining")
+            return DrainMark()
+
+
+_BROKER: Final = "/admin/v2/loadmanager/brokers/{broker}"
+_PATH: Final = f"{_BROKER}/drain"
+_LONGEST: Final = 500
+_UNKNOWN: Final = Reply(404, "The broker is not registered.")
+
+
+class AuthorQuery(Query):
+    """The author of a request and the reason, which later queries return."""
+
+    by: str = ""
+    """The author of the request; up to 500 characters are kept."""
+    reason: str = ""
+    """The reason; up to 500 characters are kept."""
+
+    def kept(self) -> dict[str, str]:
+        return {"by": self.by[:_LONGEST], "reason": self.reason[:_LONGEST]}
+
+
+class Drains(Resource, tag="draining"):
+    def __init__(self, service: DrainRequests) -> None:
+        self._service = service
+
+    @operation(
+        "PUT",
+        _PATH,
+        Reply(204, "The broker is marked; the leader moves its bundles, a few at a time."),
+        _UNKNOWN,
+    )
+    async def mark(self, broker: BrokerId, query: AuthorQuery) -> None:
+        """Drain a broker, and keep it empty.
+
+        If the broker is marked already, that mark is kept.
+        """
+        await self._service.mark(broker, **query.kept())
+
+    @operation("DELETE", _PATH, Reply(204, "The broker has no mark."))
+    async def unmark(self, broker: BrokerId) -> None:
+        """Let a broker take bundles again.
+
+        If the broker has no mark, nothing is changed.
+        """
+        await self._service.unmark(broker)
+
+    @operation(
+        "GET",
+        _BROKER,
+        Reply(200, "The drain status.", DrainState),
+        Reply(404, "The broker is neither registered nor marked."),
+    )
+    async def status(self, broker: BrokerId) -> DrainState:
+        """Get the number of bundles that are left on a broker, and its drain mark."""
+        return await self._service.status(broker)
+
+
+_BALANCING: Final = "/admin/v2/loadmanager/balancing"
+_DONE: Final = (Reply(204, "The mode is set, for this and every later leader."),)
+
+
+class BalancingState(Document):
+    """The balancing mode."""
+
+    mode: BalancingMode
+    since_ms: int
+    """The time when the mode was set, in milliseconds since 1970; 0 if it never was."""
+    by: str
+    reason: str
+
+
+class BalancingModes(Resource, tag="balancing"):
+    def __init__(self, service: BalancingModeRequests) -> None:
+        self._service = service
+
+    @operation(
+        "GET", _BALANCING, Reply(200, "The mode, with its author and reason.", BalancingState)
+    )
+    async def state(self) -> Balancing:
+        """Get the balancing mode."""
+        return await self._service.state()
+
+    @operation("PUT", f"{_BALANCING}/pause", *_DONE)
+    async def pause(self, query: AuthorQuery) -> None:
+        """Pause the rounds of this and every later leader, which then move and split nothing.
+
+        Bundles without an owner are still placed, draining brokers are still emptied, and requests
+        to unload or split are still carried out.
+        """
+        await self._service.put(BalancingMode.PAUSED, **query.kept())
+
+    @operation("PUT", f"{_BALANCING}/observe", *_DONE)
+    async def observe(self, query: AuthorQuery) -> None:
+        """Have rounds decide and record their decisions, but order no moves.
+
+        The leader carries out the same as while it is paused.
+        """
+        await self._service.put(BalancingMode.OBSERVING, **query.kept())
+
+    @operation("PUT", f"{_BALANCING}/resume", *_DONE)
+    async def resume(self, query: AuthorQuery) -> None:
+        """Let rounds move bundles again."""
+        await self._service.put(BalancingMode.ACTIVE, **query.kept())
+
 
 _STATS: Final = "broker stats"
 _BROKERS: Final = Reply(200, "The ids of the brokers, `host:port`, sorted.", list[str])
@@ -120,3 +331,81 @@ def _owned(policies: Policies, bundle: BundleId, broker: BrokerId) -> OwnedBundl
         is_primary = hosts_matching(policy.primary, (broker,)).any()
         assignment = "primary" if is_primary else "secondary"
     return OwnedBundle(assignment=assignment, is_controlled=assignment != "shared", is_active=True)
+
+
+_CONFIGURATION: Final = "/admin/v2/brokers/configuration"
+_TEXTS: Final = dict[str, str]
+
+
+class Configuration(Resource, tag="configuration"):
+    """Answers under ``/admin/v2/brokers/configuration``.
+
+    ``internal`` has the addresses of ZooKeeper for `internal-configuration`.
+    """
+
+    def __init__(self, service: DynamicSettings, internal: Mapping[str, str]) -> None:
+        self._service = service
+        self._internal = dict(internal)
+
+    @operation(
+        "GET",
+        _CONFIGURATION,
+        Reply(200, "The load manager's names of the settings, then Pulsar's.", list[str]),
+    )
+    async def names(self) -> Sequence[str]:
+        """List the settings that can be changed while the sidecars run."""
+        return self._service.names()
+
+    @operation(
+        "GET",
+        f"{_CONFIGURATION}/values",
+        Reply(200, "The values as strings, by name.", _TEXTS),
+    )
+    async def values(self) -> Mapping[str, str]:
+        """Get the settings that are set for the whole cluster."""
+        return await self._service.values()
+
+    @operation(
+        "GET",
+        f"{_CONFIGURATION}/runtime",
+        Reply(200, "The values as strings, by `section.key`; secrets are hidden.", _TEXTS),
+    )
+    async def runtime(self) -> Mapping[str, str]:
+        """Get the configuration in force: this sidecar's own, with what is set for the cluster."""
+        return await self._service.effective()
+
+    @operation(
+        "GET",
+        "/admin/v2/brokers/internal-configuration",
+        Reply(200, "The addresses, by Pulsar's names of the settings.", _TEXTS),
+    )
+    async def internal(self) -> Mapping[str, str]:
+        """Get the addresses of the cluster's metadata store."""
+        return self._internal
+
+    @operation(
+        "POST",
+        f"{_CONFIGURATION}/{{key}}/{{value}}",
+        Reply(204, "The value is set; every sidecar applies it within seconds."),
+        Reply(409, "Other clients kept changing the settings."),
+        Reply(
+            412, "The setting does not exist or is not dynamic, or the value is not valid for it."
+        ),
+    )
+    async def put(self, key: str, value: str) -> None:
+        """Set a value for the whole cluster.
+
+        The value is checked against this sidecar's configuration and all values that are set.
+        """
+        await self._service.put(key, value)
+
+    @operation(
+        "DELETE",
+        f"{_CONFIGURATION}/{{key}}",
+        Reply(204, "The setting has no value for the whole cluster now."),
+        Reply(409, "Other clients kept changing the settings."),
+        Reply(412, "The setting does not exist or is not dynamic."),
+    )
+    async def remove(self, key: str) -> None:
+        """Remove a value; every sidecar then uses that of its own configuration."""
+        await self._service.remove(key)

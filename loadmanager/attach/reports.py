@@ -40,15 +40,14 @@ from loadmanager.adapters.http.security.guard import (
     refuse_foreign_page,
 )
 from loadmanager.adapters.pulsar_admin.moves import STUCK_S
-from loadmanager.admin.balancing import BalancingState
-from loadmanager.admin.overview import overview_document
+from loadmanager.admin.brokers import BalancingState
+from loadmanager.admin.decisions import overview_document
 from loadmanager.attach.balancing import Log
 from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.observation import Observation
 from loadmanager.attach.state import SHEDDING, Course, State, StateUnusable
 from loadmanager.attach.strategy import Strategy
-from loadmanager.config.deployment import HttpSettings
-from loadmanager.config.history import HistorySettings
+from loadmanager.config.sections import HistorySettings, HttpSettings
 from loadmanager.core.balancing import Balancing, BalancingMode
 from loadmanager.core.bundle_task import BundleTask, TaskKind, TaskState
 from loadmanager.core.errors import LoadManagerError

@@ -3,7 +3,6 @@ from typing import Final
 
 import click
 
-from loadmanager.cli.agent import agent
 from loadmanager.cli.attach import attach_command
 from loadmanager.cli.balancing import (
     drain_command,
@@ -11,35 +10,36 @@ from loadmanager.cli.balancing import (
     pause_command,
     resume_command,
 )
-from loadmanager.cli.broker import broker
 from loadmanager.cli.cluster import (
     brokers_command,
     leader_command,
     lookup_command,
     snapshot_command,
 )
-from loadmanager.cli.completion import completion_command
 from loadmanager.cli.config import config_commands
 from loadmanager.cli.decide import decide
-from loadmanager.cli.decisions import decisions_command, plan_command, shadows_command
+from loadmanager.cli.decisions import (
+    decisions_command,
+    explain_command,
+    plan_command,
+    shadows_command,
+    tasks_command,
+)
 from loadmanager.cli.demo import demo_command
-from loadmanager.cli.explain import explain_command
-from loadmanager.cli.history import history_group
-from loadmanager.cli.isolation import isolation_commands
 from loadmanager.cli.namespaces import (
     bundles_command,
+    isolation_commands,
     merge_command,
     namespaces_commands,
     split_command,
+    unload_command,
 )
-from loadmanager.cli.pipeline import pipeline_command
-from loadmanager.cli.sections import SectionedGroup
+from loadmanager.cli.options import SectionedGroup
+from loadmanager.cli.pipeline import history_group, pipeline_command
+from loadmanager.cli.running import agent, broker, completion_command, zookeeper_command
 from loadmanager.cli.simulate import simulate_command
-from loadmanager.cli.tasks import tasks_command
 from loadmanager.cli.token import token_command
 from loadmanager.cli.top import top_command
-from loadmanager.cli.unload import unload_command
-from loadmanager.cli.zookeeper import zookeeper_command
 
 REMOVED: Final[Mapping[str, str]] = {
     "faults": "`make simulated-faults SEEDS=100` in a checkout of the source",

@@ -24,10 +24,9 @@ from loadmanager.attach.observer import name_in
 from loadmanager.attach.sampling import BrokerSample, Hosts, SampledLoads
 from loadmanager.attach.state import SHEDDING, SWITCHES
 from loadmanager.attach.strategy import Strategy
-from loadmanager.cli.text_tables import fitted, print_table, terminal_width
+from loadmanager.cli.options import fitted, print_table, terminal_width
 from loadmanager.config import Config, load_config
-from loadmanager.config.planning import planner_of
-from loadmanager.config.strategies import go_together, not_together
+from loadmanager.config.strategies import go_together, not_together, planner_of
 from loadmanager.core.bundle_task import BundleTask, TaskKind, TaskState
 from loadmanager.core.filters import version_rank
 from loadmanager.core.ids import BrokerId, BundleId, namespace_of, parse_full_topic

@@ -4,7 +4,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from loadmanager.cli.options import JSON_OPTION, ending, option, print_json
+from loadmanager.cli.options import (
+    JSON_OPTION,
+    Columns,
+    ending,
+    option,
+    print_json,
+    print_records,
+    terminal_width,
+)
 from loadmanager.cli.sidecar_client import (
     RequestFailed,
     SidecarClient,
@@ -12,7 +20,6 @@ from loadmanager.cli.sidecar_client import (
     name_of,
     whole_segment,
 )
-from loadmanager.cli.text_tables import Columns, print_records, terminal_width
 
 if TYPE_CHECKING:
     from loadmanager.core.load import ResourceUsage

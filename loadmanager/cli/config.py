@@ -7,12 +7,12 @@ import click
 from loadmanager.cli.options import (
     JSON_OPTION,
     SET_OPTION,
+    SectionedGroup,
     ending,
     option,
     print_json,
     write_output,
 )
-from loadmanager.cli.sections import SectionedGroup
 from loadmanager.cli.sidecar_client import SidecarClient, client_options, whole_segment
 
 _DYNAMIC_PATH = "/admin/v2/brokers/configuration"

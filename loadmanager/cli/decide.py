@@ -63,7 +63,7 @@ def decide(
 
     from loadmanager.cli.decide_output import print_decision
     from loadmanager.config import ConfigError
-    from loadmanager.config.offline import Wanted, planner_for
+    from loadmanager.config.strategies import Wanted, planner_for
     from loadmanager.core.errors import MalformedContent
     from loadmanager.core.snapshot.decoding import decode_snapshot
     from loadmanager.core.snapshot.rounds import run_rounds

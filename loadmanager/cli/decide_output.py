@@ -6,8 +6,7 @@ from typing import Any, Final
 import click
 import numpy as np
 
-from loadmanager.cli.options import print_json
-from loadmanager.cli.text_tables import Columns, print_records, print_table
+from loadmanager.cli.options import Columns, print_json, print_records, print_table
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.plan import Move
 from loadmanager.core.planner import Planner

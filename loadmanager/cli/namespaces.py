@@ -1,17 +1,25 @@
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 import click
 
-from loadmanager.cli.options import JSON_OPTION, option, print_json
-from loadmanager.cli.sections import SectionedGroup
+from loadmanager.cli.options import (
+    JSON_OPTION,
+    Columns,
+    SectionedGroup,
+    option,
+    print_json,
+    print_records,
+)
 from loadmanager.cli.sidecar_client import (
+    RequestFailed,
     SidecarClient,
     bundle_path,
     client_options,
     name_of,
     segment,
 )
-from loadmanager.cli.text_tables import Columns, print_records
 
 _SPLIT_ALGORITHMS = (
     "range_equally_divide",
@@ -204,3 +212,236 @@ def _namespace(text: str) -> str:
     if text.count("/") != 1 or not all(text.split("/")):
         raise click.BadParameter(f"{text!r}; expected tenant/namespace")
     return name_of(text)
+
+
+_CLUSTER = option(
+    "--cluster",
+    envvar="LOADMANAGER_CLUSTER",
+    help="Name of the cluster.  [default: that of the sidecar that is asked]",
+)
+
+
+@click.group("isolation", cls=SectionedGroup)
+def isolation_commands() -> None:
+    """List, set and delete isolation policies, which keep namespaces on certain brokers.
+
+    Example: loadmanager isolation list
+    """
+
+
+@isolation_commands.command("list")
+@_CLUSTER
+@JSON_OPTION
+@client_options()
+def list_policies_command(*, cluster: str | None, as_json: bool, client: SidecarClient) -> None:
+    """List the isolation policies.
+
+    Example: loadmanager isolation list --cluster production
+    """
+    found = client.json(_path(cluster, client))
+    if as_json:
+        print_json(found)
+        return
+    columns: Columns = {
+        "policy": "{name}",
+        "namespaces": lambda one: " ".join(one["namespaces"]),
+        "primary": lambda one: " ".join(one["primary"]),
+        "secondary": lambda one: " ".join(one["secondary"]),
+        "min brokers>": "{auto_failover_policy[parameters][min_limit]}",
+        "usage>": "{auto_failover_policy[parameters][usage_threshold]}%",
+    }
+    policies = [{"name": name, **policy} for name, policy in sorted(found.items())]
+    print_records(f"{len(policies)} isolation policies", columns, policies)
+
+
+@isolation_commands.command("set")
+@click.argument("name", metavar="POLICY")
+@option(
+    "--namespaces",
+    required=True,
+    multiple=True,
+    metavar="REGEX",
+    help="Namespaces that the policy is for. May be given again.",
+)
+@option(
+    "--primary",
+    required=True,
+    multiple=True,
+    metavar="REGEX",
+    help="Their primary brokers. May be given again.",
+)
+@option(
+    "--secondary",
+    multiple=True,
+    metavar="REGEX",
+    help="Brokers to fail over to. May be given again.",
+)
+@option(
+    "--min-brokers",
+    default=1,
+    type=click.IntRange(min=0),
+    help="With fewer available primary brokers, secondary ones take bundles as well.",
+)
+@option(
+    "--usage-threshold",
+    default=100,
+    type=click.IntRange(0, 100),
+    help="Percent of usage from which a primary broker counts as not available.",
+)
+@_CLUSTER
+@client_options()
+def set_command(
+    *,
+    name: str,
+    namespaces: tuple[str, ...],
+    primary: tuple[str, ...],
+    secondary: tuple[str, ...],
+    min_brokers: int,
+    usage_threshold: int,
+    cluster: str | None,
+    client: SidecarClient,
+) -> None:
+    """Create an isolation policy, or replace the one of that name.
+
+    Example: loadmanager isolation set gold --namespaces 'gold/.*' --primary 'broker-[12].*'
+    """
+    policy = {
+        "namespaces": list(namespaces),
+        "primary": list(primary),
+        "secondary": list(secondary),
+        "auto_failover_policy": {
+            "policy_type": "min_available",
+            "parameters": {
+                "min_limit": str(min_brokers),
+                "usage_threshold": str(usage_threshold),
+            },
+        },
+    }
+    client.ask(f"{_path(cluster, client)}/{segment(name)}", method="POST", body=policy)
+    click.echo(f"{name} is set")
+
+
+@isolation_commands.command("delete")
+@click.argument("name", metavar="POLICY")
+@_CLUSTER
+@client_options()
+def delete_policy_command(*, name: str, cluster: str | None, client: SidecarClient) -> None:
+    """Delete an isolation policy. Exits with 2 if there is none of that name.
+
+    Example: loadmanager isolation delete gold
+    """
+    client.ask(f"{_path(cluster, client)}/{segment(name)}", method="DELETE")
+    click.echo(f"{name} is deleted")
+
+
+@isolation_commands.command("brokers")
+@_CLUSTER
+@JSON_OPTION
+@client_options()
+def brokers_command(*, cluster: str | None, as_json: bool, client: SidecarClient) -> None:
+    """List the brokers with the isolation policies that name each.
+
+    Example: loadmanager isolation brokers
+    """
+    found = client.json(f"{_path(cluster, client)}/brokers")
+    if as_json:
+        print_json(found)
+        return
+    columns: Columns = {
+        "broker": "{brokerName}",
+        "policy": lambda one: one.get("policyName") or "",
+        "": lambda one: "primary" if one.get("isPrimary") else "",
+        "namespaces": lambda one: " ".join(one.get("namespaceRegex") or ()),
+    }
+    print_records(f"{len(found)} brokers", columns, found)
+
+
+def _path(cluster: str | None, client: SidecarClient) -> str:
+    if cluster is None:
+        cluster = str(client.json("/admin/v2/brokers/configuration/runtime")["cluster.name"])
+    return f"/admin/v2/clusters/{segment(cluster)}/namespaceIsolationPolicies"
+
+
+@click.command("unload")
+@click.argument("bundle", metavar="BUNDLE|NAMESPACE")
+@option(
+    "--to",
+    "destination",
+    default="",
+    metavar="BROKER",
+    help="The broker to move it to, whatever its load.  [default: the best one but its owner]",
+)
+@option("--json", "as_json", is_flag=True, help="Print JSON instead of lines.")
+@client_options(60.0)
+def unload_command(*, bundle: str, destination: str, as_json: bool, client: SidecarClient) -> None:
+    """Move a bundle, or each bundle of a namespace, to another broker.
+
+    Prints the former and the new owner of each bundle, and the time until the new owner
+    served it. The bundles of a namespace move one after the other; one that cannot move
+    stays where it is served, and the others go on. Exits with 2 if there is no such bundle
+    or namespace, with 1 if a bundle did not move.
+
+    Example: loadmanager unload public/default/0x00000000_0x08000000
+    """
+    parts = bundle.split("/")
+    if len(parts) not in {2, 3} or not all(parts):
+        expected = "tenant/namespace/0xLLLLLLLL_0xUUUUUUUU or tenant/namespace"
+        raise click.BadParameter(f"{bundle!r}; expected {expected}")
+    if len(parts) == 3:  # noqa: PLR2004 - tenant, namespace, range
+        answer = _unload(client, bundle, destination)
+        if as_json:
+            print_json(answer)
+        else:
+            click.echo(_where(answer))
+        return
+    if destination:
+        raise click.BadParameter("--to is for one bundle, not for a namespace")
+    told_of_all = []
+    for answer in _unload_all(client, bundle):
+        told_of_all.append(answer)
+        if not as_json:
+            click.echo(_where(answer), err="error" in answer)
+    failed = sum("error" in answer for answer in told_of_all)
+    if as_json:
+        print_json(told_of_all)
+    if failed:
+        message = f"{failed} of {len(told_of_all)} bundles of {bundle} did not move"
+        raise RequestFailed(message, refused=True)
+
+
+def _unload(client: SidecarClient, bundle: str, destination: str = "") -> Mapping[str, Any]:
+    path = f"/admin/v2/loadmanager/namespaces/{name_of(bundle)}/unload"
+    query = {"destinationBroker": destination} if destination else {}
+    try:
+        answer: dict[str, Any] = client.json(path, method="PUT", **query)
+    except RequestFailed as error:
+        if error.refused:
+            raise
+        hint = f"{bundle} may move all the same: `loadmanager explain {bundle}`"
+        raise RequestFailed(f"{error.message}\n{hint}") from None
+    return answer
+
+
+def _unload_all(client: SidecarClient, namespace: str) -> Iterator[Mapping[str, Any]]:
+    found = client.json(f"/admin/v2/namespaces/{name_of(namespace)}/bundles")
+    for low, high in pairwise(found["boundaries"]):
+        bundle = f"{namespace}/{low}_{high}"
+        try:
+            yield _unload(client, bundle)
+        except RequestFailed as error:
+            if not error.refused:
+                raise
+            yield {"bundle": bundle, "error": error.message}
+
+
+def _where(content: Mapping[str, Any]) -> str:
+    bundle, source, target = content["bundle"], content.get("source"), content.get("target")
+    if "error" in content:
+        return f"{bundle} did not move: {content['error']}"
+    if source is None:
+        return f"{bundle} has no owner; there is nothing to unload"
+    if target is None:
+        return f"{bundle} left {source}; it was split meanwhile"
+    if source == target:
+        return f"{bundle} is on {target} already"
+    return f"{bundle} moved from {source} to {target} in {content['tookS']:.3f} s"

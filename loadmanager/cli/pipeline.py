@@ -1,5 +1,6 @@
 """``loadmanager pipeline``: from history to tables, costs, replays and a report, on Spark."""
 
+import json
 import logging
 import os
 import signal
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from loadmanager.cli.options import interrupted, moment_option, option
+from loadmanager.cli.options import SectionedGroup, interrupted, moment_option, option
 from loadmanager.pipeline.jobs import JOBS
 from loadmanager.telemetry.visible import beneath
 
@@ -232,7 +233,7 @@ def _check_writable(folder: Path) -> None:
 
 
 def _settings(master: str, driver_memory: str, conf: tuple[str, ...]) -> "SessionSettings":
-    from loadmanager.cli.free_memory import free_memory_bytes
+    from loadmanager.cli.pipeline import free_memory_bytes
     from loadmanager.pipeline.session import SessionSettings
 
     more = {}
@@ -274,3 +275,77 @@ def _interruptible() -> Iterator[None]:
         raise interrupted() from None
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+_DIRECTORY = click.Path(path_type=Path, exists=True, file_okay=False)
+
+
+@click.group(
+    "history",
+    cls=SectionedGroup,
+    removed={"format": "docs/history-format.md, which `make reference` writes in a checkout"},
+)
+def history_group() -> None:
+    """Check and finish the files that [history] and --history write.
+
+    Example: loadmanager history check /var/lib/loadmanager/history
+    """
+
+
+@history_group.command("finish")
+@click.argument("directory", type=_DIRECTORY)
+def finish_command(directory: Path) -> None:
+    """Finish the files that killed processes left in DIRECTORY.
+
+    A sidecar finishes its own files when it starts; this command is for brokers that never return.
+    Run it on the host of the killed writers: files of live writers on this host are skipped.
+
+    Example: loadmanager history finish /var/lib/loadmanager/history
+    """
+    from loadmanager.adapters.history import finish_left
+
+    click.echo(f"{finish_left(directory)} files finished")
+
+
+@history_group.command("check")
+@click.argument("directory", type=_DIRECTORY)
+@option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def check_command(*, directory: Path, as_json: bool) -> None:
+    """Check every finished file in DIRECTORY, and count lines by kind.
+
+    Reports files and lines that cannot be read, missing and duplicate lines, and lines that
+    writers dropped. Exits with 1 if a file or a line cannot be read.
+
+    Example: loadmanager history check --json /var/lib/loadmanager/history
+    """
+    from loadmanager.adapters.history.disk import check_history
+
+    found = check_history(directory)
+    if as_json:
+        click.echo(json.dumps(found.to_json()))
+    else:
+        click.echo("\n".join(found.summary()))
+    if found.faults:
+        raise click.exceptions.Exit(1)
+
+
+def free_memory_bytes(
+    cgroup_root: Path = Path("/sys/fs/cgroup"), proc_root: Path = Path("/proc")
+) -> float | None:
+    """Return the least that the host and every group of this process have left, None if unknown."""
+    from loadmanager.adapters.host.cgroup import find_cgroup
+    from loadmanager.adapters.host.process_tree import WholeHost
+    from loadmanager.adapters.host.reading import Unreadable
+
+    try:
+        used, total = WholeHost(proc_root).memory_bytes()
+        free = [float(total - used)]
+        cgroup = find_cgroup(cgroup_root, proc_root, None)
+        if cgroup is not None:
+            limited = ((one, one.limit) for one in cgroup.memory_levels() if one.limit is not None)
+            free += [
+                limit - cgroup.memory_used_bytes(one) for one, limit in limited if limit < total
+            ]
+    except Unreadable:
+        return None
+    return max(0.0, min(free))

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from loadmanager.cli.attach import AccessFiles, access_options
 from loadmanager.cli.options import ending
-from loadmanager.cli.pulsar_access import AccessFiles, access_options
 
 if TYPE_CHECKING:
     from loadmanager.core.ids import Namespace

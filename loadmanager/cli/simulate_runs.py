@@ -17,10 +17,9 @@ import click
 from loadmanager.adapters.history import recorded
 from loadmanager.adapters.history.disk import Disk
 from loadmanager.charts import MissingCharts, check_place
-from loadmanager.cli.options import ending, interrupted, print_json
-from loadmanager.cli.text_tables import plain_lines, print_table
+from loadmanager.cli.options import ending, interrupted, plain_lines, print_json, print_table
 from loadmanager.config import ConfigError
-from loadmanager.config.pairs import PLACEMENT_NAMES, SHEDDER_NAMES
+from loadmanager.config.strategies import PLACEMENT_NAMES, SHEDDER_NAMES
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.history.records import Origin
 from loadmanager.core.planner import Planner

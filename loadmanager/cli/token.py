@@ -105,8 +105,7 @@ def token_command(  # noqa: PLR0917 - one for each option
 
 def _config(path: Path | None, overrides: tuple[str, ...]) -> "Config":
     """Return the sections that say where the key is; what a broker needs may be missing."""
-    from loadmanager.config.load import checked
-    from loadmanager.config.sources import GivenValue, gather
+    from loadmanager.config.load import GivenValue, checked, gather
 
     given = gather(path, os.environ, overrides)
     kept = {at: one for at, one in given.settings.items() if at[0] in _SECTIONS}
@@ -115,7 +114,7 @@ def _config(path: Path | None, overrides: tuple[str, ...]) -> "Config":
 
 
 def _refuse_other_signers(config: "Config") -> None:
-    from loadmanager.config.security import uses_cluster_key
+    from loadmanager.config.sections import uses_cluster_key
 
     security = config.security
     if uses_cluster_key(security, config.tls):

@@ -8,8 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from loadmanager.cli.cluster import broker_rows, leader_of, snapshot_of
+from loadmanager.cli.options import optimality_line
 from loadmanager.cli.sidecar_client import SidecarClient
-from loadmanager.cli.text_tables import optimality_line
 from loadmanager.core.snapshot.document import Snapshot
 from loadmanager.telemetry.visible import visible
 

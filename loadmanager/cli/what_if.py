@@ -15,8 +15,8 @@ from loadmanager.attach.observation import document as observed
 from loadmanager.attach.observer import Observer
 from loadmanager.attach.sampling import Sampler
 from loadmanager.attach.what_if import Change, document, forecast, snapshot_in
-from loadmanager.cli.pulsar_access import AccessFiles
-from loadmanager.cli.text_tables import print_table
+from loadmanager.cli.attach import AccessFiles
+from loadmanager.cli.options import print_table
 from loadmanager.core.errors import LoadManagerError
 
 INTERVAL_S = 10.0  # How long a cluster is observed.

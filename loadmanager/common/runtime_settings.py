@@ -17,8 +17,8 @@ from loadmanager.common.documents import Documents, as_unavailable
 from loadmanager.config import Config
 from loadmanager.config.describe import describe
 from loadmanager.config.dynamic import NotDynamic, dynamic_names, override, with_overrides
-from loadmanager.config.errors import ConfigError
-from loadmanager.config.planning import planner_of, shadows_of, split_limits_of, split_rules_of
+from loadmanager.config.forms import ConfigError
+from loadmanager.config.strategies import planner_of, shadows_of, split_limits_of, split_rules_of
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.fields import parse_fields, to_json

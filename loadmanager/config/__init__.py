@@ -1,4 +1,10 @@
-from loadmanager.config.balancing import (
+from loadmanager.config.describe import annotated_toml, describe
+from loadmanager.config.forms import ConfigError
+from loadmanager.config.load import load_config
+from loadmanager.config.model import Config
+from loadmanager.config.sections import (
+    BrokerSettings,
+    HostSettings,
     LeaderSettings,
     PlacementSettings,
     PlannerSettings,
@@ -6,14 +12,6 @@ from loadmanager.config.balancing import (
     SheddingSettings,
     SplitSettings,
 )
-from loadmanager.config.deployment import (
-    BrokerSettings,
-    HostSettings,
-)
-from loadmanager.config.describe import annotated_toml, describe
-from loadmanager.config.errors import ConfigError
-from loadmanager.config.load import load_config
-from loadmanager.config.model import Config
 
 __all__ = [
     "BrokerSettings",

@@ -10,13 +10,17 @@ from dataclasses import dataclass
 from functools import cache
 
 from loadmanager.config.describe import KeyDescription, describe, keys_of
-from loadmanager.config.errors import ConfigError
-from loadmanager.config.forms import plain_value
-from loadmanager.config.load import checked
+from loadmanager.config.forms import ConfigError, plain_value
+from loadmanager.config.load import GivenSettings, checked, put_text
 from loadmanager.config.model import Config
-from loadmanager.config.pulsar_import import STRATEGIES, sections_with
-from loadmanager.config.pulsar_keys import DEPLOYMENT, MISSPELT, TRANSLATED, UNUSED
-from loadmanager.config.sources import GivenSettings, put_text
+from loadmanager.config.pulsar_import import (
+    DEPLOYMENT,
+    MISSPELT,
+    STRATEGIES,
+    TRANSLATED,
+    UNUSED,
+    sections_with,
+)
 from loadmanager.config.strategies import fields_of
 
 

@@ -5,40 +5,33 @@ from typing import Final, Self
 
 from pydantic import Field, ValidationInfo, model_validator
 
-from loadmanager.config.balancing import (
-    LeaderSettings,
-    PlacementSettings,
-    PlannerSettings,
-    ReportSettings,
-    SheddingSettings,
-    SplitSettings,
-)
-from loadmanager.config.deployment import (
+from loadmanager.config.forms import Contradiction, Section
+from loadmanager.config.sections import (
     EVERY_ADDRESS,
     HEALTH_PORT_OFFSET,
     HIGHEST_PORT,
     BrokerSettings,
     ClusterSettings,
+    HistorySettings,
     HostSettings,
     HttpSettings,
+    LeaderSettings,
     LogSettings,
-    SidecarSettings,
-    ZookeeperSettings,
-)
-from loadmanager.config.errors import Contradiction
-from loadmanager.config.forms import Section
-from loadmanager.config.history import HistorySettings
-from loadmanager.config.security import (
-    SecuritySettings,
-    TlsSettings,
-    security_contradictions,
-    uses_cluster_key,
-)
-from loadmanager.config.serving import (
     LookupSettings,
     OwnershipSettings,
+    PlacementSettings,
+    PlannerSettings,
     PulsarSettings,
+    ReportSettings,
+    SecuritySettings,
+    SheddingSettings,
+    SidecarSettings,
+    SplitSettings,
+    TlsSettings,
+    ZookeeperSettings,
     pulsar_contradictions,
+    security_contradictions,
+    uses_cluster_key,
 )
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.lease import longest_lease_fraction

@@ -5,18 +5,32 @@ a group of settings are written with the group's name before them (``weights_cpu
 """
 
 import difflib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import EnumType
 from typing import Any, Final, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from loadmanager.config.balancing import PlacementSettings, SheddingSettings
-from loadmanager.config.errors import ConfigError
-from loadmanager.config.forms import SettingValue, ShadowSettings
-from loadmanager.core.placement import PLACEMENTS, JointPlacement, Placement
-from loadmanager.core.settings import Setting, SettingOutOfRange, groups_of, settings_of
-from loadmanager.core.shedding import SHEDDERS, JointShedder, Shedder
+from loadmanager.config.forms import ConfigError, SettingValue, ShadowSettings, plain_value
+from loadmanager.config.sections import (
+    LeaderSettings,
+    PlacementSettings,
+    PlannerSettings,
+    SheddingSettings,
+    SplitSettings,
+)
+from loadmanager.core import planner_settings
+from loadmanager.core.filters import Filters
+from loadmanager.core.placement import PLACEMENTS, JointPlacement, Placement, PlannedPlacement
+from loadmanager.core.planner import Planner
+from loadmanager.core.scores import ResourceWeights
+from loadmanager.core.settings import Setting, SettingOutOfRange, groups_of, settings_of, values_of
+from loadmanager.core.shedding import SHEDDERS, Deciding, JointShedder, Shedder
+from loadmanager.core.snapshot.document import Choice, InForce
+from loadmanager.core.snapshot.encoding import in_force
+from loadmanager.core.splitting.finder import SplitRules
+from loadmanager.core.splitting.positions import SplitLimits
 
 T = TypeVar("T")
 
@@ -144,3 +158,308 @@ def _expected(setting: Setting) -> str:
         choices: list[Any] = list(setting.kind)
         return "one of " + ", ".join(str(choice) for choice in choices)
     return _KINDS.get(setting.kind, "a list of texts")
+
+
+NAMES_IN_FILES: Final[Mapping[str, str]] = {
+    "margin_fraction": "margin",
+    "max_moves_per_round": "moves_per_round",
+    "max_moves_per_hour": "moves_per_hour",
+    "max_bytes_per_s_per_round": "bytes_per_s_per_round",
+    "max_in_flight_per_broker": "in_flight_per_broker",
+    "max_placements_per_round": "placements_per_round",
+    "max_drain_moves_per_round": "drain_moves_per_round",
+}
+"""The keys of ``[planner]`` in files, where they are called otherwise than in the core."""
+
+NO_LIMIT: Final = 1e15
+"""More bytes per second than there are: the most that a budget of traffic may be."""
+
+BUDGETS: Final = ("max_moves_per_round", "max_moves_per_hour")
+MANY: Final = 1_000_000
+"""More moves than there are: where a strategy bounds its moves by their price."""
+
+
+def planner_of(
+    shedding: SheddingSettings,
+    placement: PlacementSettings,
+    budgets: PlannerSettings,
+    leader: LeaderSettings,
+) -> Planner:
+    """Return the planner that the configuration asks for.
+
+    A strategy that weighs its moves by their price is held to a number of moves in a round or an
+    hour only where the configuration gives one. Raises `ConfigError`: a strategy or one of its
+    settings does not exist.
+    """
+    shedder = make_shedder(shedding)
+    weights = getattr(shedder, "weights", None) or ResourceWeights()
+    limits: dict[str, Any] = {NAMES_IN_FILES.get(key, key): value for key, value in budgets}
+    limits["mode"] = planner_settings.Mode(budgets.mode)
+    if budgets.max_bytes_per_s_per_round is None:
+        limits["bytes_per_s_per_round"] = NO_LIMIT
+    if isinstance(shedder, Deciding):
+        limits |= dict.fromkeys(
+            (NAMES_IN_FILES[key] for key in BUDGETS if key not in budgets.model_fields_set), MANY
+        )
+    settings = planner_settings.PlannerSettings(
+        observe=shedding.observe,
+        shedding=shedding.enabled,
+        excluded_namespaces=frozenset(shedding.excluded_namespaces),
+        cool_down_s=shedding.grace_period_s,
+        settle_s=leader.settle_s,
+        **limits,
+    )
+    return Planner(
+        shedder=shedder,
+        placement=placement_beside(type(shedder), placement),
+        settings=settings,
+        filters=Filters(
+            max_report_age_s=leader.report_stale_s,
+            max_topics=placement.max_topics_per_broker,
+            prefer_later_versions=placement.prefer_later_versions,
+            failure_domains=placement.failure_domains,
+            even_bundles=placement.even_bundles,
+            weights=weights,
+        ),
+        weights=weights,
+    )
+
+
+def shadows_of(
+    shedding: SheddingSettings,
+    placement: PlacementSettings,
+    budgets: PlannerSettings,
+    leader: LeaderSettings,
+) -> Mapping[str, Planner]:
+    """Return the planner of each strategy that decides beside the active one, by its class.
+
+    It is the one that the configuration would ask for with that strategy and its settings, and
+    another placement where the configured one does not go with it. Raises `ConfigError`: a setting
+    of a strategy does not exist.
+    """
+    found = {}
+    for shadow in map(ShadowSettings.of, shedding.shadows):
+        kind, beside = type(make_shadow(shadow)), placement
+        given = placement.strategy
+        if given is not None and not go_together(kind, PLACEMENTS[given]):
+            kept = placement.model_dump(exclude={"strategy", "settings"}, exclude_unset=True)
+            beside = PlacementSettings(**kept)
+        own = {**shadow.model_dump(), "enabled": True, "observe": False}
+        found[kind.__name__] = planner_of(shedding.model_copy(update=own), beside, budgets, leader)
+    return found
+
+
+def split_rules_of(split: SplitSettings, planner: PlannerSettings) -> SplitRules:
+    return SplitRules(
+        max_topics=split.max_topics,
+        max_sessions=split.max_sessions,
+        max_msgs_per_s=split.max_msgs_per_s,
+        max_mib_per_s=split.max_mib_per_s,
+        max_bundles=split.max_bundles_per_namespace,
+        like_java=planner.mode == "parity",
+    )
+
+
+def split_limits_of(split: SplitSettings, planner: PlannerSettings) -> SplitLimits:
+    return SplitLimits(
+        max_msgs_per_s=split.max_msgs_per_s,
+        max_mib_per_s=split.max_mib_per_s,
+        difference_percent=split.difference_percent,
+        like_java=planner.mode == "parity",
+    )
+
+
+def default_planner() -> Planner:
+    return planner_of(SheddingSettings(), PlacementSettings(), PlannerSettings(), LeaderSettings())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What to try instead of what was in force; None and empty keep that.
+
+    ``settings`` are texts ``key=value``. A key goes to every part that has it, unless
+    the part is named before it: ``placement.overloaded=0.9``. It is ours, Pulsar's, or
+    that of ``[planner]`` in a file.
+    """
+
+    shedder: str | None = None
+    placement: str | None = None
+    mode: str | None = None
+    settings: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Part:
+    kind: type
+    where: str
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+def planner_for(where: str, in_use: InForce, wanted: Wanted) -> Planner:
+    """Return the planner to decide on a snapshot with; ``where`` names its file.
+
+    Settings that are not in the snapshot are those of a sidecar with an empty configuration. Raises
+    `ConfigError`: a strategy or setting does not exist, or has a value it cannot have.
+    """
+    usual = in_force(default_planner())
+    wanted = _together(in_use, wanted)
+    planner, filters = {**usual.planner, **in_use.planner}, {**usual.filters, **in_use.filters}
+    parts = {
+        "shedder": _part(
+            where, "shedder", SHEDDERS, (in_use.shedder, usual.shedder), wanted.shedder
+        ),
+        "placement": _part(
+            where, "placement", PLACEMENTS, (in_use.placement, usual.placement), wanted.placement
+        ),
+        "planner": _Part(planner_settings.PlannerSettings, f"{where}: settings.planner", planner),
+        "filters": _Part(Filters, f"{where}: settings.filters", filters),
+    }
+    shedder, placement = parts["shedder"].kind, parts["placement"].kind
+    if not go_together(shedder, placement):
+        told_as = f"{where}: {shedder.__name__} with {placement.__name__}"
+        raise ConfigError([f"{told_as}; expected of the placement {not_together(shedder)}"])
+    # What is set by hand is checked by itself first, so that its faults name it.
+    given = _given(parts, wanted)
+    made = {name: _made(part, given[name]) for name, part in parts.items()}
+    return Planner(
+        shedder=made["shedder"],
+        placement=made["placement"],
+        settings=made["planner"],
+        filters=made["filters"],
+        weights=getattr(made["shedder"], "weights", None) or ResourceWeights(),
+    )
+
+
+def _together(in_use: InForce, wanted: Wanted) -> Wanted:
+    shedder = wanted.shedder or (in_use.shedder.strategy if in_use.shedder else "")
+    if shedder not in SHEDDERS or wanted.placement is not None:
+        return wanted
+    former = in_use.placement.strategy if in_use.placement else ""
+    if former and (wanted.shedder is None or _go_together(shedder, former)):
+        return wanted
+    return replace(wanted, placement=own_placement(SHEDDERS[shedder]))
+
+
+def _go_together(shedder: str, placement: str) -> bool:
+    return go_together(SHEDDERS[shedder], PLACEMENTS.get(placement, PlannedPlacement))
+
+
+def part_and_key(name: str) -> tuple[str, str]:
+    """Return the part that a setting's name begins with, or nothing, and the core's key."""
+    part, _, key = name.rpartition(".")
+    return part, NAMES_IN_FILES.get(key, key)
+
+
+def _part(
+    where: str,
+    name: str,
+    known: Mapping[str, type],
+    choices: Sequence[Choice | None],
+    wanted: str | None,
+) -> _Part:
+    before = next(one for one in choices if one is not None)
+    place = f"{where}: settings.{name}.strategy = {before.strategy!r}"
+    former: type = strategy_named(known, before.strategy, place)
+    kind = former if wanted is None else strategy_named(known, wanted, f"--{name} {wanted}")
+    # Another strategy begins with its own defaults.
+    values = dict(before.settings) if kind is former else {}
+    return _Part(kind, f"{where}: settings.{name} for {kind.__name__}", values)
+
+
+def _given(parts: Mapping[str, _Part], wanted: Wanted) -> dict[str, dict[str, SettingValue]]:
+    given: dict[str, dict[str, SettingValue]] = {name: {} for name in parts}
+    faults = []
+    for text in wanted.settings:
+        key, found, value = text.partition("=")
+        if not found:
+            faults.append(f"--set {text}; expected key=value")
+            continue
+        part, inner = part_and_key(key)
+        names = [part] if part in parts else ([] if part else list(parts))
+        having = [name for name in names if inner in fields_of(parts[name].kind)]
+        if not having:
+            faults.append(f"--set {text}: {key} is unknown; {_alternatives(parts, names, inner)}")
+        for name in having:
+            given[name][inner] = plain_value(value)
+    if faults:
+        raise ConfigError(faults)
+    if wanted.mode is not None:
+        given["planner"]["mode"] = wanted.mode
+    return given
+
+
+def _made(part: _Part, given: Mapping[str, SettingValue]) -> Any:
+    filled(part.kind, given, f"--set for {part.kind.__name__}")
+    return filled(part.kind, {**part.values, **given}, part.where)
+
+
+def _alternatives(parts: Mapping[str, _Part], names: Sequence[str], key: str) -> str:
+    kinds = [parts[name].kind for name in names or parts]
+    close = difflib.get_close_matches(key, {one for kind in kinds for one in fields_of(kind)}, 3)
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    ours = {one for kind in kinds for one in values_of(kind())}
+    return f"expected one of {', '.join(sorted(ours))}"
+
+
+def _short_names(known: Mapping[str, type]) -> tuple[str, ...]:
+    first: dict[type, str] = {}
+    for name, kind in known.items():
+        first.setdefault(kind, name)
+    return tuple(first.values())
+
+
+SHEDDER_NAMES: Final = _short_names(SHEDDERS)
+PLACEMENT_NAMES: Final = _short_names(PLACEMENTS)
+
+
+def placements_of(shedder: str) -> tuple[str, ...]:
+    kind = SHEDDERS[shedder]
+    return tuple(name for name in PLACEMENT_NAMES if go_together(kind, PLACEMENTS[name]))
+
+
+def short_name(known: Mapping[str, type], name: str, where: str) -> str:
+    """Raises `ConfigError`: there is none; it begins with ``where``."""
+    kind: type = strategy_named(known, name, where)
+    return next(short for short, its_kind in known.items() if its_kind is kind)
+
+
+def parse_pair(text: str, where: str) -> tuple[str, str]:
+    """Return the shedder and the placement of ``shedder+placement``.
+
+    Raises `ConfigError`: not a pair, one of the two does not exist, or they do not go together; it
+    begins with ``where``.
+    """
+    shedder, plus, placement = text.strip().partition("+")
+    if not plus:
+        example = "threshold+least_long_term_message_rate"
+        raise ConfigError([f"{where}; expected shedder+placement, such as {example}"])
+    found = (
+        short_name(SHEDDERS, shedder, f"{where}: shedder {shedder!r}"),
+        short_name(PLACEMENTS, placement, f"{where}: placement {placement!r}"),
+    )
+    if found[1] not in placements_of(found[0]):
+        raise ConfigError([f"{where}: expected {not_together(SHEDDERS[found[0]])}"])
+    return found
+
+
+def no_pair_like(where: str) -> ConfigError:
+    shedders, placements = ", ".join(SHEDDER_NAMES), ", ".join(PLACEMENT_NAMES)
+    expected = f"shedders are {shedders}, and placements {placements}"
+    return ConfigError([f"{where}: no pair is like that; {expected}"])
+
+
+def parts_of(shedder: str, placement: str) -> Mapping[str, type]:
+    return {
+        "shedder": SHEDDERS[shedder],
+        "placement": PLACEMENTS[placement],
+        "planner": planner_settings.PlannerSettings,
+        "filters": Filters,
+    }
+
+
+def has_setting(shedder: str, placement: str, name: str) -> bool:
+    part, key = part_and_key(name)
+    parts = parts_of(shedder, placement)
+    kinds = ([parts[part]] if part in parts else []) if part else list(parts.values())
+    return any(key in fields_of(kind) for kind in kinds)

@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 
 from loadmanager.common.context import Context
-from loadmanager.config.errors import ConfigError
-from loadmanager.config.offline import Wanted, planner_for
+from loadmanager.config.forms import ConfigError
+from loadmanager.config.strategies import Wanted, planner_for
 from loadmanager.core.balance_course import last_hour
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.bundles import Boundaries

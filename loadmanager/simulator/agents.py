@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmanager.config.balancing import ReportSettings
+from loadmanager.config.sections import ReportSettings
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.columns import Indices, Listing, Mask
 from loadmanager.core.history.records import stats_of

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from loadmanager.config.balancing import LeaderSettings
+from loadmanager.config.sections import LeaderSettings
 from loadmanager.core.absences import AbsenceRules, Absences
 from loadmanager.core.averages import BundleAverages
 from loadmanager.core.cluster import ClusterView

@@ -9,14 +9,14 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field
 
-from loadmanager.config.balancing import (
+from loadmanager.config.forms import Form, Names, Section, Word
+from loadmanager.config.sections import (
     LeaderSettings,
     PlacementSettings,
     PlannerSettings,
     ReportSettings,
     SheddingSettings,
 )
-from loadmanager.config.forms import Form, Names, Section, Word
 from loadmanager.core.bounds import RATE
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId, Namespace, parse_namespace

@@ -6,18 +6,18 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Final, Literal, get_args
 
-from loadmanager.config import ConfigError, offline
-from loadmanager.config.pairs import (
+from loadmanager.config import ConfigError, strategies
+from loadmanager.config.strategies import (
     SHEDDER_NAMES,
+    fields_of,
     has_setting,
     no_pair_like,
     parse_pair,
     parts_of,
     placements_of,
+    planner_of,
     short_name,
 )
-from loadmanager.config.planning import planner_of
-from loadmanager.config.strategies import fields_of
 from loadmanager.core.placement import PLACEMENTS, PlannedPlacement
 from loadmanager.core.planner import Planner
 from loadmanager.core.settings import values_of
@@ -119,13 +119,13 @@ def planner_for(scenario: Scenario, strategy: Strategy) -> Planner:
     if PLACEMENTS[strategy.placement] is not PLACEMENTS.get(placement.strategy or ""):
         placement = placement.model_copy(update={"strategy": strategy.placement, "settings": {}})
     usual = planner_of(shedding, placement, scenario.planner, scenario.leader)
-    wanted = offline.Wanted(
+    wanted = strategies.Wanted(
         shedder=strategy.shedder,
         placement=strategy.placement,
         mode=strategy.mode,
         settings=strategy.settings,
     )
-    return offline.planner_for(scenario.title, in_force(usual), wanted)
+    return strategies.planner_for(scenario.title, in_force(usual), wanted)
 
 
 def _matching(text: str) -> tuple[Strategy, ...]:

@@ -4,10 +4,8 @@ from typing import Final
 
 import numpy as np
 
-from loadmanager.admin.drains import DrainRequests
-from loadmanager.admin.merges import MergeRequests
-from loadmanager.admin.splits import SplitRequests
-from loadmanager.admin.unloads import UnloadRequests
+from loadmanager.admin.brokers import DrainRequests
+from loadmanager.admin.bundles import MergeRequests, SplitRequests, UnloadRequests
 from loadmanager.agent.load_reports import DrainIntent, HealthWatch, Publisher, Sampler
 from loadmanager.agent.ownership import OwnershipWorker
 from loadmanager.agent.owning_agent import OwningAgent, Shutdown

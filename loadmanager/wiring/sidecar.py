@@ -39,31 +39,20 @@ from loadmanager.adapters.http.security.tls import ClientTls, TlsFiles
 from loadmanager.adapters.http.security.tokens import KeyUnusable, Tokens
 from loadmanager.adapters.seeds import SeedFile
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, zookeeper_options
-from loadmanager.admin.anti_affinity import AntiAffinity
-from loadmanager.admin.balancing import BalancingModes
-from loadmanager.admin.brokers import Brokers
-from loadmanager.admin.configuration import Configuration
-from loadmanager.admin.decisions import Decisions
-from loadmanager.admin.drains import Drains
-from loadmanager.admin.failure_domains import FailureDomains
-from loadmanager.admin.isolation import Isolation
-from loadmanager.admin.merges import Merges
-from loadmanager.admin.namespaces import NamespaceRequests, Namespaces
-from loadmanager.admin.overview import Overviews, overview_document
-from loadmanager.admin.partitions import Partitions
-from loadmanager.admin.plan import Plans
-from loadmanager.admin.quotas import Quotas
-from loadmanager.admin.splits import Splits
+from loadmanager.admin.brokers import BalancingModes, Brokers, Configuration, Drains
+from loadmanager.admin.bundles import Merges, Splits, Unloads
+from loadmanager.admin.decisions import Decisions, Overviews, Plans, overview_document
+from loadmanager.admin.isolation import FailureDomains, Isolation
+from loadmanager.admin.namespaces import AntiAffinity, NamespaceRequests, Namespaces, Quotas
 from loadmanager.admin.surface import surface
-from loadmanager.admin.topics import PartitionRequests, Topics
-from loadmanager.admin.unloads import Unloads
+from loadmanager.admin.topics import PartitionRequests, Partitions, Topics
 from loadmanager.common.cluster_conditions import ClusterKey, conditions_of
 from loadmanager.common.cluster_state import ClusterState
 from loadmanager.common.context import Context, Identity, first_leaf, make_identity
 from loadmanager.common.documents import BalancingModeRequests
 from loadmanager.config import Config
 from loadmanager.config.model import chroot_of, health_port
-from loadmanager.config.security import (
+from loadmanager.config.sections import (
     SecuritySettings,
     TlsSettings,
     anonymous_right,

@@ -17,7 +17,7 @@ from replayed import replayed
 from snapshot_of_history import report_of, snapshot_of
 
 from loadmanager.cli import main
-from loadmanager.config.offline import Wanted, planner_for
+from loadmanager.config.strategies import Wanted, planner_for
 from loadmanager.core.snapshot.document import view_of_snapshot
 from loadmanager.pipeline.replay.combinations import combinations
 from loadmanager.pipeline.replay.recorded_rounds import RECORDED

@@ -13,7 +13,7 @@ from loadmanager.attach.sampling import BrokerSample, HostFigures, Hosts, Sample
 from loadmanager.attach.strategy import Strategy
 from loadmanager.cli.attach_output import examine
 from loadmanager.config import LeaderSettings, PlacementSettings, PlannerSettings, SheddingSettings
-from loadmanager.config.planning import planner_of
+from loadmanager.config.strategies import planner_of
 from loadmanager.core.bundle_task import AskedBy, BundleTask, Pause, TaskEvent, TaskKind, advanced
 from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.bundles import Boundaries

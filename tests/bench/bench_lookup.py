@@ -38,7 +38,7 @@ from loadmanager.adapters.http.answers import Answer, render
 from loadmanager.adapters.http.http_server import HttpServer
 from loadmanager.adapters.http.security.guard import ClusterKeyGuard, Guard, OwnNames, Rights
 from loadmanager.adapters.http.security.tokens import Tokens
-from loadmanager.config.deployment import HttpSettings
+from loadmanager.config.sections import HttpSettings
 from loadmanager.telemetry.metrics import LookupMetrics
 
 ROOT: Final = Path(__file__).parents[2]

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from loadmanager.cli import main
-from loadmanager.cli.free_memory import free_memory_bytes
 from loadmanager.cli.options import freeze_imported_objects
+from loadmanager.cli.pipeline import free_memory_bytes
 from loadmanager.reference_broker import server
 from loadmanager.wiring import sidecar as wiring
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from loadmanager.cli import REMOVED, main
-from loadmanager.cli.text_tables import fitted, plain_lines
+from loadmanager.cli.options import fitted, plain_lines
 
 COLUMNS = ("bundle", "msg/s>", "because")
 ROWS = [("t/ns/0x00000000_0x20000000", "1,500", "Its broker carried more than is allowed.")]

@@ -21,11 +21,9 @@ from leader_queries import (
 )
 from snapshot_samples import hot_and_idle
 
-from loadmanager.admin.decisions import Decisions
-from loadmanager.admin.plan import Plans
+from loadmanager.admin.decisions import Decisions, Plans
 from loadmanager.cli import main
-from loadmanager.cli.decisions import decision_lines
-from loadmanager.cli.tasks import age
+from loadmanager.cli.decisions import age, decision_lines
 from loadmanager.core.balancing import Balancing
 from loadmanager.core.candidates import Candidate
 from loadmanager.core.ids import BrokerId

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from loadmanager.adapters.http.operations import Reply, Resource, operation
-from loadmanager.admin.drains import DrainRequests, Drains, DrainState, Marked
-from loadmanager.admin.unloads import UnloadedBundle, Unloads
+from loadmanager.admin.brokers import DrainRequests, Drains, DrainState, Marked
+from loadmanager.admin.bundles import UnloadedBundle, Unloads
 from loadmanager.cli import main
 from loadmanager.core.balancing import BalancingMode
 from loadmanager.core.ids import BrokerId, BundleId, Namespace

@@ -5,8 +5,8 @@ import pytest
 
 from loadmanager.config import Config, ConfigError, describe
 from loadmanager.config.dynamic import NotDynamic, dynamic_names, override, with_overrides
-from loadmanager.config.planning import MANY, planner_of
-from loadmanager.config.pulsar_keys import UNUSED
+from loadmanager.config.pulsar_import import UNUSED
+from loadmanager.config.strategies import MANY, planner_of
 from loadmanager.core.placement import JointPlacement
 from loadmanager.core.planner import Planner
 

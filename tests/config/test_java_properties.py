@@ -12,7 +12,7 @@ from py4j.java_gateway import JavaGateway
 from py4j.protocol import Py4JJavaError
 
 from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeperError, find_java
-from loadmanager.config.java_properties import parse_properties
+from loadmanager.config.pulsar_import import parse_properties
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,15 @@ from typing import Any
 
 import pytest
 
-from loadmanager.config import ConfigError, balancing
-from loadmanager.config.offline import Wanted, planner_for
-from loadmanager.config.planning import NAMES_IN_FILES, default_planner, planner_of
-from loadmanager.config.strategies import fields_of
+from loadmanager.config import ConfigError, sections
+from loadmanager.config.strategies import (
+    NAMES_IN_FILES,
+    Wanted,
+    default_planner,
+    fields_of,
+    planner_for,
+    planner_of,
+)
 from loadmanager.core.filters import Filters
 from loadmanager.core.placement import PLACEMENTS, LeastLongTermMessageRate, RoundRobin
 from loadmanager.core.planner import Planner
@@ -104,7 +109,7 @@ def test_planner_and_filters_are_set_by_the_same_words() -> None:
     assert got.filters == replace(usual.filters, max_topics=5, weights=got.filters.weights)
 
 
-@pytest.mark.parametrize("key", [*balancing.PlannerSettings.model_fields])
+@pytest.mark.parametrize("key", [*sections.PlannerSettings.model_fields])
 @pytest.mark.parametrize("part", ["", "planner."])
 def test_keys_of_the_planner_are_taken_as_files_have_them(key: str, part: str) -> None:
     special = {"mode": "parity", "margin_fraction": 0.25}
@@ -112,10 +117,10 @@ def test_keys_of_the_planner_are_taken_as_files_have_them(key: str, part: str) -
         key, 0.5 if key.endswith("_fraction") else 3
     )
     in_a_file = planner_of(
-        balancing.SheddingSettings(),
-        balancing.PlacementSettings(),
-        balancing.PlannerSettings.model_validate({key: value}),
-        balancing.LeaderSettings(),
+        sections.SheddingSettings(),
+        sections.PlacementSettings(),
+        sections.PlannerSettings.model_validate({key: value}),
+        sections.LeaderSettings(),
     )
     text = value if key == "mode" else json.dumps(value)
     got = planner(f"{part}{key}={text}")

@@ -13,7 +13,7 @@ from loadmanager.config import (
     SheddingSettings,
     SplitSettings,
 )
-from loadmanager.config.planning import (
+from loadmanager.config.strategies import (
     NO_LIMIT,
     default_planner,
     planner_of,

@@ -11,8 +11,14 @@ from loadmanager.config import Config, ConfigError, load_config
 from loadmanager.config.describe import keys_of
 from loadmanager.config.load import checked
 from loadmanager.config.model import chroot_of
-from loadmanager.config.pulsar_import import import_settings, misspelt, read_broker_conf
-from loadmanager.config.pulsar_keys import MISSPELT, TRANSLATED, UNUSED
+from loadmanager.config.pulsar_import import (
+    MISSPELT,
+    TRANSLATED,
+    UNUSED,
+    import_settings,
+    misspelt,
+    read_broker_conf,
+)
 from loadmanager.config.strategies import fields_of
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.shedding import SHEDDERS

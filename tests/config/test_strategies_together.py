@@ -6,16 +6,21 @@ from typing import Any
 import pytest
 
 from loadmanager.config import ConfigError, load_config
-from loadmanager.config.balancing import (
+from loadmanager.config.sections import (
     LeaderSettings,
     PlacementSettings,
     PlannerSettings,
     SheddingSettings,
 )
-from loadmanager.config.offline import Wanted, planner_for
-from loadmanager.config.pairs import placements_of
-from loadmanager.config.planning import MANY, default_planner, planner_of
-from loadmanager.config.strategies import own_placement
+from loadmanager.config.strategies import (
+    MANY,
+    Wanted,
+    default_planner,
+    own_placement,
+    placements_of,
+    planner_for,
+    planner_of,
+)
 from loadmanager.core.placement import JointPlacement, PlannedPlacement
 from loadmanager.core.planner import Planner
 from loadmanager.core.shedding import AvgShedder, JointShedder

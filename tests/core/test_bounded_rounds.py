@@ -9,7 +9,7 @@ from snapshot_samples import whole_snapshot
 from synthetic_cluster import SHAPES, Shape, synthetic_brokers
 from worst_rounds import FULL, WORST, cluster, planner
 
-from loadmanager.config.offline import Wanted, planner_for
+from loadmanager.config.strategies import Wanted, planner_for
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.joint import search
 from loadmanager.core.plan import Reason, cut_short

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from loadmanager.cli.agent import DISPLACED
 from loadmanager.cli.attach import attach_command
-from loadmanager.config.serving import OwnershipSettings
+from loadmanager.cli.running import DISPLACED
+from loadmanager.config.sections import OwnershipSettings
 
 MOST_EXPOSED = 20
 """The worst score allowed, in tenths: systemd calls below 2 "OK" and an unhardened unit 9.6."""

@@ -20,7 +20,7 @@ from playwright.sync_api import Browser, Page, expect
 from loadmanager.adapters.http.live.feed import Feed, OverviewReader
 from loadmanager.adapters.http.live.page import LivePage
 from loadmanager.adapters.http.routes import Route, target_of
-from loadmanager.admin.overview import overview_document
+from loadmanager.admin.decisions import overview_document
 from loadmanager.ports.overview import BrokerUse
 
 LIVE: Final = Path(__file__).parents[1] / "live"

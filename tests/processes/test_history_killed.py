@@ -16,7 +16,7 @@ WRITER = """
 import sys, time
 from prometheus_client import CollectorRegistry
 from loadmanager.adapters.history import open_history
-from loadmanager.config.history import HistorySettings
+from loadmanager.config.sections import HistorySettings
 from loadmanager.core.history.records import Origin, term_record
 from loadmanager.core.history.schema import Stream
 from loadmanager.telemetry.metrics import HistoryMetrics

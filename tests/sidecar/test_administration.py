@@ -10,11 +10,15 @@ from snapshot_samples import report
 from waiting import eventually
 
 from loadmanager.adapters.http.assign_client import HttpAssignClient, HttpTopicsClient
-from loadmanager.admin.anti_affinity import AntiAffinity, GroupQuery
 from loadmanager.admin.brokers import Brokers
-from loadmanager.admin.failure_domains import FailureDomain, FailureDomains
-from loadmanager.admin.isolation import BrokerPolicy, Isolation, IsolationPolicy
-from loadmanager.admin.namespaces import NamespaceRequests
+from loadmanager.admin.isolation import (
+    BrokerPolicy,
+    FailureDomain,
+    FailureDomains,
+    Isolation,
+    IsolationPolicy,
+)
+from loadmanager.admin.namespaces import AntiAffinity, GroupQuery, NamespaceRequests
 from loadmanager.admin.topics import PartitionRequests, Topics
 from loadmanager.common.documents import Documents
 from loadmanager.core import znodes

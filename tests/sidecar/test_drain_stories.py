@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from stories import follower, looked_up, now_s, place_all, served, story
 
-from loadmanager.admin.drains import Marked
+from loadmanager.admin.brokers import Marked
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName
 from loadmanager.core.wire.records import DrainMark, decode_drain_mark

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from stories import boundaries_now, each_loss, follower, looked_up, now_s, place_all, served, story
 
-from loadmanager.admin.unloads import UnloadedBundle
+from loadmanager.admin.bundles import UnloadedBundle
 from loadmanager.agent.owning_agent import OwningAgent
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId, Namespace

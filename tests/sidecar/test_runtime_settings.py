@@ -8,7 +8,7 @@ from stories import served, story
 from loadmanager.common.runtime_settings import RuntimeSettings, SettingsWatch, tuned_by, wait_out
 from loadmanager.config import Config, load_config
 from loadmanager.config.describe import describe
-from loadmanager.config.planning import MANY
+from loadmanager.config.strategies import MANY
 from loadmanager.core import znodes
 from tests.testbed.faults.agent import Agent
 from tests.testbed.faults.cluster import Cluster

@@ -32,8 +32,8 @@ from loadmanager.common.cluster_conditions import (
     conditions_of,
 )
 from loadmanager.common.context import Context, first_leaf, make_identity
-from loadmanager.config.balancing import PlacementSettings, SheddingSettings
 from loadmanager.config.model import chroot_of
+from loadmanager.config.sections import PlacementSettings, SheddingSettings
 from loadmanager.config.strategies import make_placement, make_shedder
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries

@@ -6,8 +6,7 @@ import pytest
 from all_placements import with_all_placements
 
 from loadmanager.config import SheddingSettings
-from loadmanager.config.pairs import PLACEMENT_NAMES, SHEDDER_NAMES
-from loadmanager.config.strategies import own_placement
+from loadmanager.config.strategies import PLACEMENT_NAMES, SHEDDER_NAMES, own_placement
 from loadmanager.core.shedding import SHEDDERS
 from loadmanager.simulator.scenario import Expectation, Scenario
 from loadmanager.simulator.scenario_files import load_scenario, shipped

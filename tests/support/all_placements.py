@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 
-from loadmanager.config.pairs import placements_of
+from loadmanager.config.strategies import placements_of
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices
 from loadmanager.core.ids import BundleId

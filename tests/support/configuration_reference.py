@@ -2,7 +2,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from loadmanager.config.describe import KeyDescription, as_toml, describe, keys_of, section_models
-from loadmanager.config.pulsar_keys import DEPLOYMENT, MISSPELT, TRANSLATED, UNUSED
+from loadmanager.config.pulsar_import import DEPLOYMENT, MISSPELT, TRANSLATED, UNUSED
 
 _HEAD: Final = """\
 # Configuration

@@ -15,7 +15,7 @@ from fault_stalls import Slowness, Stalls
 from zookeeper_proxy import Loss
 from zookeeper_servers import Server
 
-from loadmanager.cli.agent import DISPLACED
+from loadmanager.cli.running import DISPLACED
 from loadmanager.demo.cluster import Child, free_ports
 from tests.testbed.checker.availability import Disturbance, Gap, gaps, recovery_s
 from tests.testbed.checker.publishes import Publish

@@ -11,7 +11,7 @@ from loadmanager.config import (
     ReportSettings,
     SheddingSettings,
 )
-from loadmanager.config.planning import planner_of
+from loadmanager.config.strategies import planner_of
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
 from loadmanager.core.planner import Planner
 from loadmanager.simulator.agents import Agents, Measured, Reported

@@ -1,7 +1,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from loadmanager.admin.unloads import UnloadedBundle
+from loadmanager.admin.bundles import UnloadedBundle
 from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.ports.lookup import Unavailable
 

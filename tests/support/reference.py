@@ -12,7 +12,7 @@ from loadmanager.adapters.http.lookups import REDIRECT_PREFIX
 from loadmanager.adapters.http.operations import Operation, all_replies, by_tag
 from loadmanager.admin.surface import surface
 from loadmanager.cli import main
-from loadmanager.cli.sections import SectionedGroup
+from loadmanager.cli.options import SectionedGroup
 from loadmanager.core.bounds import TIMES_END_MS, TOTAL
 from loadmanager.core.history.kinds import KINDS
 from loadmanager.core.history.schema import ENVELOPE, VERSION, Columns, Field, Kind, Type

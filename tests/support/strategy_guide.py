@@ -5,9 +5,8 @@ from dataclasses import replace
 from enum import EnumType
 from typing import Any, Final
 
-from loadmanager.config.balancing import SheddingSettings
-from loadmanager.config.planning import default_planner
-from loadmanager.config.strategies import own_placement
+from loadmanager.config.sections import SheddingSettings
+from loadmanager.config.strategies import default_planner, own_placement
 from loadmanager.core.filters import Filters
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.plan import Cause

@@ -25,7 +25,7 @@ from all_placements import runs_of_placements
 from numpy.typing import NDArray
 from strategy_guide import strategy_guide
 
-from loadmanager.config.pairs import SHEDDER_NAMES, placements_of
+from loadmanager.config.strategies import SHEDDER_NAMES, placements_of
 from loadmanager.simulator.results import Run, returned
 from loadmanager.simulator.scenario_files import find, load_scenario
 from loadmanager.simulator.simulation_jobs import Job, results_of

@@ -18,7 +18,7 @@ from loadmanager.adapters.history.storage import (
     recover,
 )
 from loadmanager.adapters.history.stream_writer import Rolling, StreamWriter
-from loadmanager.config.history import HistorySettings
+from loadmanager.config.sections import HistorySettings
 from loadmanager.core.history.files import writer_word
 from loadmanager.core.history.records import Origin
 from loadmanager.core.history.schema import Stream

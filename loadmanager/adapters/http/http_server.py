@@ -24,8 +24,7 @@ from loadmanager.adapters.http.replies import Refused, refusal_of, refusal_reply
 from loadmanager.adapters.http.routes import Role, Route, RouteTable, target_of
 from loadmanager.adapters.http.security.guard import Guard
 from loadmanager.adapters.http.security.tls import TlsFiles, TlsFilesUnusable
-from loadmanager.config.deployment import HttpSettings
-from loadmanager.config.serving import LookupSettings
+from loadmanager.config.sections import HttpSettings, LookupSettings
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.ports.lookup import LookupService
 from loadmanager.telemetry.metrics import LookupMetrics

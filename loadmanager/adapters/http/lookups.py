@@ -15,7 +15,7 @@ from loadmanager.adapters.http.operations import TEXT, Document, Reply, Resource
 from loadmanager.adapters.http.parameters import Query
 from loadmanager.adapters.http.replies import Refused, empty_reply, text_reply, unavailable
 from loadmanager.adapters.http.routes import ANY_METHOD, Role, Route, Target
-from loadmanager.config.serving import LookupSettings
+from loadmanager.config.sections import LookupSettings
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import TopicName, topic_from_parts
 from loadmanager.ports.lookup import LookupService, Owner, Redirection

@@ -21,7 +21,7 @@ from loadmanager.adapters.host.open_files import OTHER_FILES
 from loadmanager.adapters.http.fast_path import FastPath, KnownReply
 from loadmanager.adapters.http.replies import Refused, raw_refusal, refusal_reply, unavailable
 from loadmanager.adapters.http.security.guard import is_loopback_peer
-from loadmanager.config.deployment import HttpSettings
+from loadmanager.config.sections import HttpSettings
 
 # Requests handed over before other tasks run, such as the lease and the session: about ten
 # milliseconds of work.

@@ -7,17 +7,18 @@ from itertools import product
 from typing import Final
 
 from loadmanager.config import ConfigError
-from loadmanager.config.balancing import SheddingSettings
-from loadmanager.config.offline import Wanted, planner_for
-from loadmanager.config.pairs import (
+from loadmanager.config.sections import SheddingSettings
+from loadmanager.config.strategies import (
     SHEDDER_NAMES,
+    Wanted,
     has_setting,
     no_pair_like,
+    own_placement,
     parse_pair,
     placements_of,
+    planner_for,
     short_name,
 )
-from loadmanager.config.strategies import own_placement
 from loadmanager.core.placement import PLACEMENTS, PlannedPlacement
 from loadmanager.core.shedding import SHEDDERS, AvgShedder
 from loadmanager.core.snapshot.document import InForce

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from loadmanager.config import ConfigError
-from loadmanager.config.offline import Wanted, planner_for
+from loadmanager.config.strategies import Wanted, planner_for
 from loadmanager.core.bundle_task import AskedBy, TaskKind, TaskState
 from loadmanager.core.columns import BrokerColumns, BundleColumns, Indices, Mask, OwnedRows
 from loadmanager.core.errors import MalformedContent

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from loadmanager.config.offline import Wanted, planner_for
+from loadmanager.config.strategies import Wanted, planner_for
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import BrokerColumns, Indices, Mask
 from loadmanager.core.ids import BrokerId, BundleId

@@ -10,7 +10,7 @@ from waiting import eventually
 
 from loadmanager.adapters.history import HistoryUnavailable, ThreadedHistory, open_history, recorded
 from loadmanager.adapters.history.disk import check_history
-from loadmanager.config.history import HistorySettings
+from loadmanager.config.sections import HistorySettings
 from loadmanager.core.history.records import Origin, Record, term_record
 from loadmanager.core.history.schema import Stream
 from loadmanager.core.ids import BrokerId

@@ -21,11 +21,9 @@ from loadmanager.adapters.http.routes import Route
 from loadmanager.adapters.http.security.guard import Guard
 from loadmanager.adapters.http.security.tls import TlsFiles
 from loadmanager.admin.namespaces import NamespaceRequests, Namespaces
-from loadmanager.admin.partitions import Partitions
 from loadmanager.admin.surface import surface
-from loadmanager.admin.topics import PartitionRequests
-from loadmanager.config.deployment import HttpSettings
-from loadmanager.config.serving import LookupSettings
+from loadmanager.admin.topics import PartitionRequests, Partitions
+from loadmanager.config.sections import HttpSettings, LookupSettings
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, namespace_of, range_of

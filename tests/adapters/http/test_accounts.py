@@ -5,7 +5,7 @@ import pytest
 from leader_queries import AT_MS, B1, B3, BUNDLE, WEIGHED_STORY, FakeLeaderQueries
 
 from loadmanager.admin.decisions import Decisions
-from loadmanager.admin.tasks import TasksQuery
+from loadmanager.admin.documents import TasksQuery
 from loadmanager.core.bundle_task import TaskKind, TaskState
 from loadmanager.core.planner import Planner
 from loadmanager.core.settings import values_of

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from loadmanager.adapters.http.protocol import Failures
 from loadmanager.adapters.http.replies import text_reply
 from loadmanager.adapters.http.routes import Route, Target
-from loadmanager.config.deployment import HttpSettings
+from loadmanager.config.sections import HttpSettings
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace, TopicName
 from tests.adapters.http.conftest import PUBLIC, FakeLookup, RunningServer, StartServer, until

@@ -20,14 +20,10 @@ from loadmanager.adapters.http.assign_client import (
 )
 from loadmanager.adapters.http.replies import text_reply
 from loadmanager.adapters.http.routes import Route
-from loadmanager.admin.anti_affinity import AntiAffinity
-from loadmanager.admin.balancing import BalancingModes
-from loadmanager.admin.brokers import Brokers
-from loadmanager.admin.configuration import Configuration
-from loadmanager.admin.failure_domains import FailureDomains
-from loadmanager.admin.isolation import Isolation
-from loadmanager.admin.plan import Plans
-from loadmanager.admin.quotas import Quotas
+from loadmanager.admin.brokers import BalancingModes, Brokers, Configuration
+from loadmanager.admin.decisions import Plans
+from loadmanager.admin.isolation import FailureDomains, Isolation
+from loadmanager.admin.namespaces import AntiAffinity, Quotas
 from loadmanager.admin.topics import PartitionRequests, Topics
 from loadmanager.common.documents import BalancingModeRequests
 from loadmanager.common.runtime_settings import DynamicSettings

@@ -13,7 +13,7 @@ from tls_files import Files
 from loadmanager.adapters.http.protocol import Admission, ConnectionServer, Heads, HttpProtocol
 from loadmanager.adapters.http.replies import Refused
 from loadmanager.adapters.http.security.tls import TlsFiles
-from loadmanager.config.deployment import HttpSettings
+from loadmanager.config.sections import HttpSettings
 from tests.adapters.http.conftest import (
     FakeLookup,
     RunningServer,

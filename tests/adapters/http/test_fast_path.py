@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from loadmanager.adapters.http.protocol import is_whole_request
-from loadmanager.config.deployment import HttpSettings
+from loadmanager.config.sections import HttpSettings
 from loadmanager.core.ids import TopicName
 from tests.adapters.http.conftest import (
     PUBLIC,

@@ -19,8 +19,7 @@ from waiting import eventually
 from loadmanager.adapters.http.assign_client import HttpTopicsClient
 from loadmanager.adapters.http.http_server import HttpServer
 from loadmanager.admin.brokers import Brokers
-from loadmanager.admin.decisions import Decisions
-from loadmanager.admin.plan import Plans
+from loadmanager.admin.decisions import Decisions, Plans
 from loadmanager.admin.topics import Topics
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries

@@ -23,9 +23,8 @@ from loadmanager.adapters.http.replies import json_reply
 from loadmanager.adapters.http.routes import Role, Route, Target
 from loadmanager.adapters.http.security.guard import ClusterKeyGuard, Guard, OwnNames, Rights
 from loadmanager.adapters.http.security.tokens import Tokens
-from loadmanager.admin.decisions import Decisions
-from loadmanager.admin.overview import Overviews, overview_document
-from loadmanager.config.deployment import HttpSettings
+from loadmanager.admin.decisions import Decisions, Overviews, overview_document
+from loadmanager.config.sections import HttpSettings
 from loadmanager.ports.leading import LeaderElsewhere
 from loadmanager.ports.lookup import Unavailable
 from loadmanager.ports.overview import Overview

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from loadmanager.config.serving import LookupSettings
+from loadmanager.config.sections import LookupSettings
 from loadmanager.core.ids import TopicName
 from loadmanager.core.load import BrokerUrls
 from loadmanager.ports.lookup import Redirection

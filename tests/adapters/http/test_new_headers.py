@@ -20,7 +20,7 @@ from multidict import CIMultiDict
 from loadmanager.adapters.http.fast_path import decisive_headers
 from loadmanager.adapters.http.security.guard import ClusterKeyGuard, Guard, OwnNames, Rights
 from loadmanager.adapters.http.security.tokens import Tokens
-from loadmanager.config.deployment import HttpSettings
+from loadmanager.config.sections import HttpSettings
 from tests.adapters.http.conftest import (
     RunningServer,
     StartServer,

@@ -10,10 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from loadmanager.adapters.http.routes import Route
-from loadmanager.admin.drains import DrainRequests, Drains, DrainState, Marked
-from loadmanager.admin.merges import Merges
-from loadmanager.admin.splits import Splits
-from loadmanager.admin.unloads import UnloadedBundle, Unloads
+from loadmanager.admin.brokers import DrainRequests, Drains, DrainState, Marked
+from loadmanager.admin.bundles import Merges, Splits, UnloadedBundle, Unloads
 from loadmanager.cli import main
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.orders import SplitOrder

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from loadmanager.adapters.http import parameters
 from loadmanager.adapters.http.security.guard import Guard, Rights
 from loadmanager.adapters.http.security.tokens import Tokens
-from loadmanager.config.deployment import HttpSettings
+from loadmanager.config.sections import HttpSettings
 from loadmanager.core.ids import Namespace
 from tests.adapters.http.conftest import Reply, RunningServer, StartServer, get, learn, read_reply
 

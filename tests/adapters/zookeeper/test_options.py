@@ -22,7 +22,7 @@ from loadmanager.adapters.zookeeper.session import (
     rejection,
     translated,
 )
-from loadmanager.config.serving import OwnershipSettings
+from loadmanager.config.sections import OwnershipSettings
 from loadmanager.ports.coordination import (
     CoordinationError,
     Disconnected,

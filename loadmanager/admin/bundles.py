@@ -5,13 +5,25 @@ from typing import Annotated, Final
 from pydantic import Field, PlainSerializer
 
 from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
-from loadmanager.adapters.http.parameters import Flag, Query
+from loadmanager.adapters.http.parameters import PATH_PARAMETERS, Flag, Parameter, Query
 from loadmanager.common.cluster_state import boundaries_of, bundle_in
 from loadmanager.common.context import Context
 from loadmanager.common.runtime_settings import RuntimeSettings
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.hashing import FULL_RANGE_END
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of, parse_broker
+from loadmanager.core.load import BundleStats
+from loadmanager.core.orders import SplitOrder
+from loadmanager.core.splitting.cutting import can_split
+from loadmanager.core.splitting.merging import CannotMerge, Merge, cut_again, neighbours
+from loadmanager.core.splitting.positions import SPLIT_ALGORITHMS
 from loadmanager.leader.term import Leadership, LeaderTerm, unavailable
-from loadmanager.ports.administration import UnloadRefused
+from loadmanager.ports.administration import (
+    BundleUnknown,
+    MergeRefused,
+    SplitRefused,
+    UnloadRefused,
+)
 from loadmanager.ports.lookup import Unavailable
 
 _INACTIVE: Final = "Not allowed unload namespace bundle to inactive destination broker"
@@ -259,3 +271,240 @@ def _destination(text: str) -> BrokerId | None:
         if text.lower().startswith(scheme):
             return parse_broker(text[len(scheme) :].rstrip("/"))
     return parse_broker(text) if text else None
+
+
+_POSITIONS = "specified_positions_divide"
+
+
+@dataclass(slots=True, eq=False)
+class SplitRequests:
+    context: Context
+    leading: Leadership
+    wait_s: float
+
+    async def split(self, namespace: Namespace, chosen: str, order: SplitOrder) -> None:
+        """Split a bundle, and return when its parts are in the boundaries of the namespace.
+
+        ``chosen`` is a range (``0xLLLLLLLL_0xUUUUUUUU``), ``LARGEST`` for the bundle with the most
+        topics, or ``HOT`` for the one with the most traffic. Raises `LeaderElsewhere`: another
+        sidecar leads; `NamespaceUnknown`: there is no such namespace; `BundleUnknown`: it has no
+        such bundle, or no broker reports one; `SplitRefused`: the algorithm or its positions do not
+        fit, or no broker owns the bundle; `Unavailable`: no sidecar leads, or the bundle was not
+        split in time.
+        """
+        if order.algorithm not in SPLIT_ALGORITHMS:
+            known = ", ".join(sorted(SPLIT_ALGORITHMS))
+            raise SplitRefused(f"split algorithm {order.algorithm!r}; expected one of {known}")
+        if order.algorithm == _POSITIONS and not order.positions:
+            raise SplitRefused(f"{_POSITIONS} needs positions, a JSON array of numbers, as body")
+        leader_term = self.leading.require_term()
+        bundle = self._chosen(await boundaries_of(self.context.cluster_state, namespace), chosen)
+        if not can_split(bundle):
+            raise SplitRefused(f"{bundle} holds a single position and cannot be cut")
+        if self.context.cluster_state.live_owner(bundle) is None:
+            raise SplitRefused(f"{bundle} has no owner now; look one of its topics up first")
+        with unavailable(f"the order to split {bundle} was not written"):
+            await leader_term.splits.order(bundle, order)
+
+        def is_cut() -> bool:
+            boundaries = self.context.cluster_state.known_boundaries(namespace)
+            if boundaries is not None and bundle not in boundaries:
+                return True
+            if self.leading.leader_term is leader_term:
+                leader_term.splits.check_ordered([bundle], f"the order to split {bundle}")
+            return False
+
+        if not await self.context.cluster_state.changes.until(
+            is_cut, self.context.clock, self.wait_s
+        ):
+            raise Unavailable(
+                f"{bundle} was not cut within {self.wait_s:g} s; its broker's sidecar logs why"
+            )
+
+    def _chosen(self, boundaries: Boundaries, chosen: str) -> BundleId:
+        if chosen in {"LARGEST", "HOT"}:
+            return self._heaviest(boundaries, by_topics=chosen == "LARGEST")
+        return bundle_in(boundaries, chosen)
+
+    def _heaviest(self, boundaries: Boundaries, *, by_topics: bool) -> BundleId:
+        reported = {
+            bundle: stats.topics if by_topics else stats.bytes_per_s
+            for known in self.context.cluster_state.loads.reports.values()
+            for bundle, stats in known.report.bundles.items()
+            if bundle in boundaries
+        }
+        if not reported:
+            raise BundleUnknown(f"no broker reports a bundle of {boundaries.namespace}")
+        return max(reported, key=lambda bundle: (reported[bundle], bundle))
+
+
+DEFAULT_ALGORITHM: Final = "range_equally_divide"
+_MOST_POSITIONS: Final = 1_000
+
+Position = Annotated[int, Field(ge=0, le=FULL_RANGE_END)]
+Positions = Annotated[list[Position], Field(max_length=_MOST_POSITIONS)]
+_RANGE: Final = PATH_PARAMETERS["bundle"]
+_CHOSEN: Final = Parameter(
+    {"anyOf": [_RANGE.schema, {"type": "string", "enum": ["LARGEST", "HOT"]}]},
+    "The range of a bundle, or `LARGEST` (most topics) or `HOT` (most traffic).",
+)
+
+
+class SplitQuery(Query):
+    """How a bundle is split."""
+
+    algorithm: str = Field("", alias="splitAlgorithmName")
+    """The algorithm: `range_equally_divide`, `topic_count_equally_divide`,
+    `specified_positions_divide` or `flow_or_qps_equally_divide`. By default it is the configured
+    one."""
+    unload: Flag = False
+    """This parameter has no effect, because all parts except the first are always placed again."""
+    authoritative: Flag = False
+    """This parameter has no effect, because redirects go to the leader."""
+
+
+class Splits(Resource, tag="bundles"):
+    """Answers ``PUT /admin/v2/namespaces/{tenant}/{namespace}/{bundle}/split``.
+
+    ``default_algorithm`` is called for each request, because the configuration may change.
+    """
+
+    def __init__(
+        self,
+        split: Callable[[Namespace, str, SplitOrder], Awaitable[None]],
+        default_algorithm: Callable[[], str] = lambda: DEFAULT_ALGORITHM,
+    ) -> None:
+        self._split = split
+        self._default_algorithm = default_algorithm
+
+    @operation(
+        "PUT",
+        "/admin/v2/namespaces/{tenant}/{namespace}/{bundle}/split",
+        Reply(204, "The parts are in the boundaries of the namespace."),
+        Reply(404, "The namespace does not exist, or has no such bundle."),
+        Reply(
+            412, "The algorithm or its positions do not fit the bundle, or the bundle has no owner."
+        ),
+        parameters={"bundle": _CHOSEN},
+        leader=True,
+    )
+    async def split(
+        self, namespace: Namespace, bundle: str, query: SplitQuery, body: Positions | None = None
+    ) -> None:
+        """Split a bundle.
+
+        The body lists the positions for `specified_positions_divide`.
+        """
+        order = SplitOrder(query.algorithm or self._default_algorithm(), tuple(body or ()))
+        await self._split(namespace, bundle, order)
+
+
+@dataclass(slots=True, eq=False)
+class MergeRequests:
+    context: Context
+    leading: Leadership
+    settings: RuntimeSettings
+    wait_s: float
+
+    async def merge(self, namespace: Namespace, range_text: str, other: str | None) -> BundleId:
+        """Merge two bundles, and return the result when it is in the boundaries of the namespace.
+
+        ``other`` is the range of the second bundle, None for the one above. Raises
+        `LeaderElsewhere`: another sidecar leads; `NamespaceUnknown`: there is no such namespace;
+        `BundleUnknown`: it has no such bundle; `MergeRefused`: they are not adjacent, no broker
+        owns one of them, the result would be split again at once, or neither owner may have both;
+        `Conflict`: one of them is being split, merged or moved; `Unavailable`: they were not merged
+        in time, and stay as they were.
+        """
+        leader_term = self.leading.require_term()
+        both = _chosen(
+            await boundaries_of(self.context.cluster_state, namespace), range_text, other
+        )
+        self._check_size(both)
+        hotter = max(both.halves, key=lambda half: self._reported(half).bytes_per_s)
+        with unavailable(f"the order to merge {both.whole} was not written"):
+            await leader_term.splits.merge(both, hotter)
+
+        def is_merged() -> bool:
+            boundaries = self.context.cluster_state.known_boundaries(namespace)
+            if boundaries is not None and both.whole in boundaries:
+                return True
+            if self.leading.leader_term is leader_term:
+                why = ": a half was moved, split or deleted"
+                leader_term.splits.check_ordered(
+                    both.halves, f"the order to merge {both.whole}", why
+                )
+            return False
+
+        if not await self.context.cluster_state.changes.until(
+            is_merged, self.context.clock, self.wait_s
+        ):
+            raise Unavailable(
+                f"{both.lower} and {both.upper} were not merged within {self.wait_s:g} s; "
+                "the sidecar of their broker logs why"
+            )
+        return both.whole
+
+    def _check_size(self, both: Merge) -> None:
+        policy = self.settings.now.split_policy
+        excess = cut_again(policy.rules, *(self._reported(half) for half in both.halves))
+        if policy.enabled and excess:
+            raise MergeRefused(f"{both.whole} would be cut again at once: it has {excess}")
+
+    def _reported(self, half: BundleId) -> BundleStats:
+        holding = self.context.cluster_state.live_owner(half)
+        known = holding and self.context.cluster_state.loads.reports.get(holding.broker)
+        return known.report.bundles.get(half, BundleStats()) if known else BundleStats()
+
+
+def _chosen(boundaries: Boundaries, range_text: str, other: str | None) -> Merge:
+    one = bundle_in(boundaries, range_text)
+    after = boundaries.bundles.index(one) + 1
+    if other is None and after == len(boundaries.bundles):
+        raise MergeRefused(f"{one} is the last bundle of {boundaries.namespace}")
+    second = boundaries.bundles[after] if other is None else bundle_in(boundaries, other)
+    try:
+        return neighbours(boundaries, one, second)
+    except CannotMerge as error:
+        raise MergeRefused(str(error)) from error
+
+
+class MergeQuery(Query):
+    """The neighbour with which a bundle is merged."""
+
+    neighbour: str = Field("", alias="with")
+    """The range of the adjacent bundle above or below; by default the one above."""
+
+
+class MergedBundle(Document):
+    """The bundle that results from a merge."""
+
+    bundle: str
+    """The range of the bundle."""
+
+
+class Merges(Resource, tag="bundles"):
+    def __init__(self, merge: Callable[[Namespace, str, str | None], Awaitable[BundleId]]) -> None:
+        self._merge = merge
+
+    @operation(
+        "PUT",
+        "/admin/v2/loadmanager/namespaces/{tenant}/{namespace}/{bundle}/merge",
+        Reply(200, "The two bundles are one in the boundaries of the namespace.", MergedBundle),
+        Reply(404, "The namespace does not exist, or has no such bundle."),
+        Reply(409, "One of the two is being moved, split or merged."),
+        Reply(
+            412,
+            "They are not adjacent, one of them has no owner, their whole would be split "
+            "again at once, or neither owner may have both.",
+        ),
+        leader=True,
+    )
+    async def merge(self, namespace: Namespace, bundle: str, query: MergeQuery) -> MergedBundle:
+        """Merge a bundle with its neighbour.
+
+        Both bundles are first moved to the owner of the busier one. Lookups of their topics wait
+        while they are merged.
+        """
+        whole = await self._merge(namespace, bundle, query.neighbour or None)
+        return MergedBundle(bundle=whole.rpartition("/")[2])
