@@ -7,7 +7,13 @@ from datetime import UTC, datetime
 from time import monotonic
 from typing import Final, Protocol
 
-from loadmanager.adapters.pulsar_admin.answers import read_boundaries
+from loadmanager.adapters.pulsar_admin.answers import (
+    MIXED,
+    ClusterReader,
+    PulsarCluster,
+    addresses,
+    read_boundaries,
+)
 from loadmanager.adapters.pulsar_admin.client import (
     PulsarAdminError,
     RequestFailed,
@@ -15,7 +21,6 @@ from loadmanager.adapters.pulsar_admin.client import (
     answer_of,
 )
 from loadmanager.adapters.pulsar_admin.moves import Proposal
-from loadmanager.attach.discovery import MIXED, ClusterReader, PulsarCluster, addresses
 from loadmanager.attach.observation import Observation, Rules
 from loadmanager.attach.observer import NewNamespaces, Observer
 from loadmanager.attach.orders import Dispatcher, Mandate

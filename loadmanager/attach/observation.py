@@ -8,8 +8,8 @@ from typing import Any, Final
 import numpy as np
 from pydantic.alias_generators import to_camel
 
+from loadmanager.adapters.pulsar_admin.answers import PulsarCluster
 from loadmanager.adapters.pulsar_admin.moves import Proposal
-from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.sampling import BrokerSample
 from loadmanager.attach.strategy import ChosenMoves, Rows, Strategy, StrategyInput
 from loadmanager.core.bundle_task import TaskKind

@@ -9,6 +9,9 @@ from time import monotonic
 from typing import Final
 
 from loadmanager.adapters.pulsar_admin.answers import (
+    FAILURE_DOMAINS,
+    PulsarCluster,
+    ask_each,
     read_anti_affinity_group,
     read_boundaries,
     read_failure_domains,
@@ -23,7 +26,6 @@ from loadmanager.adapters.pulsar_admin.client import (
     RightMissing,
 )
 from loadmanager.adapters.pulsar_admin.moves import Proposal
-from loadmanager.attach.discovery import FAILURE_DOMAINS, PulsarCluster, ask_each
 from loadmanager.attach.observation import Observation, Rules, observe
 from loadmanager.attach.sampling import Samples
 from loadmanager.attach.strategy import Strategy

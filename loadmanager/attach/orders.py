@@ -16,6 +16,7 @@ from time import monotonic
 from typing import Final, NamedTuple, Protocol
 
 from loadmanager.adapters.clock import SystemClock
+from loadmanager.adapters.pulsar_admin.answers import PulsarCluster
 from loadmanager.adapters.pulsar_admin.client import PulsarAdmin, RightMissing
 from loadmanager.adapters.pulsar_admin.moves import (
     CUT_AT,
@@ -27,7 +28,6 @@ from loadmanager.adapters.pulsar_admin.moves import (
     Proposal,
     split_bundle,
 )
-from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.observation import Observation
 from loadmanager.attach.observer import holds_policies, name_in
 from loadmanager.attach.sampling import Samples

@@ -39,11 +39,11 @@ from loadmanager.adapters.http.security.guard import (
     refuse_foreign_hosts,
     refuse_foreign_page,
 )
+from loadmanager.adapters.pulsar_admin.answers import PulsarCluster
 from loadmanager.adapters.pulsar_admin.moves import STUCK_S
 from loadmanager.admin.brokers import BalancingState
 from loadmanager.admin.decisions import overview_document
 from loadmanager.attach.balancing import Log
-from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.observation import Observation
 from loadmanager.attach.state import SHEDDING, Course, State, StateUnusable
 from loadmanager.attach.strategy import Strategy

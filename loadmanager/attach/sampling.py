@@ -9,14 +9,16 @@ from typing import Any, Final
 import numpy as np
 
 from loadmanager.adapters.pulsar_admin.answers import (
+    BUFFERS,
     Exposition,
     Moment,
+    PulsarCluster,
+    ask_each,
     read_exposition,
     read_load_report,
     read_owned,
 )
 from loadmanager.adapters.pulsar_admin.client import NotPulsar, PulsarAdmin, PulsarAdminError
-from loadmanager.attach.discovery import BUFFERS, PulsarCluster, ask_each
 from loadmanager.core.bundle_traffic import NO_TRAFFIC, BundleTraffic, between, bundle_traffic
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId

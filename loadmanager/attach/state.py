@@ -24,9 +24,13 @@ from urllib.parse import quote
 
 from pydantic import AfterValidator, BaseModel, Field, StrictInt
 
-from loadmanager.adapters.pulsar_admin.answers import CONFIGURATION, read_dynamic
+from loadmanager.adapters.pulsar_admin.answers import (
+    CONFIGURATION,
+    ClusterReader,
+    PulsarCluster,
+    read_dynamic,
+)
 from loadmanager.adapters.pulsar_admin.client import PulsarAdminError, RequestFailed, RightMissing
-from loadmanager.attach.discovery import ClusterReader, PulsarCluster
 from loadmanager.attach.observation import Observation
 from loadmanager.core import znodes
 from loadmanager.core.balance_course import (

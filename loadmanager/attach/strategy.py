@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from loadmanager.attach.discovery import PulsarCluster
+from loadmanager.adapters.pulsar_admin.answers import PulsarCluster
 from loadmanager.attach.sampling import BrokerSample, Hosts, SampledLoads
 from loadmanager.core.bundle_task import BundleTask, TaskKind, TaskState
 from loadmanager.core.bundle_traffic import BundleTraffic

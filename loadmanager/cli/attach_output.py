@@ -15,10 +15,16 @@ from urllib.parse import quote
 
 import click
 
-from loadmanager.adapters.pulsar_admin.answers import manager_of
+from loadmanager.adapters.pulsar_admin.answers import (
+    BALANCER_KEYS,
+    BUFFERS,
+    MANAGER,
+    PulsarCluster,
+    addresses,
+    manager_of,
+)
 from loadmanager.adapters.pulsar_admin.client import Cost
 from loadmanager.adapters.pulsar_admin.moves import CUT_AT, Proposal
-from loadmanager.attach.discovery import BALANCER_KEYS, BUFFERS, MANAGER, PulsarCluster, addresses
 from loadmanager.attach.observation import Observation, document, refusal_text
 from loadmanager.attach.observer import name_in
 from loadmanager.attach.sampling import BrokerSample, Hosts, SampledLoads

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
+from loadmanager.adapters.pulsar_admin.answers import ClusterReader, addresses
 from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
-from loadmanager.attach.discovery import ClusterReader, addresses
 from loadmanager.attach.observation import Rules
 from loadmanager.attach.observation import document as observed
 from loadmanager.attach.observer import Observer

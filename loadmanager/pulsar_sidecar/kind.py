@@ -9,7 +9,12 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from loadmanager.adapters.pulsar_admin.answers import read_boundaries, read_lookup, read_partitions
+from loadmanager.adapters.pulsar_admin.answers import (
+    ClusterReader,
+    read_boundaries,
+    read_lookup,
+    read_partitions,
+)
 from loadmanager.adapters.pulsar_admin.client import (
     AnswerRefused,
     PulsarAdmin,
@@ -30,7 +35,6 @@ from loadmanager.agent.registration import (
     deregister,
     register,
 )
-from loadmanager.attach.discovery import ClusterReader
 from loadmanager.attach.observation import Rules
 from loadmanager.common.context import Context, first_leaf, leaves, raise_if_cancelled
 from loadmanager.common.runtime_settings import RuntimeSettings

@@ -12,7 +12,13 @@ import structlog
 
 from loadmanager.adapters.host.neighbours import SEARCH_EVERY_S, listener_on
 from loadmanager.adapters.pulsar_admin.answers import (
+    MANAGER,
+    ClusterReader,
+    PulsarCluster,
+    addresses,
+    locate,
     manager_of,
+    prefer_tls,
     read_anti_affinity_group,
     read_boundaries,
     read_brokers,
@@ -33,14 +39,6 @@ from loadmanager.adapters.pulsar_admin.client import (
     answer_of,
 )
 from loadmanager.adapters.pulsar_admin.moves import BrokerQueries
-from loadmanager.attach.discovery import (
-    MANAGER,
-    ClusterReader,
-    PulsarCluster,
-    addresses,
-    locate,
-    prefer_tls,
-)
 from loadmanager.attach.observation import topic_loads
 from loadmanager.attach.observer import name_in
 from loadmanager.attach.orders import Elected, PulsarOrders, ordered_cut

@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 from fake_pulsar import EXTENSIBLE, FakePulsar
 
+from loadmanager.adapters.pulsar_admin.answers import PulsarCluster
 from loadmanager.adapters.pulsar_admin.moves import Proposal
-from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.observation import Observation
 from loadmanager.attach.sampling import BrokerSample
 from loadmanager.cli import main

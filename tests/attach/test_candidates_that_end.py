@@ -9,7 +9,7 @@ from coordination_worlds import connected
 from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.clock import SystemClock
-from loadmanager.attach.candidate import Candidate
+from loadmanager.attach.controller import Candidate
 from loadmanager.common.cluster_state import ClusterState
 from loadmanager.common.context import Identity, UnexpectedErrors
 from loadmanager.core import znodes

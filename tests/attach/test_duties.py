@@ -12,8 +12,8 @@ from attach_process import attached
 from click.testing import CliRunner
 from fake_pulsar import FakeBroker, FakePulsar, running
 
+from loadmanager.adapters.pulsar_admin.answers import PulsarCluster
 from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
-from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.observation import Observation, Rules, observe
 from loadmanager.attach.observer import Observer
 from loadmanager.attach.sampling import BrokerSample

@@ -15,10 +15,10 @@ from attach_process import AttachProcess, attached, event, free_port
 from click.testing import CliRunner
 from fake_pulsar import FakePulsar
 
+from loadmanager.adapters.pulsar_admin.answers import ClusterReader
 from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
 from loadmanager.adapters.pulsar_admin.moves import BundleMover
 from loadmanager.attach.balancing import Balancer
-from loadmanager.attach.discovery import ClusterReader
 from loadmanager.attach.observation import Observation, Rules
 from loadmanager.attach.state import (
     NOT_SERVED_S,

@@ -8,14 +8,13 @@ import pytest
 from click.testing import CliRunner
 from fake_pulsar import CONFIGURATION, FakeBroker, FakePulsar, running
 
+from loadmanager.adapters.pulsar_admin.answers import ClusterReader, ask_each
 from loadmanager.adapters.pulsar_admin.client import (
     Access,
     NotPulsar,
     PulsarAdmin,
     PulsarAdminError,
 )
-from loadmanager.attach import discovery
-from loadmanager.attach.discovery import ClusterReader
 from loadmanager.attach.state import SHEDDING, SWITCHES, PulsarBalancer, state_file
 from loadmanager.cli import main
 from loadmanager.core.ids import BrokerId
@@ -154,7 +153,7 @@ async def test_whatever_a_function_of_one_answer_raises_is_an_error_of_that_answ
 
     names = BrokerId("b:1"), BrokerId("c:1")
     for kind in (ValueError, TypeError, KeyError, RecursionError, OverflowError, ZeroDivisionError):
-        answers, failed = await discovery.ask_each(names, odd)
+        answers, failed = await ask_each(names, odd)
         assert not answers
         assert failed.keys() == set(names)
         assert all(kind.__name__ in why and why.isprintable() for why in failed.values())

@@ -9,9 +9,9 @@ from coordination_worlds import connected
 from fake_pulsar import FakePulsar
 from waiting import eventually
 
+from loadmanager.adapters.pulsar_admin.answers import ClusterReader
 from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
 from loadmanager.attach.balancing import Balancer
-from loadmanager.attach.discovery import ClusterReader
 from loadmanager.attach.observation import Observation, Rules
 from loadmanager.attach.orders import Elected
 from loadmanager.attach.state import (

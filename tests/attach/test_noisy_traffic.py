@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from loadmanager.attach.discovery import PulsarCluster
+from loadmanager.adapters.pulsar_admin.answers import PulsarCluster
 from loadmanager.attach.observation import Rules, observe
 from loadmanager.attach.sampling import BrokerSample, HostFigures, SampledLoads
 from loadmanager.attach.strategy import Strategy

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from loadmanager.attach.discovery import PulsarCluster
+from loadmanager.adapters.pulsar_admin.answers import PulsarCluster
 from loadmanager.attach.observation import Observation
 from loadmanager.attach.sampling import BrokerSample, HostFigures
 from loadmanager.cli.attach_output import LastHour, columns, short_line, summary

@@ -12,9 +12,9 @@ import pytest
 from aiohttp import web
 from fake_pulsar import EXTENSIBLE, FakeBroker, FakePulsar, running
 
+from loadmanager.adapters.pulsar_admin.answers import ClusterReader
 from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
 from loadmanager.attach.balancing import Balancer, Stopped
-from loadmanager.attach.discovery import ClusterReader
 from loadmanager.attach.observation import Observation, Rules
 from loadmanager.attach.observer import MOST_BUNDLES, holds_policies, name_in
 from loadmanager.attach.state import PulsarBalancer, StateFile

@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 from fake_pulsar import CONFIGURATION, FakePulsar, refused
 
+from loadmanager.adapters.pulsar_admin.answers import ClusterReader
 from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin, RightMissing
-from loadmanager.attach.discovery import ClusterReader
 from loadmanager.attach.state import (
     SHEDDING,
     SWITCHES,

@@ -20,11 +20,10 @@ from tls_files import Files
 from waiting import eventually
 
 from loadmanager.adapters.pulsar_admin import client
-from loadmanager.adapters.pulsar_admin.answers import read_dynamic
+from loadmanager.adapters.pulsar_admin.answers import ClusterReader, addresses, read_dynamic
 from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
 from loadmanager.adapters.pulsar_admin.moves import BrokerQueries
 from loadmanager.attach.balancing import Balancer, Stopped
-from loadmanager.attach.discovery import ClusterReader, addresses
 from loadmanager.attach.observation import Observation, Rules
 from loadmanager.attach.sampling import Sampler
 from loadmanager.attach.state import SWITCHES, PulsarBalancer, StateFile, state_file

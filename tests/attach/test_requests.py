@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from fake_pulsar import FakeBroker, FakePulsar, running
 
+from loadmanager.adapters.pulsar_admin.answers import ClusterReader, addresses
 from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
-from loadmanager.attach.discovery import ClusterReader, addresses
 from loadmanager.attach.observation import Rules
 from loadmanager.attach.observer import MOST_TENANTS, NewNamespaces, Observer
 from loadmanager.attach.sampling import Hosts, Sampler

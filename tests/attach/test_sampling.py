@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from loadmanager.adapters.pulsar_admin.answers import BUFFERS, PulsarCluster
 from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin, Unanswered
-from loadmanager.attach.discovery import BUFFERS, PulsarCluster
 from loadmanager.attach.sampling import Sampler
 from loadmanager.core.ids import BrokerId, BundleId
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from loadmanager.adapters.pulsar_admin.answers import BUFFERS, PulsarCluster, addresses
 from loadmanager.adapters.pulsar_admin.moves import Proposal
-from loadmanager.attach.discovery import BUFFERS, PulsarCluster, addresses
 from loadmanager.attach.observation import Observation, Rules, observe
 from loadmanager.attach.sampling import BrokerSample, HostFigures, Hosts, SampledLoads
 from loadmanager.attach.strategy import Strategy
