@@ -68,10 +68,9 @@ class Balancer:
     """Balances one cluster until asked to stop.
 
     For ``settle_s`` after a broker joined, left or restarted nothing moves, nor in a round in which
-    a right is missing; after ``refused_s`` of such rounds it ends. Maintenance windows are compared
-    with the local time ``now``. ``course``, as ``log`` records it, is stored for the next
-    controller, and so are the brokers. ``unread`` is called with why a round has no
-    observation.
+    a right is missing; after ``refused_s`` of such rounds it ends. ``now`` is the local time, for
+    maintenance windows. ``course`` is stored for the next controller, and so are the brokers.
+    ``unread`` is called with why a round has no observation.
     """
 
     reader: ClusterReader
@@ -272,7 +271,6 @@ class Balancer:
         self.log.task(task, why)
 
     async def _left_out(self) -> Mapping[BrokerId, str]:
-        """Return the brokers that take no part by name, and why."""
         held = dict(self._changes.held(monotonic()))
         for bundle, move in self._dispatcher.stuck.items():
             held[move.target] = f"{move.source} does not release {bundle}, which is to move to it"
@@ -288,7 +286,6 @@ class Balancer:
         return [one for one in splits if self._oversized[one.bundle] >= SPLIT_WINDOWS]
 
     async def _allowed(self, url: str, splits: list[Proposal]) -> tuple[Proposal, ...]:
-        """Return the splits that leave their namespaces within the most bundles."""
         most, allowed, counts = self.rules.most_bundles, [], Counter[Namespace]()
         for one in splits:
             namespace = namespace_of(one.bundle)

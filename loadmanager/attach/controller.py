@@ -416,8 +416,10 @@ class AttachActions:
             ) from None
 
     async def _led(self, state: State, stopping: asyncio.Event, mandate: Mandate) -> None:
-        options, metrics = self._options, self._metrics
-        strategy = self._strategy()
+        options, metrics, strategy = self._options, self._metrics, self._strategy()
+        names = ("per_minute", "per_hour", "per_namespace", "at_once")
+        limits = {name: options[f"moves_{name}"] for name in names}
+        limits |= {name: options[name] for name in ("topics_at_once", "windows")}
 
         def begun(extra_s: float = 0.0) -> None:
             interval_s = options["interval_s"] + extra_s / 3
@@ -438,7 +440,7 @@ class AttachActions:
             balancer = Balancer(
                 reader=reader,
                 rules=self._rules(move_partial=False),
-                budget=MoveBudget(self._limits()),
+                budget=MoveBudget(MoveLimits(**limits)),
                 interval_s=options["interval_s"],
                 settle_s=options["settle_s"],
                 pulsar_balancer=PulsarBalancer(state),
@@ -464,9 +466,3 @@ class AttachActions:
             finally:
                 metrics.balancing.set(0)
                 self._liveness.over("round")
-
-    def _limits(self) -> MoveLimits:
-        names = ("per_minute", "per_hour", "per_namespace", "at_once")
-        moves = {name: self._options[f"moves_{name}"] for name in names}
-        same = {name: self._options[name] for name in ("topics_at_once", "windows")}
-        return MoveLimits(**moves, **same)

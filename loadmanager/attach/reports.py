@@ -157,7 +157,6 @@ class AttachHistory:
         self._window_ms = 0
 
     def task(self, task: BundleTask) -> None:
-        """Write a task in its new state, and the parts of a finished split."""
         if task.state is TaskState.ORDERED:
             self._ordered.add(task.bundle)
         self._recorder.task_changed(task)
@@ -172,7 +171,6 @@ class AttachHistory:
 
 
 def _refusals(seen: Observation, held: str) -> tuple[Refusal, ...]:
-    """Return why the round, brokers without a sample and bundles with traffic were left alone."""
     found = [Refusal(broker, Reason.LOAD_UNKNOWN, why) for broker, why in seen.missing.items()]
     found += [Refusal(bundle, Reason.NOT_OFFERED, why) for bundle, why in seen.staying.items()]
     if held:
@@ -335,7 +333,6 @@ class AttachOverviews:
         return Balancing(mode=mode, by=self._paused.removeprefix(_BY))
 
     def overview(self) -> Overview:
-        """Return the cluster at a glance; raises `Unavailable` until it was observed."""
         seen, at_ms = self._seen, self._clock.wall_ms()
         if seen is None:
             raise Unavailable(self.waits() or "no window of the cluster is over yet")
@@ -476,8 +473,6 @@ def recording(
 
 @dataclass(slots=True, kw_only=True)
 class BalancerLog:
-    """Reports the events of a balancer to all that follow them."""
-
     printed: Log
     metrics: AttachMetrics
     overviews: AttachOverviews

@@ -180,10 +180,9 @@ REPEATED: Final = f"it repeats its page of metrics ({BUFFERS}): its rates follow
 class BrokerSample:
     """One broker over one window.
 
-    ``bundles`` are those that it served at the end. ``usages`` are in percent, as its load manager
-    last measured them; ``cpu_cores`` is of its process. ``homeless`` is the traffic of topics in
-    none of its bundles, and of its totals what no topic has. ``began_s`` is on the monotonic clock
-    of this process, ``repeated_s`` how long its page of metrics has been repeated.
+    ``bundles`` are those served at the end. ``usages`` are in percent, as last measured;
+    ``cpu_cores`` is of the process. ``homeless`` is traffic of topics in none of its bundles, and
+    of its totals what no topic has. ``repeated_s`` is how long its page has been repeated.
     """
 
     window_s: float
@@ -278,7 +277,6 @@ class Sampler:
         return {name: one for name, one in answers.items() if not isinstance(one, str)}, missing
 
     async def _sample(self, cluster: PulsarCluster, broker: BrokerId) -> BrokerSample | str:
-        """Return the sample of a window that ends now, or why there is none."""
         url, former = self.address(broker), self._former.get(broker)
         seen = await read_exposition(self.admin.lines(f"{url}/metrics/"))
         # A broker whose last bundle left counts none of its topics either.
@@ -390,10 +388,9 @@ class SampledLoads:
     """Loads over one controller's term, with one sample of each bundle per window.
 
     With ``of_windows`` the usage of CPU is that of the broker's process in the window, where it is
-    known, else what the broker's load manager measured. A broker above the mean by traffic that
-    passes takes no bundle meanwhile. A report has the bundles gained and lost since the broker's
-    last one. The start time of a broker is that of its first sample, or of the first after a
-    restart. ``left`` are brokers with a report before the last window and none in it.
+    known. A broker above the mean by traffic that passes takes no bundle meanwhile. The start time
+    of a broker is that of its first sample, or of the first after a restart. ``left`` are brokers
+    with a report before the last window and none in it.
     """
 
     address: Callable[[BrokerId], str]
@@ -460,12 +457,10 @@ class SampledLoads:
         return {"cpu": ResourceUsage(_PERCENT * sample.cpu_cores, 0.0)}
 
     def view(self, policies: Policies, due: Mapping[BundleId, BrokerId]) -> ClusterView:
-        """Return the cluster; ``due`` are bundles that move to a broker whatever is decided."""
         return self.tracker.view(self.now_s, in_flight=due, policies=policies)
 
 
 def _full_for_now(samples: Mapping[BrokerId, BrokerSample]) -> set[BrokerId]:
-    """Return the brokers that are above the mean by their passing traffic alone."""
     full: set[BrokerId] = set()
     if not samples:
         return full

@@ -122,7 +122,6 @@ class State(ABC):
         return "" if text is None else text.strip() or "paused"
 
     async def brokers(self) -> tuple[str, ...]:
-        """Return the URLs of brokers that were known last, none if they cannot be read."""
         with suppress(StateUnusable):
             found = await self.stored(Part.BROKERS, _Brokers, "") or _Brokers()
             return tuple(one for one in found.urls if one.startswith("http"))
@@ -136,6 +135,18 @@ class State(ABC):
 
     async def resume(self) -> None:
         await self.remove(Part.PAUSED)
+
+
+_FOLDER: Final = "a folder that can be written (--state-dir)"
+
+
+@contextmanager
+def _usable(where: object, expected: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, UnicodeDecodeError, CoordinationError) as error:
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise StateUnusable(f"{where}: {why}; expected {expected}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +163,9 @@ class StateFile(State):
 
     async def text(self, part: Part) -> str | None:
         path = self._path(part)
-        try:
+        with _usable(path, "a file that can be read"), suppress(FileNotFoundError):
             return path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return None
-        except (OSError, UnicodeDecodeError) as error:
-            raise StateUnusable(f"{path}: {error}; expected a file that can be read") from None
+        return None
 
     async def keep(self, part: Part, text: str) -> None:
         await asyncio.to_thread(_store, self._path(part), text)
@@ -168,7 +176,7 @@ class StateFile(State):
 
 def _store(path: Path, text: str | None) -> None:
     """Replace or remove a file: one of the two contents survives a crash of this machine."""
-    with _WRITING, _writable(path):
+    with _WRITING, _usable(path, _FOLDER):
         if text is None:
             path.unlink(missing_ok=True)
         else:
@@ -193,7 +201,7 @@ def state_name(cluster: str) -> str:
 def state_file(folder: Path, cluster: str) -> StateFile:
     """Create the folder if it is missing. Raises `StateUnusable`: it cannot be created."""
     path = folder / state_name(cluster)
-    with _writable(path):
+    with _usable(path, _FOLDER):
         folder.mkdir(parents=True, exist_ok=True)
     return StateFile(path)
 
@@ -213,7 +221,7 @@ def locked_state(folder: Path, cluster: str) -> Iterator[StateFile]:
     """Hold the lock, until the process ends at the latest. Raises `StateUnusable`: it is held."""
     state = state_file(folder, cluster)
     lock = state.path.with_suffix(".lock")
-    with _writable(lock):
+    with _usable(lock, _FOLDER):
         held = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
         try:
@@ -226,15 +234,6 @@ def locked_state(folder: Path, cluster: str) -> Iterator[StateFile]:
         os.close(held)
 
 
-@contextmanager
-def _writable(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        expected = "expected a folder that can be written (--state-dir)"
-        raise StateUnusable(f"{path}: {error.strerror or error}; {expected}") from None
-
-
 @dataclass(frozen=True, slots=True)
 class SharedState(State):
     coordination: Coordination
@@ -244,13 +243,13 @@ class SharedState(State):
 
     async def text(self, part: Part) -> str | None:
         path = self.where(part)
-        with _usable(path, "read"):
+        with _usable(path, "a node that can be read"):
             node = await self.coordination.get(path)
         return None if node is None else node.data.decode("utf-8", errors="replace")
 
     async def keep(self, part: Part, text: str) -> None:
         path = self.where(part)
-        with _usable(path, "written"):
+        with _usable(path, "a node that can be written"):
             try:
                 await self.coordination.create(path, text.encode())
             except NodeExists:
@@ -258,17 +257,8 @@ class SharedState(State):
 
     async def remove(self, part: Part = Part.PRIOR) -> None:
         path = self.where(part)
-        with _usable(path, "removed"), suppress(NodeMissing):
+        with _usable(path, "a node that can be removed"), suppress(NodeMissing):
             await self.coordination.delete(path)
-
-
-@contextmanager
-def _usable(path: str, what: str) -> Iterator[None]:
-    try:
-        yield
-    except CoordinationError as error:
-        why = str(error) or type(error).__name__
-        raise StateUnusable(f"{path}: {why}; expected a node that can be {what}") from None
 
 
 _HOUR_MS: Final = 3_600_000
@@ -402,12 +392,10 @@ class Changes:
 
     @property
     def last_s(self) -> float:
-        """When a broker last changed for the first time within an hour."""
         first = (times_s[0] for times_s in self._times_s.values() if len(times_s) == 1)
         return max(first, default=float("-inf"))
 
     def lost(self, now_s: float) -> tuple[BrokerId, ...]:
-        """Return the brokers that left within the last hour and are not back."""
         return tuple(
             broker
             for broker, times_s in sorted(self._times_s.items())
@@ -460,7 +448,6 @@ class HeldTargets:
             self._added.clear()
 
     async def clear(self, broker: str) -> bool:
-        """Return whether the broker was held."""
         await self.refresh()
         known = self._known.pop(broker, None) is not None
         if known:
@@ -507,7 +494,7 @@ class PulsarBalancer:
         `BalancerNotOff`: shedding was already switched off by others, or brokers do not apply it;
         `StateUnusable`: the settings cannot be stored; nothing was changed; `PulsarAdminError`.
         """
-        dynamic = await _dynamic(reader)
+        dynamic = await reader.at_any(partial(read_dynamic, reader.admin))
         if await self.state.read() is None:
             if dynamic.get(SHEDDING) == _OFF and not take_over:
                 raise BalancerNotOff(
@@ -536,7 +523,7 @@ class PulsarBalancer:
         prior = await self.state.read()
         if prior is None:
             return (f"nothing to restore: {self.state.where()} does not exist",)
-        dynamic, done = await _dynamic(reader), list[str]()
+        dynamic, done = await reader.at_any(partial(read_dynamic, reader.admin)), list[str]()
         failed: PulsarAdminError | None = None
         for key, value in prior.dynamic.items():
             now = dynamic.get(key)
@@ -585,10 +572,6 @@ class PulsarBalancer:
             if not late or monotonic() >= until_s:
                 return late
             await asyncio.sleep(_PAUSE_S)
-
-
-async def _dynamic(reader: ClusterReader) -> Mapping[str, str]:
-    return await reader.at_any(partial(read_dynamic, reader.admin))
 
 
 async def _write(reader: ClusterReader, key: str, value: str | None) -> None:

@@ -60,12 +60,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """A cluster, and the effect of moves on it.
+    """``loads`` are those of the brokers (B, 2), ``evened`` those after the moves of ``plan``.
 
-    ``loads`` are those of the brokers (B, 2), ``evened`` those after the moves of ``plan``.
-    ``placed`` counts the bundles of lost brokers that were assigned to the least loaded broker
-    allowed to serve them; ``unserved`` are those that no remaining broker may serve, which are
-    in no load.
+    ``placed`` counts the bundles of lost brokers that the least loaded one that may serves now;
+    ``unserved`` are those that no remaining broker may serve, which are in no load.
     """
 
     seen: Snapshot
@@ -223,7 +221,6 @@ def _check(seen: Snapshot, change: Change) -> None:
 
 
 def _place(may: Mapping[int, Flags], owner: Places, rates: Floats, brokers: int) -> None:
-    """Assign each bundle in ``may``, by row, to the least loaded broker that may serve it."""
     sizes = rates / np.maximum(rates.sum(axis=0) / brokers, 1e-9)
     loads = _loads(sizes[owner >= 0], owner[owner >= 0], brokers)
     for bundle in sorted(may, key=lambda one: -sizes[one].max()):

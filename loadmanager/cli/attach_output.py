@@ -359,7 +359,6 @@ def line(task: BundleTask, why: str = "", traffic: Rates | None = None) -> str:
 
 
 def short_line(task: BundleTask, traffic: Rates | None, columns: int) -> str:
-    """Return `line` within ``columns``, with short names of brokers if needed."""
     text = line(task, traffic=traffic)
     if len(text) > columns:
         for broker in {task.source, task.target} - {None}:
@@ -376,7 +375,6 @@ class LastHour:
     _moves: deque[tuple[float, BundleTask, Rates]] = field(default_factory=deque)
 
     def add(self, now_s: float, task: BundleTask, traffic: Rates | None) -> None:
-        """Count an ended task, if it is a move that was ordered."""
         if task.kind is TaskKind.MOVE and task.attempts:
             self._moves.append((now_s, task, traffic or Rates()))
 

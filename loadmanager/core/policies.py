@@ -33,7 +33,6 @@ def _options(most_bytes: int) -> Any:
 
 @lru_cache(maxsize=1_024)
 def _compiled(pattern: str) -> tuple[Any, str]:
-    """Return the expression of RE2, or why there is none."""
     try:
         return re2.compile("".join(_translated(pattern)), _options(256 * 1024)), ""
     except re2.error as error:
@@ -45,12 +44,10 @@ def _compiled(pattern: str) -> tuple[Any, str]:
 
 @lru_cache(maxsize=32_768)
 def why_refused(patterns: tuple[str, ...]) -> str:
-    """Return why one of these patterns cannot be used, "" if all can."""
     return next((why for _, why in map(_compiled, patterns) if why), "")
 
 
 def checked(pattern: str) -> str:
-    """Return a pattern. Raises `ValueError`: it is refused."""
     if why := why_refused((pattern,)):
         raise ValueError(why)
     return pattern
@@ -89,7 +86,6 @@ def _first(patterns: tuple[str, ...], text: str) -> str | None:
 
 
 def matches_any(patterns: tuple[str, ...], text: str) -> bool:
-    """Return whether one of these matches the whole text; none does if one is refused."""
     return not why_refused(patterns) and first_of(patterns)(text) is not None
 
 
@@ -140,8 +136,8 @@ class IsolationPolicy:
     All are regular expressions of Java that must match completely: for namespaces the name, for
     brokers the host without its port. Nothing of a policy with one that is ``refused`` applies, and
     bundles of namespaces that it may govern stay where they are. Secondary brokers may serve as
-    well while fewer than ``min_limit``
-    primary brokers are registered with a usage of at most ``usage_threshold`` (a fraction).
+    well while fewer than ``min_limit`` primary ones are registered with a usage of at most
+    ``usage_threshold`` (a fraction).
     """
 
     namespaces: tuple[str, ...]
@@ -221,7 +217,6 @@ class Policies:
         return "" if pattern is None else self._held[pattern]
 
     def group_of(self, namespace: Namespace) -> frozenset[Namespace]:
-        """Return the namespaces in the anti-affinity group of ``namespace``, if it has one."""
         group = self.anti_affinity.get(namespace)
         return frozenset() if group is None else self.groups[group.casefold()]
 

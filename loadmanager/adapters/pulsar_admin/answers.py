@@ -82,7 +82,6 @@ async def read_dynamic(admin: PulsarAdmin, url: str) -> Mapping[str, str]:
 
 
 async def read_load_report(admin: PulsarAdmin, url: str) -> dict[str, Any]:
-    """Raises `PulsarAdminError`: the broker has no such report, or refuses to return it."""
     where = f"{url}/admin/v2/broker-stats/load-report"
     found: dict[str, Any] = await admin.json(where, dict, "the load report of a Pulsar broker")
     return found
@@ -159,7 +158,6 @@ async def read_lookup(admin: PulsarAdmin, url: str, topic: TopicName) -> BrokerU
 
 
 async def read_own_urls(admin: PulsarAdmin, url: str, broker: BrokerId) -> BrokerUrls:
-    """Return the URLs by a lookup of the broker's heartbeat topic; raises as `read_lookup`."""
     topic = TopicName("persistent", Namespace(f"pulsar/{broker}"), "healthcheck")
     return await read_lookup(admin, url, topic)
 
@@ -193,7 +191,6 @@ async def read_tenants(admin: PulsarAdmin, url: str) -> list[str]:
 
 
 async def read_namespaces(admin: PulsarAdmin, url: str, tenant: str) -> frozenset[Namespace]:
-    """Return the namespaces of a tenant, none if it was deleted in the meantime."""
     found: set[Namespace] = set()
     where = f"{url}/admin/v2/namespaces/{quote(tenant, safe='')}"
     for name in await _names(admin, where, absent=_ABSENT):
@@ -365,7 +362,6 @@ def _count(topics: dict[str, TopicCounters], metric: bytes, text: bytes, value: 
 
 
 def _number(text: bytes) -> float | None:
-    """Return a counter or gauge, None if negative, not finite or not a number."""
     try:
         value = float(text)
     except ValueError:

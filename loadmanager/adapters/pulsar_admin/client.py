@@ -501,7 +501,6 @@ async def _asked(
 
 
 def access_of(settings: Mapping[str, Any], addresses: Mapping[str, str]) -> Access:
-    """Return the access by settings of files and OAuth2; raises `TlsFilesUnusable`."""
     path = {name: Path(settings[name]) if settings[name] else None for name in FILES}
     *tls, oauth2_key, token = path.values()
     oauth2 = None

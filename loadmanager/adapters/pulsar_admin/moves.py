@@ -221,7 +221,6 @@ class BundleMover:
         ordered: Callable[[], None] = lambda: None,
         sent: Callable[[], None] = lambda: None,
     ) -> Outcome:
-        """Move a bundle, and look whether the target serves its active topics."""
         order = _Order(self, move, ordered, sent)
         outcome = await self._moved(order)
         if outcome.state == "stuck" and move.bundle not in self.stuck:
