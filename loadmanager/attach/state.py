@@ -299,7 +299,8 @@ class StoredBudget:
             (now_ms - round(one.age_s * 1000), one.namespace, one.count)
             for one in self.budget.begun(self.monotonic_s(), planned)
         ]
-        await self.state.keep(Part.MOVES, _Stored(format=1, begun=begun).model_dump_json())
+        stored = _Stored.model_construct(format=1, begun=begun)
+        await self.state.keep(Part.MOVES, stored.model_dump_json())
 
 
 _FORMAT: Final = 1
