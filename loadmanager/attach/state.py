@@ -296,7 +296,7 @@ class StoredBudget:
         """Store the moves of the last hour, and ``planned`` ones as if they began now."""
         now_ms = self.wall_ms()
         begun = [
-            (now_ms - round(one.age_s * 1000), one.namespace, one.count)
+            (now_ms - round(one.age_s * 1000), str(one.namespace), one.count)
             for one in self.budget.begun(self.monotonic_s(), planned)
         ]
         stored = _Stored.model_construct(format=1, begun=begun)
