@@ -255,7 +255,7 @@ def show_window(metrics: AttachMetrics, seen: Observation) -> None:
     metrics.least_max_over_mean.set(nan if seen.plan is None else seen.plan.least_max_over_mean)
     metrics.brokers.set(len(seen.cluster.brokers))
     metrics.brokers_missing.set(len(seen.missing))
-    metrics.listed_twice.set(len(seen.twice))
+    metrics.bundles_listed_twice.set(len(seen.twice))
 
 
 _NAME: Final = "attach"
@@ -499,9 +499,9 @@ class BalancerLog:
         self.strategy.task(task)
         self.overviews.task(task)
         if task.state.ended:
-            self.metrics.tasks.labels(task.state.value).inc()
+            self.metrics.tasks_total.labels(task.state.value).inc()
         if task.pause is not None and task.pause_s is not None:
-            self.metrics.move_pause.observe(task.pause_s)
+            self.metrics.move_pause_seconds.observe(task.pause_s)
         self.history.task(task)
         with suppress(OSError):
             self.printed.task(task, why)

@@ -314,7 +314,7 @@ class Leadership:
     async def lead(self, term: Term) -> None:
         """Lead until cancelled at the term's end; raises as `LeaderTerm.run`."""
         self.elected = True
-        self._metrics.is_leader.set(1)
+        self._metrics.leader.set(1)
         self._metrics.leader_changes.labels("gained").inc()
         try:
             with self._cluster_state.lists.followed():
@@ -323,7 +323,7 @@ class Leadership:
                 await self._leader_term.run()
         finally:
             self._leader_term, self.elected = None, False
-            self._metrics.is_leader.set(0)
+            self._metrics.leader.set(0)
             self._metrics.leader_changes.labels("lost").inc()
 
     async def _read_cluster(self) -> None:

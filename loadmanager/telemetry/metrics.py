@@ -10,8 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 from math import nan
-from types import MappingProxyType
-from typing import Final
+from typing import Annotated, Any, Final, get_type_hints
 
 from prometheus_client import (
     CollectorRegistry,
@@ -110,19 +109,17 @@ class LookupMetrics(Collector):
             )
 
 
-_MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "gap": "Difference of largest usage and proven lower bound, divided by the bound",
-        "gap_within_policies": "Difference of largest usage and proven lower bound within "
-        "isolation policies and drains, divided by the bound",
-        "largest": "Largest CPU or network usage of any broker, as a fraction of its limit",
-        "bound": "Proven lower bound of the largest usage over all assignments of bundles",
-        "bound_within_policies": "Proven lower bound of the largest usage over all assignments "
-        "that isolation policies and drains allow",
-        "excess": "How far brokers are above the level of even load, mean over the brokers, "
-        "divided by that level",
-    }
-)
+_MEANINGS: Final[Mapping[str, str]] = {
+    "gap": "Difference of largest usage and proven lower bound, divided by the bound",
+    "gap_within_policies": "Difference of largest usage and proven lower bound within "
+    "isolation policies and drains, divided by the bound",
+    "largest": "Largest CPU or network usage of any broker, as a fraction of its limit",
+    "bound": "Proven lower bound of the largest usage over all assignments of bundles",
+    "bound_within_policies": "Proven lower bound of the largest usage over all assignments "
+    "that isolation policies and drains allow",
+    "excess": "How far brokers are above the level of even load, mean over the brokers, "
+    "divided by that level",
+}
 """The figures of `Optimality`."""
 
 
@@ -139,70 +136,6 @@ class OptimalityMetrics:
     def found(self, optimality: Optimality | None) -> None:
         for name, gauge in self._gauges.items():
             gauge.set(nan if optimality is None else getattr(optimality, name))
-
-
-class ShadowMetrics:
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._gap = Gauge(
-            "loadmanager_shadow_gap",
-            "Distance of the fullest broker from the proven lower bound with a strategy beside the "
-            "active one, divided by the bound.",
-            ["strategy"],
-            registry=registry,
-        )
-        self._regret = Gauge(
-            "loadmanager_shadow_regret",
-            "How far that is below the gap of the cluster, mean of the last 60 rounds; negative: "
-            "the active strategy is closer to the best.",
-            ["strategy"],
-            registry=registry,
-        )
-        self._moves = Counter(
-            "loadmanager_shadow_moves",
-            "Bundles that a strategy beside the active one would have moved for load.",
-            ["strategy"],
-            registry=registry,
-        )
-
-    def after_round(self, strategy: str, shadow: Shadow) -> None:
-        last = shadow.rounds[-1]
-        self._gap.labels(strategy).set(last.gap)
-        self._regret.labels(strategy).set(shadow.regret)
-        self._moves.labels(strategy).inc(last.moves)
-
-    def forget(self, strategy: str) -> None:
-        self._gap.remove(strategy)
-        self._regret.remove(strategy)
-
-
-SEED_RESULTS: Final = ("used", "stale", "late", "unreadable", "foreign")
-
-
-class LearningMetrics:
-    """The results of seeds."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._seeded = Gauge(
-            "loadmanager_seeded_bundles",
-            "Bundles whose averages this leader took from a seed when it began.",
-            registry=registry,
-        )
-        self._seeds = Counter(
-            "loadmanager_seeds",
-            "Seeds read by leaders, by result.",
-            ["result"],
-            registry=registry,
-        )
-        for result in SEED_RESULTS:
-            self._seeds.labels(result)
-        self.not_leading()
-
-    def seeded(self, result: str, bundles: int = 0) -> None:
-        self._seeds.labels(result).inc()
-        self._seeded.set(bundles)
-
-    def not_leading(self) -> None:
-        self._seeded.set(0)
 
 
 # Sets defined here; those of reasons, strategies and operations are in the core and the ports.
@@ -240,247 +173,247 @@ _PULSAR_USAGE: Final = {
     "bandwidth_in": "pulsar_lb_bandwidth_in_usage",
     "bandwidth_out": "pulsar_lb_bandwidth_out_usage",
 }
+_PULSAR_COUNTERS: Final = (
+    ("unload_broker", "bundleUnloading", "Brokers unloaded from, once for each round."),
+    ("unload_bundle", "bundleUnloading", "Bundles that this leader ordered to another broker."),
+    ("bundles_split", "bundlesSplit", "Bundles split by this leader."),
+)
 
 
-class Metrics:
+class _Declared:
+    """Metrics as annotations declare them: help, the buckets of a histogram, and labels.
+
+    Every series of a known set of label values begins at zero, so that `rate` sees a first event.
+    """
+
+    def __init__(self, registry: CollectorRegistry, prefix: str = "loadmanager_") -> None:
+        for name, hint in get_type_hints(type(self), include_extras=True).items():
+            text, *more = hint.__metadata__
+            kind: Any = hint.__origin__
+            buckets = {"buckets": more.pop(0)} if kind is Histogram else {}
+            made = kind(f"{prefix}{name}", text, more, registry=registry, **buckets)
+            for value in LABEL_VALUES.get(more[0], ()) if len(more) == 1 else ():
+                made.labels(value)
+            setattr(self, name, made)
+
+
+class ShadowMetrics(_Declared):
+    gap: Annotated[
+        Gauge,
+        "Distance of the fullest broker from the proven lower bound with a strategy beside the "
+        "active one, divided by the bound.",
+        "strategy",
+    ]
+    regret: Annotated[
+        Gauge,
+        "How far that is below the gap of the cluster, mean of the last 60 rounds; negative: "
+        "the active strategy is closer to the best.",
+        "strategy",
+    ]
+    moves: Annotated[
+        Counter,
+        "Bundles that a strategy beside the active one would have moved for load.",
+        "strategy",
+    ]
+
+    def after_round(self, strategy: str, shadow: Shadow) -> None:
+        last = shadow.rounds[-1]
+        self.gap.labels(strategy).set(last.gap)
+        self.regret.labels(strategy).set(shadow.regret)
+        self.moves.labels(strategy).inc(last.moves)
+
+    def forget(self, strategy: str) -> None:
+        self.gap.remove(strategy)
+        self.regret.remove(strategy)
+
+
+SEED_RESULTS: Final = ("used", "stale", "late", "unreadable", "foreign")
+
+
+class LearningMetrics(_Declared):
+    """The results of seeds."""
+
+    seeded_bundles: Annotated[
+        Gauge, "Bundles whose averages this leader took from a seed when it began."
+    ]
+    seeds: Annotated[Counter, "Seeds read by leaders, by result.", "result"]
+
+    def seeded(self, result: str, bundles: int = 0) -> None:
+        self.seeds.labels(result).inc()
+        self.seeded_bundles.set(bundles)
+
+    def not_leading(self) -> None:
+        self.seeded_bundles.set(0)
+
+
+class Metrics(_Declared):
+    build_info: Annotated[Gauge, "Always 1; the version is the label.", "version"]
+    unexpected_errors: Annotated[
+        Counter, "Unexpected errors, by the place that handled them.", "place"
+    ]
+    leader: Annotated[Gauge, "1 while this sidecar leads the cluster, else 0."]
+    leader_epoch: Annotated[Gauge, "Epoch of the current leader; 0 for none."]
+    leader_changes: Annotated[Counter, "Times this sidecar gained or lost the lead.", "leadership"]
+    brokers_left_out: Annotated[
+        Gauge, "Brokers that this leader leaves out because their reports make decisions fail."
+    ]
+    rounds: Annotated[
+        Counter, "Rounds of the leader, by outcome; refused: bundle tasks under way.", "outcome"
+    ]
+    rounds_cut_short: Annotated[
+        Counter, "Rounds that had used all steps of work before they were complete."
+    ]
+    round_duration_seconds: Annotated[
+        Histogram, "Time from the view to the written orders.", _ROUND_BOUNDS_S
+    ]
+    moves: Annotated[
+        Counter,
+        "Bundles that rounds decided to move, by strategy and reason.",
+        "strategy",
+        "reason",
+    ]
+    refusals: Annotated[
+        Counter,
+        "Brokers and bundles that rounds left alone, by strategy and reason.",
+        "strategy",
+        "reason",
+    ]
+    moves_in_flight: Annotated[Gauge, "Bundles ordered to a broker that does not serve them yet."]
+    oldest_task_age_seconds: Annotated[
+        Gauge, "Time since the oldest live bundle task of this leader was proposed; 0 for none."
+    ]
+    tasks_ended: Annotated[
+        Counter, "Bundle tasks that ended, by kind and final state.", "kind", "state"
+    ]
+    brokers_passed_over: Annotated[
+        Gauge, "Registered brokers that take no locks and get no bundles now."
+    ]
+    bundles_awaiting_return: Annotated[
+        Gauge, "Bundles without an owner that wait for the return of their brokers."
+    ]
+    balancing: Annotated[
+        Gauge, "1 for the balancing mode of this leader: active, observing or paused.", "mode"
+    ]
+    balancing_held: Annotated[
+        Gauge, "1 while this leader may not move bundles of the Pulsar brokers it balances, else 0."
+    ]
+    moves_awaiting_clients: Annotated[
+        Gauge,
+        "Moves that wait until the clients of an earlier move are back; only beside "
+        "Pulsar brokers.",
+    ]
+    former_locks_left: Annotated[
+        Gauge, "Locks of an earlier membership of this broker that could not be removed yet."
+    ]
+    stray_locks: Annotated[Gauge, "Ownership locks that no broker lists, at two rounds in a row."]
+    disagreements: Annotated[
+        Gauge,
+        "Disagreements among orders, locks, reports and boundaries at the last round, by kind.",
+        "kind",
+    ]
+    assignments: Annotated[
+        Counter, "Requests to the leader to place a bundle without an owner, by result.", "result"
+    ]
+    ownership_bundles: Annotated[
+        Gauge, "Bundles that this sidecar holds or is acquiring, by phase.", "phase"
+    ]
+    ownership_changes: Annotated[Counter, "Ownership locks acquired, released and lost.", "change"]
+    hand_over_duration_seconds: Annotated[
+        Histogram,
+        "Time from an order until its target serves the bundle, as seen by the leader.",
+        _HAND_OVER_BOUNDS_S,
+    ]
+    stale_orders: Annotated[Counter, "Orders ignored because those of a newer leader are in force."]
+    orders_refused: Annotated[Gauge, "1 while the current orders are refused, else 0."]
+    broker_leased: Annotated[
+        Gauge,
+        "1 while the broker takes its leases from this sidecar, or is a registered "
+        "Pulsar broker, else 0.",
+    ]
+    broker_healthy: Annotated[
+        Gauge, "1 while the broker is healthy, 0 after several failed health checks."
+    ]
+    broker_probes: Annotated[Counter, "Health checks of the broker, by result.", "result"]
+    broker_probe_duration_seconds: Annotated[
+        Histogram, "Duration of health checks of the broker.", _OPERATION_BOUNDS_S
+    ]
+    standing_by: Annotated[Gauge, "1 while a live sidecar elsewhere has this broker's id, else 0."]
+    lease_renewals: Annotated[Counter, "Renewals of the broker's lease, by result.", "result"]
+    report_publishes: Annotated[
+        Counter, "Load reports written, by the reason why they were due.", "reason"
+    ]
+    report_failures: Annotated[
+        Counter, "Load reports that were due but not written, by cause.", "cause"
+    ]
+    oversized_writes: Annotated[
+        Counter, "Writes that failed because they exceed ZooKeeper's size limit.", "kind"
+    ]
+    report_bytes: Annotated[Gauge, "Size of the last loads node written."]
+    report_age_seconds: Annotated[
+        Gauge, "Time since this sidecar last saw the broker's report change.", "broker"
+    ]
+    unknown_resource: Annotated[
+        Gauge, "1 while the usage or limit of the resource is unknown, else 0.", "resource"
+    ]
+    malformed_content: Annotated[Counter, "Malformed stored or received content, by kind.", "kind"]
+    picture_entries: Annotated[Gauge, "Entries of this sidecar's cluster state, by type.", "what"]
+    session_state: Annotated[
+        Gauge, "1 for the current state of the ZooKeeper session, else 0.", "session"
+    ]
+    session_changes: Annotated[
+        Counter, "Changes of the ZooKeeper session, by the new state.", "session"
+    ]
+    coordination_operations: Annotated[
+        Counter, "Requests to ZooKeeper, by kind and result.", "kind", "result"
+    ]
+    coordination_operation_duration_seconds: Annotated[
+        Histogram, "Time from a request to ZooKeeper to its reply.", _OPERATION_BOUNDS_S, "kind"
+    ]
+    event_loop_lag_seconds: Annotated[
+        Histogram, "Delay of the event loop, measured twice a second.", _LAG_BOUNDS_S
+    ]
+    event_loop_stalls: Annotated[
+        Counter, "Stalls of the event loop long enough for /healthz to answer 503."
+    ]
+    http_refusals: Annotated[
+        Counter, "Connections and requests refused because of a limit, by the limit.", "reason"
+    ]
+
     def __init__(self, registry: CollectorRegistry, cluster: str = "standalone") -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call] # the library's, without types
-        self._registry = registry
         self._cluster = cluster
         self.lookup = LookupMetrics()
         self.learning = LearningMetrics(registry)
         self.optimality = OptimalityMetrics(registry)
-        self.shadows = ShadowMetrics(registry)
+        self.shadows = ShadowMetrics(registry, "loadmanager_shadow_")
         registry.register(self.lookup)
-        self._gauge("build_info", "Always 1; the version is the label.", "version").labels(
-            __version__
-        ).set(1)
-        self.unexpected_errors = self._counter(
-            "unexpected_errors",
-            "Unexpected errors, by the place that handled them.",
-            "place",
-        )
-        self._declare_pulsar()
-        self._declare_leading()
-        self._declare_owning()
-        self._declare_reporting()
-        self._declare_coordination()
-        self._declare_event_loop()
-
-    def _declare_pulsar(self) -> None:
-        labels = ("cluster", "broker", "metric")
-        self._usage = {
-            resource: Gauge(name, _usage_help(resource), labels, registry=self._registry)
-            for resource, name in _PULSAR_USAGE.items()
-        }
-        self._unloaded_brokers = self._pulsar_counter(
-            "unload_broker", "bundleUnloading", "Brokers unloaded from, once for each round."
-        )
-        self._unloaded_bundles = self._pulsar_counter(
-            "unload_bundle",
-            "bundleUnloading",
-            "Bundles that this leader ordered to another broker.",
-        )
-        self._split_bundles = self._pulsar_counter(
-            "bundles_split", "bundlesSplit", "Bundles split by this leader."
-        )
-
-    def _declare_leading(self) -> None:
-        self.is_leader = self._gauge("leader", "1 while this sidecar leads the cluster, else 0.")
-        self.leader_epoch = self._gauge("leader_epoch", "Epoch of the current leader; 0 for none.")
-        self.leader_changes = self._counter(
-            "leader_changes", "Times this sidecar gained or lost the lead.", "leadership"
-        )
-        self.brokers_left_out = self._gauge(
-            "brokers_left_out",
-            "Brokers that this leader leaves out because their reports make decisions fail.",
-        )
-        self.rounds = self._counter(
-            "rounds",
-            "Rounds of the leader, by outcome; refused: bundle tasks under way.",
-            "outcome",
-        )
-        self.rounds_cut_short = self._counter(
-            "rounds_cut_short", "Rounds that had used all steps of work before they were complete."
-        )
-        self.round_duration_seconds = self._histogram(
-            "round_duration_seconds", "Time from the view to the written orders.", _ROUND_BOUNDS_S
-        )
-        self.moves = self._counter(
-            "moves",
-            "Bundles that rounds decided to move, by strategy and reason.",
-            "strategy",
-            "reason",
-        )
-        self.refusals = self._counter(
-            "refusals",
-            "Brokers and bundles that rounds left alone, by strategy and reason.",
-            "strategy",
-            "reason",
-        )
-        self.moves_in_flight = self._gauge(
-            "moves_in_flight", "Bundles ordered to a broker that does not serve them yet."
-        )
-        self.oldest_task_age_seconds = self._gauge(
-            "oldest_task_age_seconds",
-            "Time since the oldest live bundle task of this leader was proposed; 0 for none.",
-        )
-        self._tasks_ended = self._counter(
-            "tasks_ended", "Bundle tasks that ended, by kind and final state.", "kind", "state"
-        )
-        self.brokers_passed_over = self._gauge(
-            "brokers_passed_over", "Registered brokers that take no locks and get no bundles now."
-        )
-        self.bundles_awaiting_return = self._gauge(
-            "bundles_awaiting_return",
-            "Bundles without an owner that wait for the return of their brokers.",
-        )
-        self._balancing = self._gauge(
-            "balancing",
-            "1 for the balancing mode of this leader: active, observing or paused.",
-            "mode",
-        )
-        self.balancing_held = self._gauge(
-            "balancing_held",
-            "1 while this leader may not move bundles of the Pulsar brokers it balances, else 0.",
-        )
-        self.moves_awaiting_clients = self._gauge(
-            "moves_awaiting_clients",
-            "Moves that wait until the clients of an earlier move are back; only beside Pulsar "
-            "brokers.",
-        )
-        self.former_locks_left = self._gauge(
-            "former_locks_left",
-            "Locks of an earlier membership of this broker that could not be removed yet.",
-        )
-        self.stray_locks = self._gauge(
-            "stray_locks", "Ownership locks that no broker lists, at two rounds in a row."
-        )
-        self._disagreements = self._gauge(
-            "disagreements",
-            "Disagreements among orders, locks, reports and boundaries at the last round, by kind.",
-            "kind",
-        )
-        self.assignments = self._counter(
-            "assignments",
-            "Requests to the leader to place a bundle without an owner, by result.",
-            "result",
-        )
-
-    def _declare_owning(self) -> None:
-        self._phases = self._gauge(
-            "ownership_bundles",
-            "Bundles that this sidecar holds or is acquiring, by phase.",
-            "phase",
-        )
-        self._ownership_changes = self._counter(
-            "ownership_changes", "Ownership locks acquired, released and lost.", "change"
-        )
-        self.hand_over_duration_seconds = self._histogram(
-            "hand_over_duration_seconds",
-            "Time from an order until its target serves the bundle, as seen by the leader.",
-            _HAND_OVER_BOUNDS_S,
-        )
-        self.stale_orders = self._counter(
-            "stale_orders", "Orders ignored because those of a newer leader are in force."
-        )
-        self.orders_refused = self._gauge(
-            "orders_refused", "1 while the current orders are refused, else 0."
-        )
-        self.broker_leased = self._gauge(
-            "broker_leased",
-            "1 while the broker takes its leases from this sidecar, or is a registered Pulsar "
-            "broker, else 0.",
-        )
-        self.broker_healthy = self._gauge(
-            "broker_healthy", "1 while the broker is healthy, 0 after several failed health checks."
-        )
+        super().__init__(registry)
+        self.build_info.labels(__version__).set(1)
         self.broker_healthy.set(1)
-        self._broker_probes = self._counter(
-            "broker_probes", "Health checks of the broker, by result.", "result"
-        )
+        for result in SEED_RESULTS:
+            self.learning.seeds.labels(result)
         for result in ("passed", "failed"):
-            self._broker_probes.labels(result)
-        self._broker_probe_duration_seconds = self._histogram(
-            "broker_probe_duration_seconds",
-            "Duration of health checks of the broker.",
-            _OPERATION_BOUNDS_S,
-        )
-        self.standing_by = self._gauge(
-            "standing_by", "1 while a live sidecar elsewhere has this broker's id, else 0."
-        )
-        self.lease_renewals = self._counter(
-            "lease_renewals", "Renewals of the broker's lease, by result.", "result"
-        )
+            self.broker_probes.labels(result)
         for result in ("renewed", "failed"):
             self.lease_renewals.labels(result)
-
-    def _declare_reporting(self) -> None:
-        self.report_publishes = self._counter(
-            "report_publishes", "Load reports written, by the reason why they were due.", "reason"
-        )
-        self.report_failures = self._counter(
-            "report_failures", "Load reports that were due but not written, by cause.", "cause"
-        )
-        self.oversized_writes = self._counter(
-            "oversized_writes",
-            "Writes that failed because they exceed ZooKeeper's size limit.",
-            "kind",
-        )
-        self.report_bytes = self._gauge("report_bytes", "Size of the last loads node written.")
-        self._report_age = self._gauge(
-            "report_age_seconds",
-            "Time since this sidecar last saw the broker's report change.",
-            "broker",
-        )
-        self._unknown = self._gauge(
-            "unknown_resource",
-            "1 while the usage or limit of the resource is unknown, else 0.",
-            "resource",
-        )
-        self._malformed = self._counter(
-            "malformed_content", "Malformed stored or received content, by kind.", "kind"
-        )
-        self._picture = self._gauge(
-            "picture_entries", "Entries of this sidecar's cluster state, by type.", "what"
-        )
-
-    def _declare_coordination(self) -> None:
-        self._session = self._gauge(
-            "session_state", "1 for the current state of the ZooKeeper session, else 0.", "session"
-        )
-        self._session_changes = self._counter(
-            "session_changes", "Changes of the ZooKeeper session, by the new state.", "session"
-        )
-        self._operations = self._counter(
-            "coordination_operations",
-            "Requests to ZooKeeper, by kind and result.",
-            "kind",
-            "result",
-        )
-        self._operation_duration_seconds = self._histogram(
-            "coordination_operation_duration_seconds",
-            "Time from a request to ZooKeeper to its reply.",
-            _OPERATION_BOUNDS_S,
-            "kind",
-        )
-
-    def _declare_event_loop(self) -> None:
-        self.event_loop_lag_seconds = self._histogram(
-            "event_loop_lag_seconds",
-            "Delay of the event loop, measured twice a second.",
-            _LAG_BOUNDS_S,
-        )
-        self.event_loop_stalls = self._counter(
-            "event_loop_stalls", "Stalls of the event loop long enough for /healthz to answer 503."
-        )
-        self._http_refusals = self._counter(
-            "http_refusals",
-            "Connections and requests refused because of a limit, by the limit.",
-            "reason",
-        )
         for reason in ("connections", "address", "requests", "slow", "unread", "framing"):
-            self._http_refusals.labels(reason)
+            self.http_refusals.labels(reason)
+        labels = ("cluster", "broker", "metric")
+        self._usage = {
+            resource: Gauge(
+                name,
+                f"Usage of {resource.replace('_', ' ')} in percent of the broker's limit.",
+                labels,
+                registry=registry,
+            )
+            for resource, name in _PULSAR_USAGE.items()
+        }
+        self._unloaded_brokers, self._unloaded_bundles, self._split_bundles = (
+            Counter(f"pulsar_lb_{name}", text, ("cluster", "metric"), registry=registry).labels(
+                cluster, metric
+            )
+            for name, metric, text in _PULSAR_COUNTERS
+        )
 
     def show_usage(self, report: LoadReport) -> None:
         """Set a broker's usage in percent of its limits; unknown usage has no series."""
@@ -493,15 +426,15 @@ class Metrics:
             else:
                 gauge.labels(*labels).set(100 * fraction)
             if resource in LABEL_VALUES["resource"]:
-                self._unknown.labels(resource).set(fraction is None)
+                self.unknown_resource.labels(resource).set(fraction is None)
 
     def report_aged(self, broker: BrokerId, age_s: float) -> None:
-        self._report_age.labels(broker).set(age_s)
+        self.report_age_seconds.labels(broker).set(age_s)
 
     def brokers_departed(self, brokers: Iterable[BrokerId]) -> None:
         """Remove the series of brokers that left, so that no alert refers to them."""
         for broker in brokers:
-            self._report_age.remove(broker)
+            self.report_age_seconds.remove(broker)
             for gauge in self._usage.values():
                 gauge.remove(self._cluster, broker, "loadBalancing")
 
@@ -510,7 +443,7 @@ class Metrics:
         self._unloaded_brokers.inc(brokers)
 
     def task_ended(self, kind: str, state: str) -> None:
-        self._tasks_ended.labels(kind, state).inc()
+        self.tasks_ended.labels(kind, state).inc()
 
     def bundles_split(self, bundles: int) -> None:
         self._split_bundles.inc(bundles)
@@ -518,77 +451,44 @@ class Metrics:
     def phase_changed(self, before: Phase, after: Phase) -> None:
         """Count one bundle from one phase to another; free bundles are not counted."""
         if before is not Phase.FREE:
-            self._phases.labels(before.value).dec()
+            self.ownership_bundles.labels(before.value).dec()
         if after is not Phase.FREE:
-            self._phases.labels(after.value).inc()
+            self.ownership_bundles.labels(after.value).inc()
 
     def ownership_changed(self, change: str, bundles: int = 1) -> None:
-        self._ownership_changes.labels(change).inc(bundles)
+        self.ownership_changes.labels(change).inc(bundles)
 
     def broker_probed(self, result: str, seconds: float) -> None:
-        self._broker_probes.labels(result).inc()
-        self._broker_probe_duration_seconds.observe(seconds)
+        self.broker_probes.labels(result).inc()
+        self.broker_probe_duration_seconds.observe(seconds)
 
     def session_changed(self, state: str) -> None:
         for each in LABEL_VALUES["session"]:
-            self._session.labels(each).set(each == state)
-        self._session_changes.labels(state).inc()
+            self.session_state.labels(each).set(each == state)
+        self.session_changes.labels(state).inc()
 
     def coordination_asked(self, kind: str, result: str, seconds: float) -> None:
-        self._operations.labels(kind, result).inc()
-        self._operation_duration_seconds.labels(kind).observe(seconds)
+        self.coordination_operations.labels(kind, result).inc()
+        self.coordination_operation_duration_seconds.labels(kind).observe(seconds)
 
     def balancing_changed(self, mode: str | None) -> None:
         for one in LABEL_VALUES["mode"]:
-            self._balancing.labels(one).set(one == mode)
+            self.balancing.labels(one).set(one == mode)
 
     def disagreements_found(self, counts: Mapping[str, int], kinds: Iterable[str]) -> None:
         for kind in kinds:
-            self._disagreements.labels(kind).set(counts.get(kind, 0))
+            self.disagreements.labels(kind).set(counts.get(kind, 0))
 
     def http_refused(self, reason: str) -> None:
-        self._http_refusals.labels(reason).inc()
+        self.http_refusals.labels(reason).inc()
 
     def malformed(self, kind: str) -> None:
-        self._malformed.labels(kind).inc()
+        self.malformed_content.labels(kind).inc()
 
     def picture_changed(self, *, brokers: int, bundles: int, namespaces: int) -> None:
-        self._picture.labels("brokers").set(brokers)
-        self._picture.labels("bundles").set(bundles)
-        self._picture.labels("namespaces").set(namespaces)
-
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        made = Counter(f"loadmanager_{name}", text, labels, registry=self._registry)
-        _show_all(made, labels)
-        return made
-
-    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        made = Gauge(f"loadmanager_{name}", text, labels, registry=self._registry)
-        _show_all(made, labels)
-        return made
-
-    def _histogram(
-        self, name: str, text: str, bounds: tuple[float, ...], *labels: str
-    ) -> Histogram:
-        return Histogram(
-            f"loadmanager_{name}", text, labels, registry=self._registry, buckets=bounds
-        )
-
-    def _pulsar_counter(self, name: str, metric: str, text: str) -> Counter:
-        labels = ("cluster", "metric")
-        made = Counter(f"pulsar_lb_{name}", text, labels, registry=self._registry)
-        return made.labels(self._cluster, metric)
-
-
-def _show_all(metric: Counter | Gauge, labels: tuple[str, ...]) -> None:
-    """Start every series of a known set at zero, so that `rate` sees a first event."""
-    if len(labels) == 1:
-        for value in LABEL_VALUES.get(labels[0], ()):
-            metric.labels(value)
-
-
-def _usage_help(resource: str) -> str:
-    return f"Usage of {resource.replace('_', ' ')} in percent of the broker's limit."
+        self.picture_entries.labels("brokers").set(brokers)
+        self.picture_entries.labels("bundles").set(bundles)
+        self.picture_entries.labels("namespaces").set(namespaces)
 
 
 STATES: Final = (
@@ -597,50 +497,36 @@ STATES: Final = (
 )
 
 
-class AttachMetrics:
+class AttachMetrics(_Declared):
     """State of a Pulsar cluster and moves in it, as observed by one process; NaN if unknown."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        def gauge(name: str, text: str) -> Gauge:
-            return Gauge(f"loadmanager_attach_{name}", text, registry=registry)
+    balancing: Annotated[Gauge, "1 while this process makes moves, else 0."]
+    pulsar_shedding: Annotated[
+        Gauge, "1 if Pulsar's own shedding is on at any broker, 0 if at none."
+    ]
+    held: Annotated[Gauge, "1 while nothing moves, or not all that should, by reason.", "reason"]
+    move_pause_seconds: Annotated[
+        Histogram,
+        "Time from the unload of a bundle until its topics were active at the target.",
+        (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0),
+    ]
+    max_over_mean: Annotated[
+        Gauge, "Largest message or byte rate of a broker, divided by the mean."
+    ]
+    least_max_over_mean: Annotated[
+        Gauge, "Proven lower bound of that over all assignments of bundles."
+    ]
+    brokers: Annotated[Gauge, "Active brokers."]
+    brokers_missing: Annotated[Gauge, "Active brokers that have no sample."]
+    bundles_listed_twice: Annotated[Gauge, "Bundles that more than one broker lists as its own."]
+    tasks_total: Annotated[Counter, "Moves and splits that ended, by outcome.", "state"]
 
-        self.balancing = gauge("balancing", "1 while this process makes moves, else 0.")
-        self.pulsar_shedding = gauge(
-            "pulsar_shedding", "1 if Pulsar's own shedding is on at any broker, 0 if at none."
-        )
-        self.held = Gauge(
-            "loadmanager_attach_held",
-            "1 while nothing moves, or not all that should, by reason.",
-            ("reason",),
-            registry=registry,
-        )
+    def __init__(self, registry: CollectorRegistry) -> None:
+        super().__init__(registry, "loadmanager_attach_")
         for reason in HeldReason:
             self.held.labels(reason.value).set(0)
-        self.move_pause = Histogram(
-            "loadmanager_attach_move_pause_seconds",
-            "Time from the unload of a bundle until its topics were active at the target.",
-            registry=registry,
-            buckets=(0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0),
-        )
-        self.max_over_mean = gauge(
-            "max_over_mean", "Largest message or byte rate of a broker, divided by the mean."
-        )
-        self.least_max_over_mean = gauge(
-            "least_max_over_mean", "Proven lower bound of that over all assignments of bundles."
-        )
-        self.brokers = gauge("brokers", "Active brokers.")
-        self.brokers_missing = gauge("brokers_missing", "Active brokers that have no sample.")
-        self.listed_twice = gauge(
-            "bundles_listed_twice", "Bundles that more than one broker lists as its own."
-        )
-        self.tasks = Counter(
-            "loadmanager_attach_tasks_total",
-            "Moves and splits that ended, by outcome.",
-            ("state",),
-            registry=registry,
-        )
         for state in STATES:
-            self.tasks.labels(state)
+            self.tasks_total.labels(state)
         unknown = (self.pulsar_shedding, self.max_over_mean, self.least_max_over_mean)
         for one in (*unknown, self.brokers, self.brokers_missing):
             one.set(nan)
@@ -650,34 +536,29 @@ WHYS: Final = ("queue_full", "unwritable", "unfit")
 STREAMS: Final = ("reports", "rounds")
 
 
-class HistoryMetrics:
+class HistoryMetrics(_Declared):
+    lines_total: Annotated[Counter, "Lines of history written, by stream.", "stream"]
+    bytes_total: Annotated[Counter, "Compressed bytes written, by stream.", "stream"]
+    files_total: Annotated[Counter, "Files that were finished, by stream.", "stream"]
+    dropped_total: Annotated[Counter, "History records dropped, by reason.", "why"]
+    errors_total: Annotated[Counter, "Flushes of history that failed."]
+    uploads_total: Annotated[Counter, "Files brought to a remote address."]
+    deletions_total: Annotated[Counter, "Files deleted by retention."]
+    waiting: Annotated[Gauge, "Records that wait for the writer."]
+    backlog_bytes: Annotated[Gauge, "Lines that are not on disk yet."]
+    flushed_timestamp_seconds: Annotated[Gauge, "When all lines were last on disk."]
+
     def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"loadmanager_history_{name}", text, labels, registry=registry)
-
-        def gauge(name: str, text: str) -> Gauge:
-            return Gauge(f"loadmanager_history_{name}", text, registry=registry)
-
-        self._lines = counter("lines_total", "Lines of history written, by stream.", "stream")
-        self._bytes = counter("bytes_total", "Compressed bytes written, by stream.", "stream")
-        self._files = counter("files_total", "Files that were finished, by stream.", "stream")
-        self.dropped = counter("dropped_total", "History records dropped, by reason.", "why")
-        self.errors = counter("errors_total", "Flushes of history that failed.")
-        self.uploads = counter("uploads_total", "Files brought to a remote address.")
-        self.deletions = counter("deletions_total", "Files deleted by retention.")
-        self.waiting = gauge("waiting", "Records that wait for the writer.")
-        self.backlog_bytes = gauge("backlog_bytes", "Lines that are not on disk yet.")
-        self.flushed_at_s = gauge("flushed_timestamp_seconds", "When all lines were last on disk.")
+        super().__init__(registry, "loadmanager_history_")
         self._shown: dict[str, tuple[int, int, int]] = {}
         for why in WHYS:
-            self.dropped.labels(why)
+            self.dropped_total.labels(why)
         for stream in STREAMS:
             self.written(stream, lines=0, size_bytes=0, files=0)
 
     def written(self, stream: str, *, lines: int, size_bytes: int, files: int) -> None:
         before = self._shown.get(stream, (0, 0, 0))
-        self._shown[stream] = (lines, size_bytes, files)
-        for counter, now, then in zip(
-            (self._lines, self._bytes, self._files), (lines, size_bytes, files), before, strict=True
-        ):
-            counter.labels(stream).inc(now - then)
+        self._shown[stream] = now = (lines, size_bytes, files)
+        counters = (self.lines_total, self.bytes_total, self.files_total)
+        for counter, count, then in zip(counters, now, before, strict=True):
+            counter.labels(stream).inc(count - then)

@@ -184,12 +184,12 @@ class ThreadedHistory:
                         cut_bytes=one.cut_bytes,
                     )
                 self._recovered = True
-            self._metrics.uploads.inc(self._storage.store())
+            self._metrics.uploads_total.inc(self._storage.store())
             if self._monotonic_s() >= self._tidy_at_s:
                 finished = list(self._storage.finished())
                 for found in expired(finished, self._retention, self._wall_ms()):
                     self._storage.delete(found)
-                    self._metrics.deletions.inc()
+                    self._metrics.deletions_total.inc()
                     log.info("history.file.expired", path=str(found.path))
                 self._tidy_at_s = self._monotonic_s() + _TIDY_EVERY_S
         except OSError as error:
@@ -198,12 +198,12 @@ class ThreadedHistory:
             if self.trouble:
                 log.info("history.writing.resumed", after=self.trouble)
                 self.trouble = ""
-            self._metrics.flushed_at_s.set(self._wall_ms() / 1000)
+            self._metrics.flushed_timestamp_seconds.set(self._wall_ms() / 1000)
         self._show()
         self._flush_at_s = self._monotonic_s() + self._pace.flush_s
 
     def _failed(self, error: OSError) -> None:
-        self._metrics.errors.inc()
+        self._metrics.errors_total.inc()
         text = f"{type(error).__name__}: {error}"
         if not self.trouble:
             log.error("history.writing.failed", error=text)
@@ -214,13 +214,13 @@ class ThreadedHistory:
         try:
             for writer in self._writers.values():
                 writer.finish()
-            self._metrics.uploads.inc(self._storage.store())
+            self._metrics.uploads_total.inc(self._storage.store())
         except OSError as error:
             self._failed(error)
         self._show()
         unwritten = sum(writer.unwritten for writer in self._writers.values())
         if unwritten:
-            self._metrics.dropped.labels("unwritable").inc(unwritten)
+            self._metrics.dropped_total.labels("unwritable").inc(unwritten)
             log.error("history.lines.lost", lines=unwritten, error=self.trouble)
 
     def _give_up_waiting(self) -> None:
@@ -251,7 +251,7 @@ class ThreadedHistory:
     # --- losses ------------------------------------------------------------------------
 
     def _lost(self, stream: Stream, why: str, at_ms: int) -> None:
-        self._metrics.dropped.labels(why).inc()
+        self._metrics.dropped_total.labels(why).inc()
         with self._lock:
             loss = self._losses.get(stream)
             if loss is None:
