@@ -17,7 +17,7 @@ from loadmanager.core.orders import SplitOrder
 from loadmanager.core.splitting.cutting import can_split
 from loadmanager.core.splitting.merging import CannotMerge, Merge, cut_again, neighbours
 from loadmanager.core.splitting.positions import SPLIT_ALGORITHMS
-from loadmanager.leader.term import Leadership, LeaderTerm, unavailable
+from loadmanager.leader.term import Leadership, unavailable
 from loadmanager.ports.administration import (
     BundleUnknown,
     MergeRefused,
@@ -131,7 +131,11 @@ class UnloadRequests:
             if bundle not in owners
         }
         owners |= {bundle: planned for bundle, planned in coming.items() if planned is not None}
-        leaving = {b: o for b, o in owners.items() if _is_to_leave(leader_term, b, o, destination)}
+        leaving = {}
+        for bundle, owner in owners.items():
+            planned = leader_term.placement_worker.planned(bundle)
+            if destination != (planned or owner) if destination else planned in {None, owner}:
+                leaving[bundle] = owner
         with unavailable("the order to unload was not written"):
             staying = await leader_term.order_unload(leaving, destination) if leaving else {}
         moving = {bundle: owner for bundle, owner in owners.items() if bundle not in staying}
@@ -154,8 +158,9 @@ class UnloadRequests:
             for bundle, source in list(waiting.items()):
                 holding = cluster_state.serving_owner(bundle)
                 owner = holding.broker if holding else None
-                cut = self._was_cut(bundle)
-                if cut or _arrived(owner, source, destination):
+                boundaries = cluster_state.known_boundaries(namespace_of(bundle))
+                cut = boundaries is not None and bundle not in boundaries
+                if cut or (owner and (owner == destination if destination else owner != source)):
                     del waiting[bundle]
                     took_s, target = clock.monotonic_s() - began_s, None if cut else owner
                     arrived.append(
@@ -168,23 +173,6 @@ class UnloadRequests:
             first = next(iter(waiting))
             raise Unavailable(f"{first} did not arrive{where} within {self.wait_s:g} s")
         return arrived
-
-    def _was_cut(self, bundle: BundleId) -> bool:
-        boundaries = self.context.cluster_state.known_boundaries(namespace_of(bundle))
-        return boundaries is not None and bundle not in boundaries
-
-
-def _is_to_leave(
-    leader_term: LeaderTerm, bundle: BundleId, owner: BrokerId, destination: BrokerId | None
-) -> bool:
-    planned = leader_term.placement_worker.planned(bundle)
-    if destination is None:
-        return planned in {None, owner}
-    return destination != (planned or owner)
-
-
-def _arrived(owner: BrokerId | None, source: BrokerId, destination: BrokerId | None) -> bool:
-    return owner is not None and (owner == destination if destination else owner != source)
 
 
 def _summary(staying: Mapping[BundleId, str]) -> str:
@@ -420,7 +408,10 @@ class MergeRequests:
         both = _chosen(
             await boundaries_of(self.context.cluster_state, namespace), range_text, other
         )
-        self._check_size(both)
+        policy = self.settings.now.split_policy
+        excess = cut_again(policy.rules, *(self._reported(half) for half in both.halves))
+        if policy.enabled and excess:
+            raise MergeRefused(f"{both.whole} would be cut again at once: it has {excess}")
         hotter = max(both.halves, key=lambda half: self._reported(half).bytes_per_s)
         with unavailable(f"the order to merge {both.whole} was not written"):
             await leader_term.splits.merge(both, hotter)
@@ -444,12 +435,6 @@ class MergeRequests:
                 "the sidecar of their broker logs why"
             )
         return both.whole
-
-    def _check_size(self, both: Merge) -> None:
-        policy = self.settings.now.split_policy
-        excess = cut_again(policy.rules, *(self._reported(half) for half in both.halves))
-        if policy.enabled and excess:
-            raise MergeRefused(f"{both.whole} would be cut again at once: it has {excess}")
 
     def _reported(self, half: BundleId) -> BundleStats:
         holding = self.context.cluster_state.live_owner(half)

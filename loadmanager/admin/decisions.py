@@ -22,8 +22,7 @@ from loadmanager.admin.documents import (
 )
 from loadmanager.core.candidates import Candidate
 from loadmanager.core.explaining import Decision
-from loadmanager.core.joint.weighing import Payback, Weighing
-from loadmanager.core.plan import Cause, Reason, Refusal
+from loadmanager.core.plan import Cause, Reason
 from loadmanager.core.reason_texts import REASONS, sentence
 from loadmanager.core.snapshot.encoding import in_force_to_json
 from loadmanager.leader.explain import Explainer
@@ -181,8 +180,17 @@ def explanation_to_json(account: Account) -> dict[str, Any]:
         "decisions": [decision_to_json(one) for one in story.decisions],
         "tasks": tasks_document(account.tasks).tasks,
         "optimality": assessment_document(account.assessment),
-        "grounds": [_ground_to_json(one) for one in story.grounds],
-        "weighing": _weighing(story.weighing),
+        "grounds": [
+            {
+                "about": one.subject,
+                "reason": one.reason.value,
+                "meaning": sentence(one.reason),
+                "takes": _takes(one.reason),
+                "detail": one.detail,
+            }
+            for one in story.grounds
+        ],
+        "weighing": story.weighing and WeighingDocument.model_validate(story.weighing),
         "candidates": [_candidate_to_json(one) for one in story.candidates],
         "inForce": in_force_to_json(account.in_force),
         "balancing": BalancingState.model_validate(account.balancing),
@@ -190,6 +198,7 @@ def explanation_to_json(account: Account) -> dict[str, Any]:
 
 
 def decision_to_json(decision: Decision) -> dict[str, Any]:
+    state = decision.task_state
     return {
         "atMs": decision.at_ms,
         "epoch": decision.epoch,
@@ -204,24 +213,9 @@ def decision_to_json(decision: Decision) -> dict[str, Any]:
         "source": decision.source,
         "target": decision.target,
         "number": decision.number,
-        "task": _task(decision),
-    }
-
-
-def _task(decision: Decision) -> dict[str, Any] | None:
-    state = decision.task_state
-    if not decision.task:
-        return None
-    return {"number": decision.task, "state": None if state is None else state.value}
-
-
-def _ground_to_json(ground: Refusal) -> dict[str, Any]:
-    return {
-        "about": ground.subject,
-        "reason": ground.reason.value,
-        "meaning": sentence(ground.reason),
-        "takes": _takes(ground.reason),
-        "detail": ground.detail,
+        "task": {"number": decision.task, "state": state and state.value}
+        if decision.task
+        else None,
     }
 
 
@@ -233,16 +227,8 @@ def _candidate_to_json(candidate: Candidate) -> dict[str, Any]:
         "scoreWith": candidate.score_with,
         "refused": None if refused is None else refused.value,
         "meaning": "" if refused is None else sentence(refused),
-        "payback": _payback(candidate.payback),
+        "payback": candidate.payback and PaybackDocument.model_validate(candidate.payback),
     }
-
-
-def _weighing(found: Weighing | None) -> WeighingDocument | None:
-    return None if found is None else WeighingDocument.model_validate(found)
-
-
-def _payback(found: Payback | None) -> PaybackDocument | None:
-    return None if found is None else PaybackDocument.model_validate(found)
 
 
 def _takes(code: object) -> str:

@@ -7,7 +7,6 @@ from loadmanager.adapters.http.parameters import Flag, Query, Whole
 from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.joint.weighing import CostSource
 from loadmanager.core.reason_texts import sentence
-from loadmanager.core.shadow import Shadow
 from loadmanager.ports.leading import Assessment, ShadowList, TaskList
 
 
@@ -86,22 +85,21 @@ class ShadowsDocument(Document):
 
 
 def shadows_document(beside: ShadowList) -> ShadowsDocument:
-    shadows = [_shadow(strategy, shadow) for strategy, shadow in beside.shadows.items()]
+    shadows = [
+        ShadowDocument(
+            strategy=strategy,
+            rounds=len(shadow.rounds),
+            gap=shadow.rounds[-1].gap if shadow.rounds else None,
+            mean_gap=shadow.gap,
+            regret=shadow.regret,
+            moves=shadow.moves,
+            moved=shadow.moved,
+            active_moves=sum(one.active_moves for one in shadow.rounds),
+            active_moved=sum(one.active_moved for one in shadow.rounds),
+        )
+        for strategy, shadow in beside.shadows.items()
+    ]
     return ShadowsDocument(active=beside.active, shadows=shadows)
-
-
-def _shadow(strategy: str, shadow: Shadow) -> ShadowDocument:
-    return ShadowDocument(
-        strategy=strategy,
-        rounds=len(shadow.rounds),
-        gap=shadow.rounds[-1].gap if shadow.rounds else None,
-        mean_gap=shadow.gap,
-        regret=shadow.regret,
-        moves=shadow.moves,
-        moved=shadow.moved,
-        active_moves=sum(one.active_moves for one in shadow.rounds),
-        active_moved=sum(one.active_moved for one in shadow.rounds),
-    )
 
 
 class PredictedUseDocument(Document):
@@ -282,26 +280,21 @@ def tasks_document(tasks: TaskList) -> TasksDocument:
 
 
 def _document(tasks: TaskList, task: BundleTask) -> TaskDocument:
+    steps = ("proposed", "ordered", "attempted", "released", "ended")
+    times = {f"{step}_at_ms": tasks.wall_ms(getattr(task, f"{step}_at_s")) for step in steps}
+    alike = ("number", "source", "target", "attempts", "note")
     return TaskDocument(
-        number=task.number,
+        **{name: getattr(task, name) for name in alike},
+        **times,
         kind=task.kind.value,
         bundles=list(task.bundles),
-        source=task.source,
-        target=task.target,
         cause=task.cause.value,
         meaning=sentence(task.cause),
         asked_by=task.asked_by.word,
         state=task.state.value,
         live=not task.state.ended,
         age_s=tasks.age_s(task),
-        attempts=task.attempts,
-        proposed_at_ms=tasks.wall_ms(task.proposed_at_s),
-        ordered_at_ms=tasks.wall_ms(task.ordered_at_s),
-        attempted_at_ms=tasks.wall_ms(task.attempted_at_s),
-        released_at_ms=tasks.wall_ms(task.released_at_s),
-        ended_at_ms=tasks.wall_ms(task.ended_at_s),
         seen_before_ms=tasks.wall_ms(task.pause and task.pause.seen_before_s),
         seen_after_ms=tasks.wall_ms(task.pause and task.pause.seen_after_s),
         influence=task.influence and Influence.model_validate(task.influence),
-        note=task.note,
     )

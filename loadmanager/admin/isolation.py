@@ -1,4 +1,4 @@
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import structlog
@@ -14,8 +14,6 @@ from loadmanager.core import znodes
 from loadmanager.core.fields import parse_object, to_json
 from loadmanager.core.ids import (
     BrokerId,
-    BundleId,
-    Namespace,
     belongs_to_a_broker,
     namespace_of,
     parse_broker,
@@ -219,8 +217,17 @@ class Isolation(Resource, tag="isolation"):
         old: core_policies.IsolationPolicy | None,
         new: core_policies.IsolationPolicy,
     ) -> None:
-        """Move the bundles that the policy newly governs and that may not stay, one by one."""
-        leaving = list(self._leaving(old, new))
+        """Move the bundles that may not stay, one by one.
+
+        Only those that the policy newly governs, or with other primary brokers.
+        """
+        leaving = []
+        for bundle, holding in sorted(self._context.cluster_state.owners.items()):
+            namespace = namespace_of(bundle)
+            was = old and old.primary == new.primary and matches_any(old.namespaces, namespace)
+            governed = matches_any(new.namespaces, namespace) and not was
+            if governed and not belongs_to_a_broker(bundle) and not _lets(new, holding.broker):
+                leaving.append(bundle)
         if not leaving or not await self._until_applied(name, new):
             return
         for bundle in leaving:
@@ -232,16 +239,6 @@ class Isolation(Resource, tag="isolation"):
                 log.warning(
                     "isolation.bundle.unload_failed", bundle=bundle, policy=name, why=str(error)
                 )
-
-    def _leaving(
-        self, old: core_policies.IsolationPolicy | None, new: core_policies.IsolationPolicy
-    ) -> Iterator[BundleId]:
-        for bundle, holding in sorted(self._context.cluster_state.owners.items()):
-            namespace = namespace_of(bundle)
-            if belongs_to_a_broker(bundle) or not _is_new(old, new, namespace):
-                continue
-            if not _lets(new, holding.broker):
-                yield bundle
 
     async def _until_applied(self, name: str, policy: core_policies.IsolationPolicy) -> bool:
         """Wait until this leader decides by the policy; False if it does not within 5 s."""
@@ -263,16 +260,6 @@ class Isolation(Resource, tag="isolation"):
     def _parsed(self, data: bytes | None) -> dict[str, Any]:
         with as_unavailable(self._path, "read"):
             return parse_object(self._path, data) if data else {}
-
-
-def _is_new(
-    old: core_policies.IsolationPolicy | None,
-    new: core_policies.IsolationPolicy,
-    namespace: Namespace,
-) -> bool:
-    """Return whether a policy newly governs a namespace, or with other primary brokers."""
-    was = old is not None and old.primary == new.primary and matches_any(old.namespaces, namespace)
-    return matches_any(new.namespaces, namespace) and not was
 
 
 def _lets(policy: core_policies.IsolationPolicy, broker: BrokerId) -> bool:
@@ -362,7 +349,9 @@ class FailureDomains(Resource, tag="failure domains"):
             write: Operation = Create(path, content)
             if failure_domain in found:
                 write = SetData(path, content, found[failure_domain][0].stat.version)
-            if folder and await self._commit(_counted(self._folder, folder), write):
+            if folder and await self._commit(
+                SetData(self._folder, folder.data, folder.stat.version), write
+            ):
                 log.info("failure.domain.set", domain=failure_domain, brokers=brokers)
                 return
         raise Conflict(f"{self._folder} was changed by others {_TRIES} times meanwhile")
@@ -399,7 +388,3 @@ class FailureDomains(Resource, tag="failure domains"):
                 with as_unavailable(path, "read"):
                     found[name] = (node, decode_failure_domain(path, node.data))
         return found
-
-
-def _counted(path: str, node: Node) -> Operation:
-    return SetData(path, node.data, node.stat.version)

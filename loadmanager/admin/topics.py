@@ -85,7 +85,10 @@ class Topics(Resource, tag="topics"):
         found = set(await self._partitions(namespace))
         for topics in await self._everywhere(namespace, boundaries.bundles):
             found |= {topic for inner in topics.values() for topic in inner}
-        return sorted(str(topic) for topic in found if _is_of(query.mode, topic))
+        if query.mode != "ALL":
+            domain = query.mode.lower().replace("_", "-")
+            found = {topic for topic in found if topic.domain == domain}
+        return sorted(map(str, found))
 
     @operation(
         "GET",
@@ -103,7 +106,13 @@ class Topics(Resource, tag="topics"):
 
         Topics of other bundles are left out.
         """
-        topics = [_topic(namespace, text) for given in query.topics for text in given.split(",")]
+        topics = [
+            parse_topic(text)
+            if "/" in text
+            else parse_full_topic(f"persistent://{namespace}/{text}")
+            for given in query.topics
+            for text in given.split(",")
+        ]
         boundaries = await boundaries_of(self._context.cluster_state, namespace)
         named = bundle_in(boundaries, bundle)
         elsewhere = [topic for topic in topics if topic.namespace != namespace]
@@ -170,18 +179,6 @@ class Topics(Resource, tag="topics"):
                     for number in range(count)
                 ]
         return found
-
-
-def _is_of(mode: TopicMode, topic: TopicName) -> bool:
-    if mode == "ALL":
-        return True
-    return (topic.domain == "non-persistent") == (mode == "NON_PERSISTENT")
-
-
-def _topic(namespace: Namespace, text: str) -> TopicName:
-    if "/" in text:
-        return parse_topic(text)
-    return parse_full_topic(f"persistent://{namespace}/{text}")
 
 
 class PartitionRequests:

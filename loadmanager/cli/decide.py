@@ -1,6 +1,7 @@
 """``loadmanager decide``: the leader's decision on a snapshot, without a cluster."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -41,16 +42,7 @@ from loadmanager.cli.options import SEED_OPTION, ending, option, read_input
 @option("--lenient", is_flag=True, help="Skip entries that cannot be read, and report them.")
 @option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
 def decide(
-    *,
-    file: Path,
-    shedder: str | None,
-    placement: str | None,
-    settings: tuple[str, ...],
-    mode: str | None,
-    seed: int,
-    rounds: int,
-    lenient: bool,
-    as_json: bool,
+    *, file: Path, seed: int, rounds: int, lenient: bool, as_json: bool, **wanted: Any
 ) -> None:
     """Decide on a snapshot as the leader would, offline, and print moves and reasons.
 
@@ -68,10 +60,9 @@ def decide(
     from loadmanager.core.snapshot.decoding import decode_snapshot
     from loadmanager.core.snapshot.rounds import run_rounds
 
-    wanted = Wanted(shedder=shedder, placement=placement, mode=mode, settings=settings)
     with ending(ConfigError, MalformedContent, OSError, code=2):
         snapshot = decode_snapshot(str(file), read_input(file), lenient=lenient)
-        planner = planner_for(str(file), snapshot.in_force, wanted)
+        planner = planner_for(str(file), snapshot.in_force, Wanted(**wanted))
     for left_out in snapshot.left_out:
         click.echo(f"left out: {left_out}", err=True)
     done = run_rounds(snapshot, planner, np.random.default_rng(seed), rounds)

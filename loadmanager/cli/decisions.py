@@ -38,7 +38,7 @@ _INDENT: Final = " " * 12
     "of a broker, a manual unload, a move that was only observed, or something left alone. May "
     "be given again.",
 )
-@option("--bundle", default="", metavar="BUNDLE", help="Only those about this bundle.")
+@option("--bundle", "subject", default="", metavar="BUNDLE", help="Only those about this bundle.")
 @option("--broker", default="", metavar="BROKER", help="Only moves from or to this broker.")
 @option("--namespace", default="", metavar="TENANT/NAMESPACE", help="Only those about its bundles.")
 @option(
@@ -58,13 +58,10 @@ _INDENT: Final = " " * 12
 def decisions_command(
     *,
     kinds: tuple[str, ...],
-    bundle: str,
-    broker: str,
-    namespace: str,
     since: datetime | None,
-    limit: int,
     as_json: bool,
     client: SidecarClient,
+    **asked: Any,
 ) -> None:
     """List the leader's last decisions: what moved, what was left alone, and why.
 
@@ -75,12 +72,9 @@ def decisions_command(
     """
     answer = client.json(
         "/admin/v2/loadmanager/decisions",
-        limit=limit,
         kind=[one.replace("-", "_") for one in kinds],
-        subject=bundle,
-        broker=broker,
-        namespace=namespace,
         sinceMs=0 if since is None else int(since.timestamp() * 1000),
+        **asked,
     )
     if as_json:
         print_json(answer)
@@ -89,9 +83,14 @@ def decisions_command(
     if not decisions:
         click.echo("No decision of this leader's term matches.")
         return
-    click.echo("\n".join((*decision_lines(decisions), "", *_legend(decisions))))
+    legend = sorted({f"{one['code']}: {one['meaning']}" for one in decisions})
+    meanings = (
+        textwrap.fill(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+        for text in legend
+    )
+    click.echo("\n".join((*decision_lines(decisions), "", *meanings)))
     if answer["next"] is not None:
-        click.echo(f"\nThese are the newest {limit}; --limit shows more.")
+        click.echo(f"\nThese are the newest {asked['limit']}; --limit shows more.")
 
 
 def decision_lines(decisions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
@@ -119,9 +118,9 @@ def task_of(one: Mapping[str, Any]) -> str:
 
 
 def _ways(one: Mapping[str, Any]) -> tuple[str, ...]:
-    way = _way(one)
-    source, arrow, target = way.partition(" -> ")
-    return (way,) if len(_INDENT + way) <= _WIDTH else (source, arrow.lstrip() + target)
+    ends = [one["source"] or "", f"-> {one['target']}" if one["target"] else ""]
+    way = " ".join(filter(None, ends))
+    return (way,) if len(_INDENT + way) <= _WIDTH else tuple(ends)
 
 
 def _below(text: str) -> Iterator[str]:
@@ -135,20 +134,13 @@ def _below(text: str) -> Iterator[str]:
     )
 
 
-def _legend(decisions: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    meanings = {one["code"]: one["meaning"] for one in decisions}
-    for code, meaning in sorted(meanings.items()):
-        text = f"{code}: {meaning}"
-        yield from textwrap.wrap(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-
-
 @click.command("plan")
 @option("--shedder", default="", metavar="NAME", help="Try another shedder.")
 @option("--placement", default="", metavar="NAME", help="Try another placement.")
 @option("--mode", default="", type=click.Choice(["", "safe", "parity"]), help="Try a mode.")
 @option(
     "--set",
-    "settings",
+    "set",
     multiple=True,
     metavar="[PART.]KEY=VALUE",
     help="Try a setting, as with `loadmanager decide`. May be given again.",
@@ -156,30 +148,14 @@ def _legend(decisions: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 @SEED_OPTION
 @JSON_OPTION
 @client_options()
-def plan_command(
-    *,
-    shedder: str,
-    placement: str,
-    mode: str,
-    settings: tuple[str, ...],
-    seed: int,
-    as_json: bool,
-    client: SidecarClient,
-) -> None:
+def plan_command(*, seed: int, as_json: bool, client: SidecarClient, **asked: Any) -> None:
     """Print what a round would do now, also with other settings; nothing is changed.
 
     Exits with 2 if a strategy or setting does not exist.
 
     Example: loadmanager plan --shedder TransferShedder --set shedder.target_deviation=0.1
     """
-    answer = client.json(
-        "/admin/v2/loadmanager/plan",
-        shedder=shedder,
-        placement=placement,
-        mode=mode,
-        set=settings,
-        seed=str(seed),
-    )
+    answer = client.json("/admin/v2/loadmanager/plan", seed=str(seed), **asked)
     if as_json:
         print_json(answer)
         return
@@ -205,13 +181,6 @@ def plan_command(
         click.echo(f"With these moves: {optimality_line(answer['withMoves'])}")
     if answer["balancing"]["mode"] != "active":
         click.echo(f"\nBalancing is {answer['balancing']['mode']}: a round would not do this now.")
-
-
-def _way(one: Mapping[str, Any]) -> str:
-    source, target = one["source"], one["target"]
-    if source and target:
-        return f"{source} -> {target}"
-    return f"-> {target}" if target else source or ""
 
 
 _COLUMNS: Final = {
@@ -255,7 +224,6 @@ def shadows_command(*, as_json: bool, client: SidecarClient) -> None:
     )
 
 
-_TASKS_KINDS: Final = ("place", "move", "split", "merge")
 _STATES: Final = (
     "unconfirmed",
     "ordered",
@@ -274,9 +242,8 @@ _HOUR_S: Final = 3600
 @option("--all", "ended_too", is_flag=True, help="Also list the last 200 that ended.")
 @option(
     "--kind",
-    "kinds",
     multiple=True,
-    type=click.Choice(_TASKS_KINDS),
+    type=click.Choice(["place", "move", "split", "merge"]),
     help="List only tasks of this kind. May be given again.",
 )
 @option(
@@ -310,14 +277,10 @@ _HOUR_S: Final = 3600
 def tasks_command(
     *,
     ended_too: bool,
-    kinds: tuple[str, ...],
     states: tuple[str, ...],
-    bundle: str,
-    namespace: str,
-    broker: str,
-    limit: int,
     as_json: bool,
     client: SidecarClient,
+    **asked: Any,
 ) -> None:
     """List the moves, placements, splits and merges that are under way, with their ages.
 
@@ -329,13 +292,9 @@ def tasks_command(
     live = not ended_too and not set(states) & set(_STATES[3:])
     answer = client.json(
         "/admin/v2/loadmanager/tasks",
-        limit=limit,
         live="true" if live else "",
-        kind=kinds,
         state=[one.replace("-", "_") for one in states],
-        bundle=bundle,
-        namespace=namespace,
-        broker=broker,
+        **asked,
     )
     if as_json:
         print_json(answer)
@@ -361,7 +320,7 @@ def tasks_command(
     }
     print_records(f"{title}, epoch {answer['epoch']}", columns, tasks)
     if answer["found"] > len(tasks):
-        click.echo(f"\nThese are the first {limit}; --limit shows more.")
+        click.echo(f"\nThese are the first {asked['limit']}; --limit shows more.")
 
 
 def age(seconds: float) -> str:
@@ -416,7 +375,7 @@ _PAYBACK: Final[Columns] = {
 }
 _NO_PAYBACK: Final = dict.fromkeys(("resource", "use", "useWith", "saving", "price"))
 _CANDIDATES_SHOWN: Final = 20
-_EXPLAIN_KINDS: Final[Mapping[str, str]] = {
+_OUTCOMES: Final[Mapping[str, str]] = {
     "move": "moved",
     "observed": "would have been moved (the leader only observes)",
     "placement": "placed",
@@ -440,11 +399,7 @@ def explain_command(*, subject: str, as_json: bool, client: SidecarClient) -> No
     account = client.json("/admin/v2/loadmanager/explain", subject=subject)
     if as_json:
         print_json(account)
-    else:
-        _print_account(account)
-
-
-def _print_account(account: Mapping[str, Any]) -> None:
+        return
     parts = (_tasks(account), _decisions(account), _grounds(account))
     for text in (_headline(account), _load_line(account), *chain.from_iterable(parts)):
         _echo(text)
@@ -460,8 +415,16 @@ def _print_account(account: Mapping[str, Any]) -> None:
     _print_candidates(account["candidates"])
     click.echo("")
     cluster = f"The cluster: {optimality_line(account['optimality'])}."
-    for text in (*_in_force(account["inForce"]), cluster, _footer(account)):
-        _echo(text)
+    in_force = account["inForce"]
+    for part in ("shedder", "placement"):
+        settings = _settings(in_force[part]["settings"]) or "no settings"
+        _echo(f"{part.capitalize()} {in_force[part]['strategy']}: {settings}")
+    _echo(f"Planner: {_settings(in_force['planner'])}")
+    _echo(cluster)
+    rounds = "no round yet"
+    if account["lastRound"]:
+        rounds = f"last round {account['lastRound']} at {utc(account['lastRoundAtMs'])}"
+    _echo(f"Explained by {account['leader']}, leader of epoch {account['epoch']}; {rounds}.")
 
 
 def _print_candidates(candidates: Sequence[Mapping[str, Any]]) -> None:
@@ -528,7 +491,7 @@ def _decisions(account: Mapping[str, Any]) -> Iterator[str]:
             if one[end] is not None
         )
         what = f"{one['subject']}: " if one["subject"] != account["subject"] else ""
-        outcome = f"{what}{_EXPLAIN_KINDS[one['kind']]} {way}".rstrip()
+        outcome = f"{what}{_OUTCOMES[one['kind']]} {way}".rstrip()
         yield f"\n{utc(one['atMs'])}, epoch {one['epoch']}, {where}: {outcome} ({one['code']})"
         yield from _meaning(one)
         if task_of(one):
@@ -552,25 +515,8 @@ def _meaning(one: Mapping[str, Any], indent: str = "  ") -> Iterator[str]:
         yield f"{indent}It would take: {one['takes']}"
 
 
-def _in_force(content: Mapping[str, Any]) -> Iterator[str]:
-    for part in ("shedder", "placement"):
-        settings = _settings(content[part]["settings"])
-        yield f"{part.capitalize()} {content[part]['strategy']}: {settings or 'no settings'}"
-    yield f"Planner: {_settings(content['planner'])}"
-
-
 def _settings(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} {_shown(value)}" for key, value in values.items())
-
-
-def _shown(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else json.dumps(value)
-
-
-def _footer(account: Mapping[str, Any]) -> str:
-    rounds = (
-        f"last round {account['lastRound']} at {utc(account['lastRoundAtMs'])}"
-        if account["lastRound"]
-        else "no round yet"
+    return ", ".join(
+        f"{key} {f'{value:g}' if isinstance(value, float) else json.dumps(value)}"
+        for key, value in values.items()
     )
-    return f"Explained by {account['leader']}, leader of epoch {account['epoch']}; {rounds}."

@@ -293,22 +293,18 @@ def list_policies_command(*, cluster: str | None, as_json: bool, client: Sidecar
 def set_command(
     *,
     name: str,
-    namespaces: tuple[str, ...],
-    primary: tuple[str, ...],
-    secondary: tuple[str, ...],
     min_brokers: int,
     usage_threshold: int,
     cluster: str | None,
     client: SidecarClient,
+    **patterns: tuple[str, ...],
 ) -> None:
     """Create an isolation policy, or replace the one of that name.
 
     Example: loadmanager isolation set gold --namespaces 'gold/.*' --primary 'broker-[12].*'
     """
     policy = {
-        "namespaces": list(namespaces),
-        "primary": list(primary),
-        "secondary": list(secondary),
+        **patterns,
         "auto_failover_policy": {
             "policy_type": "min_available",
             "parameters": {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from loadmanager.cli.options import ending, option
+from loadmanager.cli.options import SET_OPTION, ending, option
 
 if TYPE_CHECKING:
     from loadmanager.config import Config
@@ -42,13 +42,7 @@ _DAY_S: Final = 86_400
     help="The sidecars' TOML file, for ZooKeeper's hosts, chroot and login. Environment "
     "variables apply as for a sidecar.",
 )
-@option(
-    "--set",
-    "overrides",
-    metavar="SECTION.KEY=VALUE",
-    multiple=True,
-    help="Set one key, over file and environment. May be given several times.",
-)
+@SET_OPTION
 @option("--zookeeper", metavar="HOSTS", help="The same as --set zookeeper.hosts=HOSTS.")
 @option("--chroot", metavar="PATH", help="The same as --set zookeeper.chroot=PATH.")
 @option(

@@ -282,13 +282,14 @@ class LookupService:
         if task is None:
             task = asyncio.ensure_future(self._search(bundle, mode, authoritative=authoritative))
             self._waiting[key] = task
-            task.add_done_callback(lambda done: self._walked(key, done))
-        return await asyncio.shield(task)
 
-    def _walked(self, key: _Question, task: asyncio.Task[Owner | Redirection]) -> None:
-        self._waiting.pop(key, None)
-        if not task.cancelled():
-            task.exception()  # The requester may have gone away, and the error is no bug.
+            def ended(done: asyncio.Task[Owner | Redirection]) -> None:
+                self._waiting.pop(key, None)
+                if not done.cancelled():
+                    done.exception()  # The requester may have gone away, and the error is no bug.
+
+            task.add_done_callback(ended)
+        return await asyncio.shield(task)
 
     async def _search(
         self, bundle: BundleId, mode: LookupMode, *, authoritative: bool
@@ -360,11 +361,14 @@ class LookupService:
                 return owner
             now_s = self._clock.monotonic_s()
             coming = self._naming.coming(bundle) if now_s - begun_s < _ASK_AGAIN_S else None
-            step = self._next_step(mode, coming, authoritative=authoritative)
+            leader, place = self._cluster_state.leader, self._leader_place()
+            step = next_step(
+                mode, place, owned=False, authoritative=authoritative, coming=coming is not None
+            )
             if self._was_cut(bundle):
                 raise BundleCut(f"{bundle} is no bundle of its namespace now")
-            if step is LookupStep.REDIRECT_TO_LEADER and self._cluster_state.leader:
-                return Redirection(self._cluster_state.leader.sidecar_url, authoritative=False)
+            if step is LookupStep.REDIRECT_TO_LEADER and leader:
+                return Redirection(leader.sidecar_url, authoritative=False)
             if step is LookupStep.REDIRECT_TO_COMING and (onward := self._onward(coming, mode)):
                 return onward
             if step in {LookupStep.AWAIT_OWNER, LookupStep.REDIRECT_TO_COMING}:
@@ -379,18 +383,18 @@ class LookupService:
                 continue
             if now_s >= deadline_s:
                 raise Unavailable(f"{bundle}: {why}")
-            pause_s = min(deadline_s - now_s, _ASK_AGAIN_S)
-            await self._change_since(came, pause_s)
+            await self._change_since(came, min(deadline_s - now_s, _ASK_AGAIN_S))
 
     async def _change_since(self, version: int, timeout_s: float) -> None:
         if self._naming.changes.version == version:
             await self._naming.changes.wait(timeout_s)
 
-    def _next_step(
-        self, mode: LookupMode, coming: BrokerId | None, *, authoritative: bool
-    ) -> LookupStep:
-        on_its_way, place = coming is not None, self._leader_place()
-        return next_step(mode, place, owned=False, authoritative=authoritative, coming=on_its_way)
+    def _leader_place(self) -> LeaderPlace:
+        leader = self._cluster_state.leader
+        if leader is None:
+            return LeaderPlace.NOWHERE
+        here = leader.instance == self._identity.instance
+        return LeaderPlace.HERE if here else LeaderPlace.ELSEWHERE
 
     async def _ask(
         self, bundle: BundleId, step: LookupStep, left_s: float
@@ -419,10 +423,3 @@ class LookupService:
             return None
         known = self._cluster_state.brokers.get(planned)
         return Redirection(known.registration.sidecar_url, authoritative=True) if known else None
-
-    def _leader_place(self) -> LeaderPlace:
-        leader = self._cluster_state.leader
-        if leader is None:
-            return LeaderPlace.NOWHERE
-        here = leader.instance == self._identity.instance
-        return LeaderPlace.HERE if here else LeaderPlace.ELSEWHERE
