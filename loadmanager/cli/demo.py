@@ -110,10 +110,12 @@ def demo_command(
 
         parsed = tuple(Kill.parse(text) for text in kills)
         settings = DemoSettings(data_dir=data_dir or Path(), kills=parsed, **numbers)  # type: ignore[arg-type] # click made int and float
+        if history_dir is not None:
+            history_dir.mkdir(parents=True, exist_ok=True)
         settings = replace(
             settings,
             data_dir=_data_dir(data_dir),
-            history_dir=_made(history_dir),
+            history_dir=history_dir.resolve() if history_dir else None,
             program=_program(),
         )
     except ValueError as error:
@@ -121,8 +123,20 @@ def demo_command(
     try:
         summary = _run(settings, display)
     finally:
-        _finish_history(settings.history_dir)
-    _print(summary, as_json=as_json)
+        if settings.history_dir is not None:
+            from loadmanager.adapters.history import finish_left
+
+            # The demo ends the sidecars by killing them.
+            finish_left(settings.history_dir)
+            click.echo(f"history: {settings.history_dir}", err=True)
+    if as_json:
+        print_json(summary.to_json())
+    else:
+        from rich.console import Console
+
+        from loadmanager.demo.display import summary_table
+
+        Console(file=beneath(sys.stdout)).print(summary_table(summary))
     broken = summary.broken_promises
     if not broken and data_dir is None and not keep:
         shutil.rmtree(settings.data_dir, ignore_errors=True)
@@ -139,23 +153,6 @@ def _program() -> str:
     if started.name != "loadmanager":
         return f"{sys.executable} -m loadmanager"
     return "loadmanager" if found and started.exists() and started.samefile(found) else str(started)
-
-
-def _made(directory: Path | None) -> Path | None:
-    """Return a directory by its whole path, made if it was not there."""
-    if directory is None:
-        return None
-    directory.mkdir(parents=True, exist_ok=True)
-    return directory.resolve()
-
-
-def _finish_history(directory: Path | None) -> None:
-    """Finish the files of the sidecars, which the demo ends by killing them."""
-    if directory is not None:
-        from loadmanager.adapters.history import finish_left
-
-        finish_left(directory)
-        click.echo(f"history: {directory}", err=True)
 
 
 def _data_dir(chosen: Path | None) -> Path:
@@ -219,15 +216,3 @@ def read_records(records: Mapping[Path, float | None]) -> "Evidence":
     ]
     double_owned = {overlap.first.bundle for overlap in overlaps(served)}
     return Evidence(len({interval.bundle for interval in served}), len(double_owned))
-
-
-def _print(summary: "Summary", *, as_json: bool) -> None:
-
-    if as_json:
-        print_json(summary.to_json())
-        return
-    from rich.console import Console
-
-    from loadmanager.demo.display import summary_table
-
-    Console(file=beneath(sys.stdout)).print(summary_table(summary))

@@ -438,6 +438,17 @@ class Cluster:
 
         The interval of rounds is long enough that loads show the effect of the last one.
         """
+        history: Table = {}
+        if self._settings.history_dir is not None:
+            history = {
+                "history": {
+                    "dir": str(self._settings.history_dir),
+                    "flush_interval_s": 1.0,
+                    "base_every_rounds": 5,
+                    "max_age_days": 0.0,
+                    "max_size_gib": 0.0,
+                }
+            }
         return {
             "broker": {"id": member.broker, "control_secret_file": str(self._secret_path)},
             "sidecar": {
@@ -453,16 +464,8 @@ class Cluster:
             "shedding": {"grace_period_s": 15.0},
             "lookup": {"wait_s": 15.0},
             "log": {"format": "console"},
-            **self._history_settings(),
+            **history,
         }
-
-    def _history_settings(self) -> Table:
-        """Return the section of history, with intervals that are short enough for a short demo."""
-        directory = self._settings.history_dir
-        if directory is None:
-            return {}
-        settings = {"dir": str(directory), "flush_interval_s": 1.0, "base_every_rounds": 5}
-        return {"history": {**settings, "max_age_days": 0.0, "max_size_gib": 0.0}}
 
     @property
     def sidecar_settings(self) -> Table:
@@ -470,23 +473,23 @@ class Cluster:
         return {name: keys for name, keys in sections if name not in ("broker", "sidecar")}
 
     async def _wait_until_ready(self, member: Member) -> None:
-        lacks = (lambda: self._lack_of_broker(member), lambda: self._lack_of_sidecar(member))
-        for child, lack, what in zip(member.processes, lacks, ("healthy", "ready"), strict=True):
-            bound_s = READY_BOUND_S
-            await self._children.wait_until(lack, child=child, what=what, bound_s=bound_s)
+        async def lack_of_broker() -> str:
+            status, text = await self._ask(f"http://{member.broker}/loadmanager-broker/v1/health")
+            return "" if status == HTTPStatus.OK else text
 
-    async def _lack_of_broker(self, member: Member) -> str:
-        status, text = await self._ask(f"http://{member.broker}/loadmanager-broker/v1/health")
-        return "" if status == HTTPStatus.OK else text
+        async def lack_of_sidecar() -> str:
+            status, text = await self._ask(f"{member.sidecar_url}/readyz")
+            if status != HTTPStatus.OK:
+                return text
+            _, metrics = await self._ask(f"{member.sidecar_url}/metrics")
+            found = KNOWN_BROKERS.search(metrics)
+            known, all_of_them = int(float(found[1])) if found else 0, len(self.members)
+            return "" if known == all_of_them else f"knows {known} of {all_of_them} brokers"
 
-    async def _lack_of_sidecar(self, member: Member) -> str:
-        status, text = await self._ask(f"{member.sidecar_url}/readyz")
-        if status != HTTPStatus.OK:
-            return text
-        _, metrics = await self._ask(f"{member.sidecar_url}/metrics")
-        found = KNOWN_BROKERS.search(metrics)
-        known = int(float(found[1])) if found else 0
-        return "" if known == len(self.members) else f"knows {known} of {len(self.members)} brokers"
+        broker, sidecar = member.processes
+        wait, bound_s = self._children.wait_until, READY_BOUND_S
+        await wait(lack_of_broker, child=broker, what="healthy", bound_s=bound_s)
+        await wait(lack_of_sidecar, child=sidecar, what="ready", bound_s=bound_s)
 
     async def _ask(self, url: str) -> tuple[int, str]:
         return await request(self._http, "GET", url, timeout=QUESTION_TIMEOUT)

@@ -73,12 +73,13 @@ class TrafficProcess:
         self.child = child
         self.last: deque[TrafficReport] = deque(maxlen=2)
 
-    async def read(self, on_report: Callable[[TrafficReport], None]) -> None:
+    async def read(self, kills: Sequence[KillEffects]) -> None:
         stdout = self.child.process.stdout
         while stdout is not None and (line := await stdout.readline()):
             report = TrafficReport.from_line(line.decode())
             self.last.append(report)
-            on_report(report)
+            for kill in kills:
+                kill.add_report(report)
 
 
 class Run:
@@ -121,7 +122,7 @@ class Run:
         arguments = ("-m", "loadmanager.demo.traffic", str(path))
         pipe = asyncio.subprocess.PIPE
         traffic = TrafficProcess(await self._children.start("traffic", *arguments, stdout=pipe))
-        reading = asyncio.create_task(traffic.read(self._on_report))
+        reading = asyncio.create_task(traffic.read(self._kills))
         try:
             await self._wait_until_placed(traffic)
             interrupt.running = True
@@ -142,10 +143,6 @@ class Run:
             unplaced, child=traffic.child, what="done with looking up", bound_s=PLACED_BOUND_S
         )
         self._journal = Journal(traffic.last[-1].at_s)
-
-    def _on_report(self, report: TrafficReport) -> None:
-        for kill in self._kills:
-            kill.add_report(report)
 
     async def _observe(self, traffic: TrafficProcess, interrupt: Interrupt) -> None:
         ends_at_s = self._settings.ends_at_s

@@ -385,7 +385,7 @@ class Traffic:
             self._write_report("placed")
             workers = [tasks.create_task(p.run()) for p in self._producers.values()]
             lookups = tasks.create_task(self._look_up_regularly())
-            await self._publish(self._schedule(placement))
+            await self._publish(placement)
             lookups.cancel()
             # It ends, because each message has a retry bound.
             await asyncio.gather(*(p.finish() for p in self._producers.values()))
@@ -409,13 +409,11 @@ class Traffic:
             if producer.owner_url is not None
         }
 
-    def _schedule(self, placement: Mapping[BundleId, BrokerId]) -> Schedule:
+    async def _publish(self, placement: Mapping[BundleId, BrokerId]) -> None:
         seed, rate_per_s = self._settings.seed, self._settings.rate_per_s
         placed = {t: p.bundle for t, p in self._producers.items() if p.bundle in placement}
         shares = topic_shares(placed, bundle_shares(placement, seed), seed) if placed else {}
-        return Schedule(shares, rate_per_s=rate_per_s, start_s=monotonic(), seed=seed)
-
-    async def _publish(self, schedule: Schedule) -> None:
+        schedule = Schedule(shares, rate_per_s=rate_per_s, start_s=monotonic(), seed=seed)
         while not self._stopping.is_set():
             for due_s, topic in schedule.due(monotonic()):
                 self._producers[topic].add(due_s)

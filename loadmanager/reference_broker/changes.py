@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -229,19 +229,10 @@ def _intervals_of_process(changes: Sequence[Change], dead_at_s: float) -> Iterat
     started = changes[0]
     assert isinstance(started, Started)  # noqa: S101 - processes are separated at their starts
 
-    def interval(
-        of: BundleLoaded | ServingEnded, start_s: float, end_s: float, why: EndReason
-    ) -> ServingInterval:
-        return ServingInterval(
-            broker=started.broker,
-            incarnation=started.incarnation,
-            bundle=of.bundle,
-            fencing_token=of.fencing_token,
-            agent_epoch=of.agent_epoch,
-            start_s=start_s,
-            end_s=end_s,
-            why=why,
-        )
+    def made(of: BundleLoaded | ServingEnded, **times: Any) -> ServingInterval:
+        held = {key: getattr(of, key) for key in ("bundle", "fencing_token", "agent_epoch")}
+        broker, incarnation = started.broker, started.incarnation
+        return ServingInterval(broker=broker, incarnation=incarnation, **held, **times)
 
     loaded: dict[BundleId, BundleLoaded] = {}
     leases: dict[int, float] = {}
@@ -252,13 +243,13 @@ def _intervals_of_process(changes: Sequence[Change], dead_at_s: float) -> Iterat
             leases[change.agent_epoch] = change.until_s
         elif isinstance(change, ServingEnded):
             loaded.pop(change.bundle, None)
-            yield interval(change, change.start_s, change.end_s, change.why)
+            yield made(change, start_s=change.start_s, end_s=change.end_s, why=change.why)
         elif isinstance(change, Stopped):
             loaded.clear()
     dead_at_s = max(dead_at_s, changes[-1].at_s)
     for load in loaded.values():
         end_s = min(dead_at_s, leases.get(load.agent_epoch, math.inf))
-        yield interval(load, load.at_s, end_s, EndReason.NOT_RECORDED)
+        yield made(load, start_s=load.at_s, end_s=end_s, why=EndReason.NOT_RECORDED)
 
 
 def _parsed(line: bytes, where: str) -> Change:

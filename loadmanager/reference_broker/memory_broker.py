@@ -95,15 +95,12 @@ class BundleTraffic:
         return {topic: self._rates(found, now_s) for topic, found in counts.items()}
 
     def _rates(self, counts: Iterable[Sequence[int]], now_s: float) -> Rates:
-        covered_s = self._covered_s(now_s)
+        oldest_s = (self._index(now_s) - SLOTS + 1) * self._slot_s
+        covered_s = max(now_s - max(oldest_s, self._since_s), self._slot_s)
         return Rates(*(sum(column) / covered_s for column in zip(_zeros(), *counts, strict=True)))
 
     def _index(self, now_s: float) -> int:
         return int(now_s / self._slot_s)
-
-    def _covered_s(self, now_s: float) -> float:
-        oldest_s = (self._index(now_s) - SLOTS + 1) * self._slot_s
-        return max(now_s - max(oldest_s, self._since_s), self._slot_s)
 
     def _forget_old(self, now_s: float) -> None:
         oldest = self._index(now_s) - SLOTS + 1

@@ -47,16 +47,13 @@ def origin_of(scenario: Scenario, strategy: str, seed: int) -> Origin:
         OSError: the trace cannot be read.
     """
     content = scenario.model_dump(mode="json", exclude={"trace"})
-    text = json.dumps([content, _trace_digest(scenario.trace), strategy, seed], sort_keys=True)
+    digest, trace = None, scenario.trace
+    if trace is not None:
+        status = trace.stat()
+        digest = _digest(trace, status.st_mtime_ns, status.st_size)
+    text = json.dumps([content, digest, strategy, seed], sort_keys=True)
     name = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
     return Origin(scenario.title, WRITER, name)
-
-
-def _trace_digest(trace: Path | None) -> str | None:
-    if trace is None:
-        return None
-    status = trace.stat()
-    return _digest(trace, status.st_mtime_ns, status.st_size)
 
 
 @lru_cache(maxsize=64)

@@ -241,29 +241,23 @@ class Curves:
         Both are relative to the wider of the two ranges: changes of traffic are not thrashing, and
         a balanced cluster has a narrow range.
         """
-        found, unmoved = _Swings.of(self.demand[:, :, cpu]), _Swings.of(self.unmoved_cpu)
-        spread = max(found.spread, unmoved.spread)
-        return 100.0 * max(found.against - unmoved.against, 0.0) / spread if spread else 0.0
+        against, spread = _swings(self.demand[:, :, cpu])
+        unmoved_against, unmoved_spread = _swings(self.unmoved_cpu)
+        spread = max(spread, unmoved_spread)
+        return 100.0 * max(against - unmoved_against, 0.0) / spread if spread else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Swings:
-    """Movement of demand against its trend, summed over brokers, and the range of demand."""
-
-    against: float
-    spread: float
-
-    @classmethod
-    def of(cls, series: Curve) -> "_Swings":
-        if np.isnan(series).all():
-            return cls(0.0, 0.0)
-        spread = float(np.nanmax(series) - np.nanmin(series))
-        # The absence of a broker is no movement.
-        steps = np.nan_to_num(np.diff(series, axis=0), nan=0.0)
-        up, down = np.maximum(steps, 0.0).sum(axis=0), np.maximum(-steps, 0.0).sum(axis=0)
-        less, more = np.minimum(up, down), np.maximum(up, down)
-        share = (less / np.where(more > 0, more, 1.0)) ** _THRASH_EXPONENT
-        return cls(float((share * (up + down) + (1 - share) * less).sum()), spread)
+def _swings(series: Curve) -> tuple[float, float]:
+    """Return movement against the trend, summed over brokers, and the range of the series."""
+    if np.isnan(series).all():
+        return 0.0, 0.0
+    spread = float(np.nanmax(series) - np.nanmin(series))
+    # The absence of a broker is no movement.
+    steps = np.nan_to_num(np.diff(series, axis=0), nan=0.0)
+    up, down = np.maximum(steps, 0.0).sum(axis=0), np.maximum(-steps, 0.0).sum(axis=0)
+    less, more = np.minimum(up, down), np.maximum(up, down)
+    share = (less / np.where(more > 0, more, 1.0)) ** _THRASH_EXPONENT
+    return float((share * (up + down) + (1 - share) * less).sum()), spread
 
 
 def _weights(time_s: Curve, duration_s: float) -> Curve:
@@ -281,6 +275,8 @@ def _ratio(above: Curve, below: Curve) -> Curve:
 
 _LEAST_H: Final = 1 / 3600
 
+_WITH_P95: Final = ("max_over_mean", "largest", "gap")
+
 RETURN_S: Final = 3600.0
 """A move back to a former owner within this time counts as a return."""
 
@@ -297,7 +293,7 @@ class ScoreDoc:
     what: str
 
 
-def _score(title: str, unit: str, what: str) -> Any:
+def _score(title: str, what: str, unit: str = "") -> Any:
     return field(metadata={"title": title, "unit": unit, "what": what})
 
 
@@ -313,108 +309,98 @@ class Scores:
 
     max_over_mean: float = _score(
         "max/mean",
-        "",
         "Largest demand over the mean demand of the most demanded resource, mean over time; "
         "1 is even.",
     )
-    max_over_mean_p95: float = _score("max/mean p95", "", "The same, 95 % of the time at most.")
+    max_over_mean_p95: float = _score("max/mean p95", "The same, 95 % of the time at most.")
     max_over_mean_end: float = _score(
-        "max/mean end", "", "The same, mean over the last tenth of the time."
+        "max/mean end", "The same, mean over the last tenth of the time."
     )
     deviation: float = _score(
         "deviation",
-        "",
         "Standard deviation of the demand over the brokers, of the resource in which it is "
         "largest, mean over time.",
     )
     deviation_end: float = _score(
-        "deviation end", "", "The same, mean over the last tenth of the time."
+        "deviation end", "The same, mean over the last tenth of the time."
     )
-    largest: float = _score("largest", "", "Largest demand, mean over time; 1 is full.")
-    largest_p95: float = _score("largest p95", "", "The same, 95 % of the time at most.")
-    largest_end: float = _score("largest end", "", "The same, mean over the last tenth.")
+    largest: float = _score("largest", "Largest demand, mean over time; 1 is full.")
+    largest_p95: float = _score("largest p95", "The same, 95 % of the time at most.")
+    largest_end: float = _score("largest end", "The same, mean over the last tenth.")
     bound: float = _score(
         "lower bound",
-        "",
         "What the largest demand is at least, whatever the assignment: proven, mean over time.",
     )
     gap: float = _score(
         "gap",
-        "",
         "How far the largest demand is above a proven lower bound of what any assignment could "
         "reach, as a fraction of the bound, mean over time.",
     )
-    gap_p95: float = _score("gap p95", "", "The same, 95 % of the time at most.")
-    gap_end: float = _score("gap end", "", "The same, mean over the last tenth of the time.")
+    gap_p95: float = _score("gap p95", "The same, 95 % of the time at most.")
+    gap_end: float = _score("gap end", "The same, mean over the last tenth of the time.")
     excess: float = _score(
         "excess",
-        "",
         "How far brokers stand above the level to which all load would fill them like water, mean "
         "over the brokers and over time, as a fraction of the level.",
     )
     priced_gap: float = _score(
         "priced gap",
-        "",
         f"The gap and the price of the moves: to move all traffic, or as many bundles as there "
         f"are, costs as much as a gap of 1 for {_PRICE_H['']:g} h.",
     )
     priced_gap_even: float = _score(
-        "priced gap, even", "", f"The same at a price of {_PRICE_H['_even']:g} h."
+        "priced gap, even", f"The same at a price of {_PRICE_H['_even']:g} h."
     )
     priced_gap_quiet: float = _score(
-        "priced gap, quiet", "", f"The same at a price of {_PRICE_H['_quiet']:g} h."
+        "priced gap, quiet", f"The same at a price of {_PRICE_H['_quiet']:g} h."
     )
     overload_min: float = _score(
-        "overload", "broker-min", "For how long brokers were asked for more than they have."
+        "overload", "For how long brokers were asked for more than they have.", "broker-min"
     )
     hot_min: float = _score(
-        "hot", "broker-min", f"For how long brokers were asked for more than {HOT} of it."
+        "hot", f"For how long brokers were asked for more than {HOT} of it.", "broker-min"
     )
     balance_s: float | None = _score(
         "time to balance",
-        "s",
         "From the last event, or the end of the warm-up, until the gap is at most 0.15 for good; "
         "none if it never is.",
+        "s",
     )
-    moves: int = _score("moves", "", "Bundles taken from one broker for another, for their load.")
-    placed: int = _score("placed", "", "Bundles without an owner that were given to a broker.")
-    drained: int = _score("drained", "", "Bundles taken from brokers that were to be emptied.")
+    moves: int = _score("moves", "Bundles taken from one broker for another, for their load.")
+    placed: int = _score("placed", "Bundles without an owner that were given to a broker.")
+    drained: int = _score("drained", "Bundles taken from brokers that were to be emptied.")
     returned: int = _score(
-        "returned",
-        "",
-        "Moves that took a bundle back to a broker that had it within the last hour.",
+        "returned", "Moves that took a bundle back to a broker that had it within the last hour."
     )
     moved_mb_per_s: float = _score(
-        "moved", "MB/s", "Traffic of the bundles moved for their load, added up."
+        "moved", "Traffic of the bundles moved for their load, added up.", "MB/s"
     )
     moved_ratio: float = _score(
-        "moved ratio", "", "The same as a multiple of the whole cluster's mean traffic."
+        "moved ratio", "The same as a multiple of the whole cluster's mean traffic."
     )
     interrupted_client_s: float = _score(
         "interrupted",
-        "client-s",
         "How long clients waited for bundles that were moved, placed, or lost in a crash.",
+        "client-s",
     )
     interrupted_by_moves_client_s: float = _score(
-        "interrupted by moves",
-        "client-s",
-        "How much of that was for bundles moved for their load.",
+        "interrupted by moves", "How much of that was for bundles moved for their load.", "client-s"
     )
     thrash_percent: float = _score(
         "thrash",
-        "%",
         "CPU demand that went against its trend, over all brokers, as percent of the range it "
         "moved in, CockroachDB's measure; without what it is when nothing moves.",
+        "%",
     )
     thrash_per_broker_percent: float = _score(
-        "thrash each", "%", "The same for each broker on average, to compare clusters by."
+        "thrash each", "The same for each broker on average, to compare clusters by.", "%"
     )
     unowned_s: float = _score(
-        "unowned", "s", "For how long some bundle with traffic had no owner, at recorded moments."
+        "unowned", "For how long some bundle with traffic had no owner, at recorded moments.", "s"
     )
-    unowned_msgs: float = _score("unowned messages", "messages", "Messages that came then.")
+    unowned_msgs: float = _score("unowned messages", "Messages that came then.", "messages")
     refusals: int = _score(
-        "refusals", "", "What the rounds left alone, counted by the leader, warm-up included."
+        "refusals", "What the rounds left alone, counted by the leader, warm-up included."
     )
 
 
@@ -438,19 +424,12 @@ def _balance(run: Run, curves: Curves) -> dict[str, Any]:
     cpu = RESOURCES.index("cpu")
     thrash_percent = curves.thrash_percent(cpu)
     since_s = max([run.warm_up_s, *(at_s for at_s, _ in run.happened)])
+    shown = {name: getattr(curves, name) for name in ("deviation", *_WITH_P95)}
     return {
-        "max_over_mean": curves.mean(curves.max_over_mean),
-        "max_over_mean_p95": curves.percentile(curves.max_over_mean, 95),
-        "max_over_mean_end": curves.end(curves.max_over_mean),
-        "deviation": curves.mean(curves.deviation),
-        "deviation_end": curves.end(curves.deviation),
-        "largest": curves.mean(curves.largest),
-        "largest_p95": curves.percentile(curves.largest, 95),
-        "largest_end": curves.end(curves.largest),
+        **{name: curves.mean(curve) for name, curve in shown.items()},
+        **{f"{name}_end": curves.end(curve) for name, curve in shown.items()},
+        **{f"{name}_p95": curves.percentile(shown[name], 95) for name in _WITH_P95},
         "bound": curves.mean(curves.bound),
-        "gap": curves.mean(curves.gap),
-        "gap_p95": curves.percentile(curves.gap, 95),
-        "gap_end": curves.end(curves.gap),
         "overload_min": curves.broker_minutes_above(1.0),
         "hot_min": curves.broker_minutes_above(HOT),
         "excess": curves.mean(curves.excess),
@@ -463,6 +442,8 @@ def _balance(run: Run, curves: Curves) -> dict[str, Any]:
 def _cost(run: Run, curves: Curves) -> dict[str, Any]:
     moves = run.moves
     shed = [move for move in moves if move.why is Why.SHED]
+    served = [move for move in shed if move.served_at_s is not None]
+    before = [move for move in served if (move.served_at_s or 0.0) <= run.warm_up_s]
     moved_bytes_per_s = sum(move.bytes_per_s for move in shed)
     traffic_bytes_per_s = curves.mean(curves.bytes_per_s)
     unowned_msgs_per_s = curves.unowned_msgs_per_s
@@ -475,16 +456,12 @@ def _cost(run: Run, curves: Curves) -> dict[str, Any]:
         "moved_ratio": moved_bytes_per_s / traffic_bytes_per_s if traffic_bytes_per_s > 0 else 0.0,
         "interrupted_client_s": run.interrupted_client_s
         - run.interrupted_in_warm_up_client_s
-        + sum(move.interrupted_client_s for move in shed if _over_by(move, run.warm_up_s)),
+        + sum(move.interrupted_client_s for move in before),
         "interrupted_by_moves_client_s": float(sum(move.interrupted_client_s for move in shed)),
         "unowned_s": float(curves.weight_s[unowned_msgs_per_s > 0].sum()),
         "unowned_msgs": float(unowned_msgs_per_s @ curves.weight_s),
         "refusals": sum(run.refusals.values()),
     }
-
-
-def _over_by(move: MoveRecord, at_s: float) -> bool:
-    return move.served_at_s is not None and move.served_at_s <= at_s
 
 
 def _priced(run: Run, found: Mapping[str, Any]) -> dict[str, Any]:

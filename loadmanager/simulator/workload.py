@@ -9,6 +9,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Protocol, assert_never
 
 import numpy as np
@@ -90,13 +91,27 @@ class Topics:
         for topic in traced:
             counts.setdefault(parse_full_topic(topic).namespace, traced_bundles)
         cut = {name: Boundaries.even(name, count) for name, count in counts.items()}
-        rows = _rows(counts)
-        found = [_traced_row(topic, cut, rows) for topic in traced]
+        rows: dict[Namespace, slice] = {}
+        start = 0
+        for namespace, count in counts.items():
+            rows[namespace] = slice(start, start + count)
+            start += count
+        found = []
+        for topic in traced:
+            namespace = parse_full_topic(topic).namespace
+            bounds, last = cut[namespace].bounds, len(cut[namespace].bundles)
+            inner = bisect_right(bounds, crc32(topic), 1, last)
+            found.append(int(rows[namespace].start) + inner - 1)
         traced_rows = np.array(found, dtype=np.intp)
         topics = np.bincount(traced_rows, minlength=sum(counts.values())).astype(np.int64)
         clients = np.stack([topics, topics]).astype(np.float64)
-        shares = _shares(loads, cut, rows, rng)
-        for share in shares:
+        shares = []
+        first = dict.fromkeys(cut, 0)
+        for load in loads:
+            name = load.namespace
+            share = _share(load, cut[name], rows[name], first[name], rng)
+            first[name] += load.topics
+            shares.append(share)
             topics[share.rows] += share.topics
             each = [share.load.producers_per_topic, share.load.consumers_per_topic]
             clients[:, share.rows] += np.outer(each, share.topics)
@@ -107,7 +122,7 @@ class Topics:
             topics=topics,
             producers=producers,
             consumers=consumers,
-            shares=shares,
+            shares=tuple(shares),
             traced=traced_rows,
         )
 
@@ -136,30 +151,6 @@ def weights(skew: Skew, count: int, rng: np.random.Generator) -> FloatArray:
     return np.asarray(drawn / drawn.sum())
 
 
-def _rows(counts: Mapping[Namespace, int]) -> dict[Namespace, slice]:
-    found: dict[Namespace, slice] = {}
-    start = 0
-    for namespace, count in counts.items():
-        found[namespace] = slice(start, start + count)
-        start += count
-    return found
-
-
-def _shares(
-    loads: Sequence[Load],
-    cut: Mapping[Namespace, Boundaries],
-    rows: Mapping[Namespace, slice],
-    rng: np.random.Generator,
-) -> tuple[Share, ...]:
-    found = []
-    first = dict.fromkeys(cut, 0)
-    for load in loads:
-        name = load.namespace
-        found.append(_share(load, cut[name], rows[name], first[name], rng))
-        first[name] += load.topics
-    return tuple(found)
-
-
 def _share(load: Load, cut: Boundaries, rows: slice, first: int, rng: np.random.Generator) -> Share:
     """Return the parts of ``load`` in bundles; its topics are numbered from ``first`` on."""
     bundles = len(cut.bundles)
@@ -184,14 +175,6 @@ def _share(load: Load, cut: Boundaries, rows: slice, first: int, rng: np.random.
         msgs_in_per_s=load.msgs_in_per_s * portion,
         profile=np.array([1.0, fan_out, size, size * fan_out]),
     )
-
-
-def _traced_row(
-    topic: str, cut: Mapping[Namespace, Boundaries], rows: Mapping[Namespace, slice]
-) -> int:
-    namespace = parse_full_topic(topic).namespace
-    inner = bisect_right(cut[namespace].bounds, crc32(topic), 1, len(cut[namespace].bundles))
-    return int(rows[namespace].start) + inner - 1
 
 
 Factor = float | FloatArray
@@ -278,15 +261,12 @@ class _Noise:
 
     def factor(self, now_s: float) -> Factor:
         drawn = self._rng.standard_normal(len(self._state))
-        kept = self._kept(now_s)
+        kept = 0.0
+        if self._now_s is not None and self._memory_s > 0:
+            kept = math.exp(-(now_s - self._now_s) / self._memory_s)
         self._state = kept * self._state + math.sqrt(1.0 - kept * kept) * drawn
         self._now_s = now_s
         return np.asarray(np.exp(self._sigma * self._state - self._sigma**2 / 2.0))
-
-    def _kept(self, now_s: float) -> float:
-        if self._now_s is None or self._memory_s == 0:
-            return 0.0
-        return math.exp(-(now_s - self._now_s) / self._memory_s)
 
 
 class _Bursts:
@@ -315,18 +295,6 @@ class _Bursts:
         return np.asarray(factor, dtype=np.float64)
 
 
-@dataclass(frozen=True, slots=True)
-class _Stream:
-    share: Share
-    processes: tuple[Process, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    number: int
-    rates: FloatArray
-
-
 class Workload:
     """The demanded rates of all bundles, step by step.
 
@@ -350,9 +318,14 @@ class Workload:
         self._topics = topics
         self._trace = trace
         self._interpolated = interpolated
-        self._rows = (_Row(-1, self._nothing()), _Row(-1, self._nothing()))
+        self._nothing = np.zeros((len(topics.bundles), 4))
+        # Usually of the current row and of the next one.
+        self._row = lru_cache(maxsize=2)(self._rates_of)
         self._shift = np.ones((len(topics.bundles), 1))
-        self._streams = tuple(_stream(share, rng) for share in topics.shares)
+        self._streams = [
+            (share, _processes(share.load.patterns, len(share.msgs_in_per_s), rng))
+            for share in topics.shares
+        ]
         self._trace_processes = _processes(trace_patterns, len(topics.bundles), rng)
 
     def shift(self, namespace: Namespace, factor: float) -> None:
@@ -361,44 +334,32 @@ class Workload:
     def at(self, now_s: float) -> FloatArray:
         """Return the demanded rates (K, 4); ``now_s`` never decreases."""
         rates = self._replayed(now_s) * _factor(self._trace_processes, now_s)
-        for stream in self._streams:
-            share = stream.share
-            msgs_in_per_s = share.msgs_in_per_s[:, np.newaxis] * _factor(stream.processes, now_s)
+        for share, processes in self._streams:
+            msgs_in_per_s = share.msgs_in_per_s[:, np.newaxis] * _factor(processes, now_s)
             rates[share.rows] += msgs_in_per_s * share.profile
         return np.multiply(rates, self._shift, out=rates)
-
-    def _nothing(self) -> FloatArray:
-        return np.zeros((len(self._topics.bundles), 4))
 
     def _replayed(self, now_s: float) -> FloatArray:
         """Return the rates of the trace at ``now_s``, which are 0 before its first row."""
         if self._trace is None:
-            return self._rows[0].rates
+            return self._nothing
         times_s = self._trace.times_s
         number = int(np.searchsorted(times_s, now_s, side="right")) - 1
-        if number != self._rows[0].number:
-            # The current row usually was the next one before.
-            known = {row.number: row for row in self._rows}
-            self._rows = (
-                known.get(number) or self._row(number),
-                self._row(number + 1) if self._interpolated else self._rows[1],
-            )
-        now, after = self._rows
-        if not self._interpolated or not 0 <= number < len(times_s) - 1:
-            return now.rates
+        if number < 0:
+            return self._nothing
+        now = self._row(number)
+        if not self._interpolated or number == len(times_s) - 1:
+            return now
         passed = (now_s - times_s[number]) / (times_s[number + 1] - times_s[number])
-        return np.asarray(now.rates + passed * (after.rates - now.rates))
+        return np.asarray(now + passed * (self._row(number + 1) - now))
 
-    def _row(self, number: int) -> "_Row":
-        rates = self._nothing()
-        if self._trace is not None and 0 <= number < len(self._trace.times_s):
-            for column in range(4):
-                rates[:, column] = np.bincount(
-                    self._topics.traced,
-                    self._trace.rates[number, :, column],
-                    minlength=len(rates),
-                )
-        return _Row(number, rates)
+    def _rates_of(self, number: int) -> FloatArray:
+        assert self._trace is not None  # noqa: S101 - the caller has looked
+        columns = [
+            np.bincount(self._topics.traced, column, minlength=len(self._nothing))
+            for column in self._trace.rates[number].T
+        ]
+        return np.stack(columns, axis=1)
 
 
 def _factor(processes: Iterable[Process], now_s: float) -> FloatArray:
@@ -413,7 +374,3 @@ def _processes(
 ) -> tuple[Process, ...]:
     own = rng.spawn(len(patterns))
     return tuple(process(one, bundles, its) for one, its in zip(patterns, own, strict=True))
-
-
-def _stream(share: Share, rng: np.random.Generator) -> _Stream:
-    return _Stream(share, _processes(share.load.patterns, len(share.msgs_in_per_s), rng))
