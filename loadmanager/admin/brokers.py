@@ -290,7 +290,17 @@ class Brokers(Resource, tag="brokers"):
         await self._cluster_state.lists.require_read(broker)
         owners = self._cluster_state.owners.items()
         mine = sorted(bundle for bundle, holding in owners if holding.broker == broker)
-        return {bundle: _owned(policies, bundle, broker) for bundle in mine}
+        found: dict[BundleId, OwnedBundle] = {}
+        for bundle in mine:
+            policy = policies.governing(namespace_of(bundle))
+            assignment: Literal["shared", "primary", "secondary"] = "shared"
+            if policy is not None:
+                is_primary = hosts_matching(policy.primary, (broker,)).any()
+                assignment = "primary" if is_primary else "secondary"
+            found[bundle] = OwnedBundle(
+                assignment=assignment, is_controlled=policy is not None, is_active=True
+            )
+        return found
 
     @operation(
         "GET",
@@ -322,15 +332,6 @@ class Brokers(Resource, tag="brokers"):
         """
         namespace = parse_namespace(query.namespace) if query.namespace else None
         return topics_to_json(await self._topics.own(namespace))
-
-
-def _owned(policies: Policies, bundle: BundleId, broker: BrokerId) -> OwnedBundle:
-    policy = policies.governing(namespace_of(bundle))
-    assignment: Literal["shared", "primary", "secondary"] = "shared"
-    if policy is not None:
-        is_primary = hosts_matching(policy.primary, (broker,)).any()
-        assignment = "primary" if is_primary else "secondary"
-    return OwnedBundle(assignment=assignment, is_controlled=assignment != "shared", is_active=True)
 
 
 _CONFIGURATION: Final = "/admin/v2/brokers/configuration"

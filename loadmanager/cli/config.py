@@ -204,7 +204,14 @@ def show_command(*, path: Path | None, as_json: bool, client: SidecarClient) -> 
 
     Example: loadmanager config show --url http://broker-1.example.org:7750
     """
-    values = client.json(f"{_DYNAMIC_PATH}/runtime") if path is None else _of_file(path)
+    if path is None:
+        values = client.json(f"{_DYNAMIC_PATH}/runtime")
+    else:
+        from loadmanager.config import ConfigError, load_config
+        from loadmanager.config.describe import shown
+
+        with ending(ConfigError):
+            values = dict(shown(load_config(path, os.environ)))
     if as_json:
         print_json(values)
         return
@@ -215,11 +222,3 @@ def show_command(*, path: Path | None, as_json: bool, client: SidecarClient) -> 
             click.echo(f"[{here}]" if not section else f"\n[{here}]")
             section = here
         click.echo(f"{key} = {value}")
-
-
-def _of_file(path: Path) -> dict[str, str]:
-    from loadmanager.config import ConfigError, load_config
-    from loadmanager.config.describe import shown
-
-    with ending(ConfigError):
-        return dict(shown(load_config(path, os.environ)))

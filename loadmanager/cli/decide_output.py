@@ -73,7 +73,12 @@ def _round(number: int, one: Round, planner: Planner) -> dict[str, Any]:
         ],
         "brokers": [
             {"broker": name, "before": before, "after": after}
-            for name, before, after in _brokers(one, planner)
+            for name, before, after in zip(
+                one.before.brokers.names,
+                _standings(one.before, planner),
+                _standings(one.after, planner),
+                strict=True,
+            )
         ],
     }
 
@@ -122,11 +127,6 @@ def _broker_row(broker: str, before: dict[str, Any], after: dict[str, Any]) -> t
         f"{before['msgsPerS']:.0f}",
         f"{after['msgsPerS']:.0f}",
     )
-
-
-def _brokers(one: Round, planner: Planner) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
-    sides = [list(_standings(view, planner)) for view in (one.before, one.after)]
-    yield from zip(one.before.brokers.names, *sides, strict=True)
 
 
 def _standings(view: ClusterView, planner: Planner) -> Iterator[dict[str, Any]]:

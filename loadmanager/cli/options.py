@@ -201,7 +201,11 @@ class SectionedGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         widest = max((len(name) for name in self.list_commands(ctx)), default=0)
         for title, names in self.in_sections().items():
-            rows = [(name.ljust(widest), _sentence(self.commands[name])) for name in names]
+            helps = [(self.commands[name].help or "").partition("\n\n")[0] for name in names]
+            rows = [
+                (name.ljust(widest), " ".join(text.split()))
+                for name, text in zip(names, helps, strict=True)
+            ]
             with formatter.section(title):
                 formatter.write_dl(rows)
 
@@ -220,11 +224,6 @@ class SectionedCommand(click.Command):
         for title, listed in rows.items():
             with formatter.section(title):
                 formatter.write_dl(listed)
-
-
-def _sentence(command: click.Command) -> str:
-    paragraph, _, _ = (command.help or "").partition("\n\n")
-    return " ".join(paragraph.split())
 
 
 _GAP: Final = "  "

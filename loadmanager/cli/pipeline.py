@@ -5,9 +5,10 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -174,7 +175,7 @@ def pipeline_command(
     settings = _settings(master, driver_memory, conf)
     with _interruptible():
         try:
-            run_jobs(request, settings, _print_line, _progress(progress))
+            run_jobs(request, settings, partial(print, flush=True), _progress(progress))
         except LoadManagerError as error:
             raise click.ClickException(str(error)) from None
 
@@ -195,16 +196,13 @@ def _check_options(jobs: tuple[str, ...], options: Mapping[str, Any]) -> None:
         if given and job not in jobs:
             option = given[0].replace("_", "-")
             raise click.UsageError(f"--{option} is of the job {job}, which is not asked for")
-    if "replay" in jobs:
-        _check_combinations(options["strategy"], options["setting"])
-
-
-def _check_combinations(strategies: Sequence[str], settings: Sequence[str]) -> None:
+    if "replay" not in jobs:
+        return
     from loadmanager.config import ConfigError
     from loadmanager.pipeline.replay.combinations import combinations
 
     try:
-        combinations(strategies, settings)
+        combinations(options["strategy"], options["setting"])
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
 
@@ -216,24 +214,19 @@ def _check_places(jobs: tuple[str, ...], history: str | None, out: str) -> None:
     if history is not None and _local(history) and not Path(history).is_dir():
         raise click.UsageError(f"--history {history}: there is no such directory")
     if _local(out):
-        _check_writable(Path(out))
+        try:
+            Path(out).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise click.UsageError(f"--out {out}: {error.strerror}") from None
+        if not os.access(out, os.W_OK | os.X_OK):
+            raise click.UsageError(f"--out {out}: expected a directory that can be written to")
 
 
 def _local(place: str) -> bool:
     return "://" not in place and not place.startswith("file:")
 
 
-def _check_writable(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise click.UsageError(f"--out {folder}: {error.strerror}") from None
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise click.UsageError(f"--out {folder}: expected a directory that can be written to")
-
-
 def _settings(master: str, driver_memory: str, conf: tuple[str, ...]) -> "SessionSettings":
-    from loadmanager.cli.pipeline import free_memory_bytes
     from loadmanager.pipeline.session import SessionSettings
 
     more = {}
@@ -252,10 +245,6 @@ def _progress(asked: bool | None) -> "Progress":
 
     shown = sys.stderr.isatty() if asked is None else asked
     return progress_on(beneath(sys.stderr)) if shown else no_progress
-
-
-def _print_line(line: str) -> None:
-    print(line, flush=True)
 
 
 @contextmanager

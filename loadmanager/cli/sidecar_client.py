@@ -181,7 +181,9 @@ class SidecarClient:
             if not leads_on or not location.startswith(("http://", "https://")):
                 raise
             error.close()
-            _refuse_to_leave_tls(full, location)
+            if full.startswith("https:") and not location.startswith("https:"):
+                why = f"it sends on to {location}, which has no TLS; a token is not sent there"
+                raise URLError(why) from None
             # A sidecar of this host, where no token is needed, gives one for the leader's.
             token = token or error.headers.get(_PASSED_ON_HEADER, "")
             return self._answer(location, method, body, token, redirects - 1)
@@ -288,16 +290,12 @@ def _client(given: Profile, name: str, timeout_s: float) -> SidecarClient:
     )
 
 
-def _read(file: str) -> str:
+def _token(file: str) -> str:
     try:
-        return Path(file).expanduser().read_text(encoding="utf-8")
+        token = Path(file).expanduser().read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise click.UsageError(f"{file}: {why}; expected a file with a token") from None
-
-
-def _token(file: str) -> str:
-    token = _read(file).strip()
     if not token or not token.isascii() or len(token.split()) != 1 or not token.isprintable():
         # Its content is not shown: it may be a secret.
         raise click.UsageError(f"{file}: holds no token; expected one word of ASCII letters")
@@ -319,11 +317,6 @@ def _context(ca_file: str, known: Profile) -> ssl.SSLContext:
 
 class _NoRedirects(HTTPRedirectHandler):
     def redirect_request(self, *_: object) -> None: ...
-
-
-def _refuse_to_leave_tls(before: str, after: str) -> None:
-    if before.startswith("https:") and not after.startswith("https:"):
-        raise URLError(f"it sends on to {after}, which has no TLS; a token is not sent there")
 
 
 def _reason(error: HTTPError) -> str:

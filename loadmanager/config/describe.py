@@ -90,7 +90,9 @@ class KeyDescription:
 @cache
 def describe() -> tuple[KeyDescription, ...]:
     return tuple(
-        _key_description(section, key, field, dynamic=_is_dynamic(model, key))
+        _key_description(
+            section, key, field, dynamic=model.dynamic is True or key in (model.dynamic or ())
+        )
         for section, model in section_models().items()
         for key, field in model.model_fields.items()
     )
@@ -121,11 +123,11 @@ def shown(config: Config) -> Mapping[str, str]:
 def _as_text(value: object) -> str:
     if isinstance(value, SecretStr):
         return HIDDEN if value.get_secret_value() else ""
-    return value if isinstance(value, str) else json.dumps(value, default=_plain)
-
-
-def _plain(value: object) -> object:
-    return value.model_dump() if isinstance(value, Section) else str(value)
+    if isinstance(value, str):
+        return value
+    return json.dumps(
+        value, default=lambda one: one.model_dump() if isinstance(one, Section) else str(one)
+    )
 
 
 def annotated_toml() -> str:
@@ -184,10 +186,6 @@ def _comment(text: str, width: int = 96) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def _is_dynamic(model: type[Section], key: str) -> bool:
-    return model.dynamic if isinstance(model.dynamic, bool) else key in model.dynamic
 
 
 def _key_description(section: str, key: str, field: FieldInfo, *, dynamic: bool) -> KeyDescription:

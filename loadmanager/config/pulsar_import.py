@@ -452,7 +452,8 @@ def _give_to_strategies(
     if instead := _counts_instead(key, found):
         imported.ignored[key] = f"{instead} is set"
         return
-    if not _is_of_strategies(right):
+    kinds = {kind for known in STRATEGIES.values() for kind in known.values()}
+    if not any(right in fields_of(kind) for kind in kinds):
         _drop(imported, key)
         return
     sections = sections_with(right, chosen)
@@ -488,7 +489,10 @@ def misspelt(key: str) -> str:
     A known key with something after it is another key of Pulsar's, such as
     ``allowAutoTopicCreationType``.
     """
-    known = {name.casefold(): name for name in (*_all_keys(), *DEPLOYMENT)}
+    names = {*TRANSLATED, *UNUSED, *MISSPELT, *DEPLOYMENT}
+    for kind in (kind for kinds in STRATEGIES.values() for kind in kinds.values()):
+        names |= {name for name in fields_of(kind) if name.startswith("loadBalancer")}
+    known = {name.casefold(): name for name in sorted(names)}
     text = key.casefold()
     close = get_close_matches(text, known, n=1, cutoff=_CLOSE)
     if not close or (text != close[0] and text.startswith(close[0])):
@@ -496,23 +500,11 @@ def misspelt(key: str) -> str:
     return known[close[0]]
 
 
-def _all_keys() -> Iterator[str]:
-    yield from (*TRANSLATED, *UNUSED, *MISSPELT)
-    for kinds in STRATEGIES.values():
-        for kind in kinds.values():
-            yield from (name for name in fields_of(kind) if name.startswith("loadBalancer"))
-
-
 def _is_one(text: str) -> bool:
     try:
         return float(text) == 1.0
     except ValueError:
         return False  # It is set, and reported where it is checked itself.
-
-
-def _is_of_strategies(key: str) -> bool:
-    kinds = {kind for known in STRATEGIES.values() for kind in known.values()}
-    return any(key in fields_of(kind) for kind in kinds)
 
 
 def sections_with(key: str, chosen: Mapping[str, str]) -> list[str]:

@@ -155,8 +155,7 @@ def _typed(setting: Setting, key: str, value: SettingValue) -> Any:
 
 def _expected(setting: Setting) -> str:
     if isinstance(setting.kind, EnumType):
-        choices: list[Any] = list(setting.kind)
-        return "one of " + ", ".join(str(choice) for choice in choices)
+        return "one of " + ", ".join(map(str, setting.kind))
     return _KINDS.get(setting.kind, "a list of texts")
 
 
@@ -320,7 +319,10 @@ def planner_for(where: str, in_use: InForce, wanted: Wanted) -> Planner:
         raise ConfigError([f"{told_as}; expected of the placement {not_together(shedder)}"])
     # What is set by hand is checked by itself first, so that its faults name it.
     given = _given(parts, wanted)
-    made = {name: _made(part, given[name]) for name, part in parts.items()}
+    made: dict[str, Any] = {}
+    for name, part in parts.items():
+        filled(part.kind, given[name], f"--set for {part.kind.__name__}")
+        made[name] = filled(part.kind, {**part.values, **given[name]}, part.where)
     return Planner(
         shedder=made["shedder"],
         placement=made["placement"],
@@ -334,14 +336,11 @@ def _together(in_use: InForce, wanted: Wanted) -> Wanted:
     shedder = wanted.shedder or (in_use.shedder.strategy if in_use.shedder else "")
     if shedder not in SHEDDERS or wanted.placement is not None:
         return wanted
-    former = in_use.placement.strategy if in_use.placement else ""
-    if former and (wanted.shedder is None or _go_together(shedder, former)):
+    kind, former = SHEDDERS[shedder], in_use.placement.strategy if in_use.placement else ""
+    other = PLACEMENTS.get(former, PlannedPlacement)
+    if former and (wanted.shedder is None or go_together(kind, other)):
         return wanted
-    return replace(wanted, placement=own_placement(SHEDDERS[shedder]))
-
-
-def _go_together(shedder: str, placement: str) -> bool:
-    return go_together(SHEDDERS[shedder], PLACEMENTS.get(placement, PlannedPlacement))
+    return replace(wanted, placement=own_placement(kind))
 
 
 def part_and_key(name: str) -> tuple[str, str]:
@@ -386,11 +385,6 @@ def _given(parts: Mapping[str, _Part], wanted: Wanted) -> dict[str, dict[str, Se
     if wanted.mode is not None:
         given["planner"]["mode"] = wanted.mode
     return given
-
-
-def _made(part: _Part, given: Mapping[str, SettingValue]) -> Any:
-    filled(part.kind, given, f"--set for {part.kind.__name__}")
-    return filled(part.kind, {**part.values, **given}, part.where)
 
 
 def _alternatives(parts: Mapping[str, _Part], names: Sequence[str], key: str) -> str:

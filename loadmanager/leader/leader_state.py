@@ -195,7 +195,7 @@ class WarmStart:
             return
         boundaries = await self._boundaries({namespace_of(one) for one in seed.bundles})
         count = self.tracker.suppose(seeded(seed.bundles, boundaries))
-        self.context.metrics.learning.seeded("used", count)
+        self.context.metrics.seeded("used", count)
         log.info("leadership.warm_start.applied", bundles=count, age_s=round(age_ms / 1000))
 
     async def _boundaries(self, namespaces: Iterable[Namespace]) -> Mapping[Namespace, Boundaries]:
@@ -209,5 +209,5 @@ class WarmStart:
         return found
 
     def _give_up(self, result: str, why: str) -> None:
-        self.context.metrics.learning.seeded(result)
+        self.context.metrics.seeded(result)
         log.warning("leadership.warm_start.skipped", result=result, error=why)

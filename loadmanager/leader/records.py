@@ -475,7 +475,7 @@ class TaskReports:
         if task.state.ended:
             self._proposed_at_s.pop(task.number, None)
             self._moving.discard(task.number)
-            self._metrics.task_ended(task.kind.value, task.state.value)
+            self._metrics.tasks_ended.labels(task.kind.value, task.state.value).inc()
         else:
             self._proposed_at_s[task.number] = task.proposed_at_s
             if task.relocates:

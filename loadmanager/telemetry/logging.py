@@ -35,7 +35,12 @@ def configure_logging(format: str, level: str, stream: TextIO) -> None:  # noqa:
     stream = beneath(stream)
     console = format == "console" or (format == "auto" and stream.isatty())
     least = logging.getLevelNamesMapping()[level.upper()]
-    shared = _shared_processors()
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        hide_secrets,
+    ]
     rendering = _rendering_processors(console=console, colors=console and stream.isatty())
     lossy = cast("TextIO", _LossyStream(stream, [*shared, *rendering]))
     structlog.configure(
@@ -52,7 +57,12 @@ def configure_logging(format: str, level: str, stream: TextIO) -> None:  # noqa:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendering],
         )
     )
-    _install(handler, least)
+    root = logging.getLogger()
+    for old in [h for h in root.handlers if isinstance(h, _OurHandler)]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    _set_levels(least)
+    logging.captureWarnings(capture=True)
 
 
 def change_level(level: str) -> None:
@@ -94,28 +104,10 @@ class _LossyStream:
     def flush(self) -> None: ...
 
 
-def _install(handler: _OurHandler, least: int) -> None:
-    root = logging.getLogger()
-    for old in [h for h in root.handlers if isinstance(h, _OurHandler)]:
-        root.removeHandler(old)
-    root.addHandler(handler)
-    _set_levels(least)
-    logging.captureWarnings(capture=True)
-
-
 def _set_levels(least: int) -> None:
     logging.getLogger().setLevel(least)
     for name, library_least in _LIBRARY_LEVELS.items():
         logging.getLogger(name).setLevel(max(least, library_least))
-
-
-def _shared_processors() -> list[structlog.typing.Processor]:
-    return [
-        structlog.contextvars.merge_contextvars,
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        hide_secrets,
-    ]
 
 
 def _rendering_processors(*, console: bool, colors: bool) -> Sequence[structlog.typing.Processor]:

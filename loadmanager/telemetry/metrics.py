@@ -230,22 +230,6 @@ class ShadowMetrics(_Declared):
 SEED_RESULTS: Final = ("used", "stale", "late", "unreadable", "foreign")
 
 
-class LearningMetrics(_Declared):
-    """The results of seeds."""
-
-    seeded_bundles: Annotated[
-        Gauge, "Bundles whose averages this leader took from a seed when it began."
-    ]
-    seeds: Annotated[Counter, "Seeds read by leaders, by result.", "result"]
-
-    def seeded(self, result: str, bundles: int = 0) -> None:
-        self.seeds.labels(result).inc()
-        self.seeded_bundles.set(bundles)
-
-    def not_leading(self) -> None:
-        self.seeded_bundles.set(0)
-
-
 class Metrics(_Declared):
     build_info: Annotated[Gauge, "Always 1; the version is the label.", "version"]
     unexpected_errors: Annotated[
@@ -257,6 +241,10 @@ class Metrics(_Declared):
     brokers_left_out: Annotated[
         Gauge, "Brokers that this leader leaves out because their reports make decisions fail."
     ]
+    seeded_bundles: Annotated[
+        Gauge, "Bundles whose averages this leader took from a seed when it began."
+    ]
+    seeds: Annotated[Counter, "Seeds read by leaders, by result.", "result"]
     rounds: Annotated[
         Counter, "Rounds of the leader, by outcome; refused: bundle tasks under way.", "outcome"
     ]
@@ -383,7 +371,6 @@ class Metrics(_Declared):
         disable_created_metrics()  # type: ignore[no-untyped-call] # the library's, without types
         self._cluster = cluster
         self.lookup = LookupMetrics()
-        self.learning = LearningMetrics(registry)
         self.optimality = OptimalityMetrics(registry)
         self.shadows = ShadowMetrics(registry, "loadmanager_shadow_")
         registry.register(self.lookup)
@@ -391,7 +378,7 @@ class Metrics(_Declared):
         self.build_info.labels(__version__).set(1)
         self.broker_healthy.set(1)
         for result in SEED_RESULTS:
-            self.learning.seeds.labels(result)
+            self.seeds.labels(result)
         for result in ("passed", "failed"):
             self.broker_probes.labels(result)
         for result in ("renewed", "failed"):
@@ -428,9 +415,6 @@ class Metrics(_Declared):
             if resource in LABEL_VALUES["resource"]:
                 self.unknown_resource.labels(resource).set(fraction is None)
 
-    def report_aged(self, broker: BrokerId, age_s: float) -> None:
-        self.report_age_seconds.labels(broker).set(age_s)
-
     def brokers_departed(self, brokers: Iterable[BrokerId]) -> None:
         """Remove the series of brokers that left, so that no alert refers to them."""
         for broker in brokers:
@@ -442,8 +426,9 @@ class Metrics(_Declared):
         self._unloaded_bundles.inc(bundles)
         self._unloaded_brokers.inc(brokers)
 
-    def task_ended(self, kind: str, state: str) -> None:
-        self.tasks_ended.labels(kind, state).inc()
+    def seeded(self, result: str, bundles: int = 0) -> None:
+        self.seeds.labels(result).inc()
+        self.seeded_bundles.set(bundles)
 
     def bundles_split(self, bundles: int) -> None:
         self._split_bundles.inc(bundles)

@@ -139,7 +139,7 @@ class Sidecar:
         now_s = context.clock.monotonic_s()
         reports = context.cluster_state.loads.reports
         for broker, known in reports.items():
-            context.metrics.report_aged(broker, now_s - known.seen_at_s)
+            context.metrics.report_age_seconds.labels(broker).set(now_s - known.seen_at_s)
         context.metrics.brokers_departed(self._shown - reports.keys())
         self._shown = set(reports)
         context.metrics.picture_changed(

@@ -104,7 +104,7 @@ def test_label_values_are_known_at_first(registry: CollectorRegistry, metrics: M
 
 def exercise(metrics: Metrics) -> None:
     metrics.show_usage(report(cpu=ResourceUsage(50, 200)))
-    metrics.report_aged(B1, 3)
+    metrics.report_age_seconds.labels(B1).set(3)
     metrics.rounds.labels("balanced").inc()
     metrics.moves.labels("ThresholdShedder", "overloaded").inc()
     metrics.refusals.labels("ThresholdShedder", "within_margin").inc()
