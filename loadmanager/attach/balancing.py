@@ -185,7 +185,7 @@ class Balancer:
             raise Stopped(f"stopped: {others}; two balancers undo each other's moves")
         samples, missing = await self._sampler.sample(cluster)
         self._note_restarts(samples)
-        self._dispatcher.window(samples)
+        self._dispatcher.owners.window(samples)
         left_out = await self._left_out()
         url, placements = self.reader.url, tuple[Proposal, ...]()
         with answer_of(url):
@@ -198,7 +198,7 @@ class Balancer:
             )
             if self.rules.place_new and cluster.manager == "modular":
                 placements = await self._new.proposals(url, cluster, samples, self.rules)
-        stuck, half_used = self._dispatcher.stuck, self.budget.half_used(monotonic())
+        stuck, half_used = self._dispatcher.orders.stuck, self.budget.half_used(monotonic())
         seen = replace(
             seen,
             proposals=tuple(
@@ -272,7 +272,7 @@ class Balancer:
 
     async def _left_out(self) -> Mapping[BrokerId, str]:
         held = dict(self._changes.held(monotonic()))
-        for bundle, move in self._dispatcher.stuck.items():
+        for bundle, move in self._dispatcher.orders.stuck.items():
             held[move.target] = f"{move.source} does not release {bundle}, which is to move to it"
         try:
             await self._targets.refresh()

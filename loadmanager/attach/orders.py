@@ -261,7 +261,7 @@ class PulsarOrders:
     def close(self) -> None:
         """End the term: nothing more is sent; orders that were sent are followed to their end."""
         self._closed = True
-        self._mover.close()
+        self._mover.over.set()
 
     async def settled(self) -> None:
         while self._working:
@@ -446,13 +446,13 @@ class Dispatcher:
     _unfinished: BundleId | None = None
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _failures: list[BaseException] = field(default_factory=list)
-    _owners: SampledOwners = field(default_factory=SampledOwners)
-    _orders: PulsarOrders = field(init=False)
+    owners: SampledOwners = field(default_factory=SampledOwners)
+    orders: PulsarOrders = field(init=False)
     _tasks: TaskController = field(init=False)
 
     def __post_init__(self) -> None:
-        name, owners = self.cluster.name, self._owners
-        self._orders = PulsarOrders(
+        name, owners = self.cluster.name, self.owners
+        self.orders = PulsarOrders(
             BrokerQueries(self.admin, self.address, name, lambda: owners.brokers),
             claims=self.cluster.manager != "extensible",
             owners=owners,
@@ -466,8 +466,8 @@ class Dispatcher:
         at_once = self.budget.limits.at_once
         self._tasks = TaskController(
             self.mandate.epoch,
-            self._orders,
-            self._owners,
+            self.orders,
+            self.owners,
             SystemClock(),
             # The controller repeats no orders: `PulsarOrders` follows each one to its end.
             bounds=lambda: TaskBounds(most_per_broker=at_once, lost_after_s=float("inf")),
@@ -478,17 +478,10 @@ class Dispatcher:
     def close(self) -> None:
         self._tasks.close()
 
-    @property
-    def stuck(self) -> Mapping[BundleId, Move]:
-        return self._orders.stuck
-
-    def window(self, samples: Samples) -> None:
-        self._owners.window(samples)
-
     async def carry_out(self, seen: Observation) -> None:
         """Place unserved bundles, then carry out the splits, or if there are none the moves."""
-        self._owners.sampled(seen.cluster.brokers, seen.samples)
-        splits = [one for one in seen.splits if one.bundle not in self._orders.uncut]
+        self.owners.sampled(seen.cluster.brokers, seen.samples)
+        splits = [one for one in seen.splits if one.bundle not in self.orders.uncut]
         moving = splits or seen.proposals
         self._why = {one.bundle: one.reason for one in (*seen.placements, *moving)}
         self._failures.clear()
@@ -499,7 +492,7 @@ class Dispatcher:
         async def end_in_time() -> None:
             await self.stopping.wait()
             await asyncio.sleep(_LAST_ORDERS_S)
-            self._orders.close()
+            self.orders.close()
 
         ending = asyncio.create_task(end_in_time())
         try:
@@ -509,12 +502,12 @@ class Dispatcher:
             await self._carry_out(moving, 1 if splits else at_once)
         finally:
             # Also after an error, wait until the owner of each ordered bundle is known.
-            await self._orders.settled()
+            await self.orders.settled()
             ending.cancel()
 
     def _fits(self, proposal: BundleTask) -> bool:
-        under_way = [self._owners.topics(one.bundle) for one in self._tasks.tasks]
-        topics = sum(under_way) + self._owners.topics(proposal.bundle)
+        under_way = [self.owners.topics(one.bundle) for one in self._tasks.tasks]
+        topics = sum(under_way) + self.owners.topics(proposal.bundle)
         return not under_way or topics <= self.budget.limits.topics_at_once
 
     async def _carry_out(self, proposed: Iterable[Proposal], at_once: int) -> None:

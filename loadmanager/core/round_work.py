@@ -83,7 +83,8 @@ class RoundWork:
     def weigh(self, offers: Iterable[Offer]) -> None:
         """Decide on a shedder's offers, in order. Call it once per round."""
         self._count_under_way()
-        stale = self._stale()
+        rows = np.flatnonzero(self.view.age_s > self.filters.max_report_age_s)
+        stale = frozenset(self.view.brokers.names[row] for row in rows.tolist())
         for offer in offers:
             reason = self._forbidden(offer, stale) or self._budget(offer)
             if reason is not None:
@@ -131,10 +132,6 @@ class RoundWork:
             source = self.view.listed_owner(bundle)
             if source is not None:
                 self.in_flight[source] += 1
-
-    def _stale(self) -> frozenset[BrokerId]:
-        rows = np.flatnonzero(self.view.age_s > self.filters.max_report_age_s)
-        return frozenset(self.view.brokers.names[row] for row in rows.tolist())
 
     def _forbidden(self, offer: Offer, stale: frozenset[BrokerId]) -> Reason | None:
         if offer.bundle in self.view.moved:
@@ -190,7 +187,6 @@ class RoundWork:
             return
         better = self._better(offer, rows)
         if not len(better):
-            self._refuse_unhelpful(offer)
             return
         planned = None if offer.target is None else self.view.brokers.index.get(offer.target)
         if planned is not None and planned in better:
@@ -226,27 +222,23 @@ class RoundWork:
         return rows[~np.isin(rows, full)] if full else rows
 
     def _better(self, offer: Offer, rows: Indices) -> Indices:
-        """Return the rows that would stay below the source's current load by the margin."""
-        view = self.view
-        before = float(loads(view, self.weights)[view.row(offer.source)])
-        usage = self.cost.usage(view, offer.bundle, offer.source)
-        msgs_per_s = float(view.short_rates(offer.bundle)[:2].sum())
-        usage = self.cost.elsewhere(view, offer.bundle, offer.source, usage, rows)
-        after = loads_with(view, self.weights, rows, usage, msgs_per_s)
-        return rows[after + self.settings.margin <= before]
-
-    def _refuse_unhelpful(self, offer: Offer) -> None:
-        view = self.view
-        row = view.row(offer.source)
+        """Return the rows that would stay below the source's load by the margin, or refuse."""
+        view, row = self.view, self.view.row(offer.source)
         before = float(loads(view, self.weights)[row])
         usage = self.cost.usage(view, offer.bundle, offer.source)
         msgs_per_s = float(view.short_rates(offer.bundle)[:2].sum())
-        rest = loads_with(view, self.weights, np.array([row]), -usage, -msgs_per_s)
-        detail = f"{offer.source} stands at {before:.3f}, without it at {float(rest[0]):.3f}"
-        if before - float(rest[0]) > _DOMINANT_FRACTION * before:
+        there = self.cost.elsewhere(view, offer.bundle, offer.source, usage, rows)
+        after = loads_with(view, self.weights, rows, there, msgs_per_s)
+        better = rows[after + self.settings.margin <= before]
+        if len(better):
+            return better
+        rest = float(loads_with(view, self.weights, np.array([row]), -usage, -msgs_per_s)[0])
+        detail = f"{offer.source} stands at {before:.3f}, without it at {rest:.3f}"
+        if before - rest > _DOMINANT_FRACTION * before:
             self._refuse(offer.bundle, Reason.UNBALANCEABLE, f"{detail}: split it")
         else:
             self._refuse(offer.bundle, Reason.NO_IMPROVEMENT, detail)
+        return better
 
     def _choose(self, rows: Indices, bundle: BundleId) -> BrokerId | None:
         ranking = self.placement.rank(self.view, rows, bundle, self.memory)

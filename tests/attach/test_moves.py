@@ -372,7 +372,7 @@ async def test_a_stuck_bundle_is_left_out_for_as_long_as_its_source_lists_it(
 async def test_the_terms_end_ends_the_watch_of_it(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     pulsar.unload_s = 3600.0
     moves = mover(admin, pulsar)
-    asyncio.get_running_loop().call_later(0.2, moves.close)
+    asyncio.get_running_loop().call_later(0.2, moves.over.set)
     outcome = await moves.move(move(pulsar))
     assert (outcome.state, outcome.attempts) == ("timed_out", 1)
     assert "the term ended while" in outcome.reason
@@ -392,7 +392,7 @@ async def test_a_target_that_owns_a_bundle_but_loads_no_topic_gives_it_back_and_
     assert wanted.bundle in pulsar.brokers[0].owned
     outcome = await moves.move(other)
     assert (outcome.state, outcome.attempts) == ("failed", 0)
-    moves.close()
+    moves.over.set()
 
 
 async def test_a_target_that_ends_later_is_kept(pulsar: FakePulsar, admin: PulsarAdmin) -> None:

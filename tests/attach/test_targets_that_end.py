@@ -183,7 +183,7 @@ async def test_the_end_of_the_term_ends_the_wait(admin: PulsarAdmin, transfer: T
     transfer.away_s = 60.0
     moves = mover(admin, transfer.pulsar, look_s=0.8)
     moves.return_s = 60.0
-    asyncio.get_running_loop().call_later(0.9, moves.close)
+    asyncio.get_running_loop().call_later(0.9, moves.over.set)
     async with asyncio.timeout(20):
         assert (await moves.move(transfer.move)).state == "timed_out"
 

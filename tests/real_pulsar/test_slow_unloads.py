@@ -73,7 +73,7 @@ def moved(
         try:
             return await mover.move(move, sent=sent)
         finally:
-            mover.close()
+            mover.over.set()
             await admin.close()
 
     return asyncio.run(moving())

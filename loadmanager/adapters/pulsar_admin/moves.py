@@ -207,9 +207,6 @@ class BundleMover:
     _paused_until_s: dict[BrokerId, float] = field(default_factory=dict, init=False)
     _following: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
-    def close(self) -> None:
-        self.over.set()
-
     async def rest(self, pause_s: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
