@@ -27,7 +27,7 @@ from loadmanager.core.wire.policies import decode_isolation
 from loadmanager.core.wire.records import DrainMark, decode_drain_mark, encode_drain_mark
 from loadmanager.core.wire.reports import decode_loads, report_to_json
 from loadmanager.ports.administration import BrokerUnknown
-from loadmanager.ports.coordination import CoordinationError, NodeExists, NodeMissing
+from loadmanager.ports.coordination import NodeExists, NodeMissing
 from loadmanager.ports.lookup import Unavailable
 
 log = structlog.get_logger()
@@ -76,22 +76,20 @@ class DrainRequests:
             raise BrokerUnknown(f"{broker}: no such broker is registered")
         mark = DrainMark(since_ms=self._clock.wall_ms(), by=by, reason=reason)
         path = znodes.draining(broker)
-        try:
-            await self._coordination.create(path, encode_drain_mark(mark))
-        except NodeExists:
-            return
-        except CoordinationError as error:
-            raise Unavailable(f"{path} cannot be written: {error}") from error
+        with as_unavailable(path, "written"):
+            try:
+                await self._coordination.create(path, encode_drain_mark(mark))
+            except NodeExists:
+                return
         log.info("broker.drain.requested", broker=broker, by=by, reason=reason)
 
     async def unmark(self, broker: BrokerId) -> None:
         path = znodes.draining(broker)
-        try:
-            await self._coordination.delete(path)
-        except NodeMissing:
-            return
-        except CoordinationError as error:
-            raise Unavailable(f"{path} cannot be deleted: {error}") from error
+        with as_unavailable(path, "deleted"):
+            try:
+                await self._coordination.delete(path)
+            except NodeMissing:
+                return
         log.info("broker.drain.cancelled", broker=broker)
 
     async def status(self, broker: BrokerId) -> DrainState:
@@ -113,10 +111,8 @@ class DrainRequests:
 
     async def _mark(self, broker: BrokerId) -> DrainMark | None:
         path = znodes.draining(broker)
-        try:
+        with as_unavailable(path, "read"):
             node = await self._coordination.get(path)
-        except CoordinationError as error:
-            raise Unavailable(f"{path} cannot be read: {error}") from error
         if node is None:
             return None
         try:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import structlog
 
-from loadmanager.common.cluster_state import ClusterOwners
+from loadmanager.common.cluster_state import ClusterOwners, boundaries_of
 from loadmanager.common.context import Context
 from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.common.watching import Subscriptions
@@ -22,7 +22,6 @@ from loadmanager.ports.host import Clock
 from loadmanager.ports.lookup import (
     LeaderInfo,
     LeaderLine,
-    NamespaceUnknown,
     NotLeader,
     Owner,
     Readiness,
@@ -233,13 +232,7 @@ class LookupService:
             raise Unavailable(f"the partitions of {topic} cannot be read: {error}") from error
 
     async def boundaries(self, namespace: Namespace) -> Boundaries:
-        try:
-            boundaries = await self._cluster_state.boundaries(namespace)
-        except (CoordinationError, MalformedContent) as error:
-            raise Unavailable(f"the bundles of {namespace} cannot be read: {error}") from error
-        if boundaries is None:
-            raise NamespaceUnknown(f"namespace {namespace} does not exist")
-        return boundaries
+        return await boundaries_of(self._cluster_state, namespace)
 
     async def assign(self, bundle: BundleId) -> BrokerId:
         await self.boundaries(namespace_of(bundle))

@@ -12,7 +12,12 @@ from loadmanager.attach.observation import Observation, Rules, observe
 from loadmanager.attach.sampling import BrokerSample, HostFigures, Hosts, SampledLoads
 from loadmanager.attach.strategy import Strategy
 from loadmanager.cli.attach_output import examine
-from loadmanager.config import LeaderSettings, PlacementSettings, PlannerSettings, SheddingSettings
+from loadmanager.config.sections import (
+    LeaderSettings,
+    PlacementSettings,
+    PlannerSettings,
+    SheddingSettings,
+)
 from loadmanager.config.strategies import planner_of
 from loadmanager.core.bundle_task import AskedBy, BundleTask, Pause, TaskEvent, TaskKind, advanced
 from loadmanager.core.bundle_traffic import BundleTraffic

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from loadmanager.config import (
-    ConfigError,
+from loadmanager.config import ConfigError
+from loadmanager.config.sections import (
     LeaderSettings,
     PlacementSettings,
     PlannerSettings,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from loadmanager.config import SheddingSettings
+from loadmanager.config.sections import SheddingSettings
 from tests.testbed.faults import campaign
 from tests.testbed.faults.__main__ import main
 from tests.testbed.faults.campaign import Totals, outcomes

@@ -5,7 +5,7 @@ from contextlib import closing
 import pytest
 from all_placements import with_all_placements
 
-from loadmanager.config import SheddingSettings
+from loadmanager.config.sections import SheddingSettings
 from loadmanager.config.strategies import PLACEMENT_NAMES, SHEDDER_NAMES, own_placement
 from loadmanager.core.shedding import SHEDDERS
 from loadmanager.simulator.scenario import Expectation, Scenario

@@ -1,6 +1,7 @@
 import pytest
 
-from loadmanager.config import ConfigError, SheddingSettings
+from loadmanager.config import ConfigError
+from loadmanager.config.sections import SheddingSettings
 from loadmanager.core.filters import Filters
 from loadmanager.core.placement import LeastLongTermMessageRate, PlannedPlacement, RoundRobin
 from loadmanager.core.shedding import AvgShedder, ThresholdShedder, TransferShedder

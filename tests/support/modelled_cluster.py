@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from loadmanager.config import (
+from loadmanager.config.sections import (
     LeaderSettings,
     PlacementSettings,
     PlannerSettings,

@@ -12,7 +12,7 @@ from loadmanager.adapters.host.cgroup import Cgroup, Level, find_cgroup, tightes
 from loadmanager.adapters.host.neighbours import Neighbours, Sharing
 from loadmanager.adapters.host.process_tree import ProcessTree, TreeUsage, WholeHost
 from loadmanager.adapters.host.reading import Unreadable, read_int, read_text
-from loadmanager.config import HostSettings
+from loadmanager.config.sections import HostSettings
 from loadmanager.core.load import HostUsage, ResourceUsage
 
 _ETHERNET: Final = 1

@@ -13,7 +13,7 @@ from yarl import URL
 
 from loadmanager.adapters.broker.contract import PREFIX, SecretUnusable, read_secret
 from loadmanager.adapters.broker.http_control import HttpBrokerControl
-from loadmanager.config import BrokerSettings
+from loadmanager.config.sections import BrokerSettings
 from loadmanager.core.ids import BrokerId, parse_bundle, parse_topic
 from loadmanager.ports.broker import BrokerRefused, StaleAgent
 from loadmanager.reference_broker.changes import EndReason, LeaseLost, ServingEnded

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from loadmanager.adapters.host import PsutilHostProbe
-from loadmanager.config import HostSettings
+from loadmanager.config.sections import HostSettings
 
 _KIB_PER_GIB = 1024 * 1024
 

@@ -11,7 +11,7 @@ import pytest
 
 from loadmanager.adapters.host import PsutilHostProbe
 from loadmanager.adapters.host.neighbours import Listener, listener_on
-from loadmanager.config import HostSettings
+from loadmanager.config.sections import HostSettings
 
 LISTENING = """
 import socket, sys, time
