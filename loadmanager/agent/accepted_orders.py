@@ -95,16 +95,7 @@ class AcceptedOrders:
         coordination = self._context.coordination
         await coordination.sync(znodes.EPOCH)
         node = await coordination.get(znodes.EPOCH)
-        self._elected(0 if node is None else node.stat.version)
-        if orders is not self._doubtful:
-            return  # Newer orders were read meanwhile, and are processed next.
-        self._doubtful = None
-        if self._obeyed.epoch <= orders.epoch <= self._elected_epoch:
-            self._take(orders)
-        else:
-            self._refuse_epoch(orders)
-
-    def _elected(self, epoch: int) -> None:
+        epoch = 0 if node is None else node.stat.version
         self._elected_epoch = epoch
         if epoch < self._obeyed.epoch:
             log.error(
@@ -114,6 +105,13 @@ class AcceptedOrders:
                 former=self._obeyed.epoch,
             )
             self._obeyed = Orders(0)
+        if orders is not self._doubtful:
+            return  # Newer orders were read meanwhile, and are processed next.
+        self._doubtful = None
+        if self._obeyed.epoch <= orders.epoch <= self._elected_epoch:
+            self._take(orders)
+        else:
+            self._refuse_epoch(orders)
 
     def _take(self, orders: Orders) -> None:
         self._obeyed = orders

@@ -89,7 +89,15 @@ class Sampler:
         """Return the report as of now. Raises `BrokerError`: the broker gave no stats."""
         stats = await self.context.broker.stats()
         self.window_s = stats.window_s
-        self._tell_left_out(stats.left_out)
+        for _ in stats.left_out:
+            self.context.metrics.malformed("stats")
+        if stats.left_out and stats.left_out != self._left_out:
+            log.warning(
+                "broker.stats.figures_refused",
+                count=len(stats.left_out),
+                first=stats.left_out[:_MOST_LOGGED],
+            )
+        self._left_out = stats.left_out
         host, port = _place(self.context.identity.broker)
         others = (_place(broker) for broker in self.context.cluster_state.brokers)
         usage = self.probe.sample(
@@ -99,16 +107,6 @@ class Sampler:
         )
         self._samples = self._samples.after(usage, frozenset(stats.bundles))
         return self._report(stats, self._samples.last())
-
-    def _tell_left_out(self, left_out: tuple[str, ...]) -> None:
-        """Count figures outside their bounds at each sample; log them when they change."""
-        for _ in left_out:
-            self.context.metrics.malformed("stats")
-        if left_out and left_out != self._left_out:
-            log.warning(
-                "broker.stats.figures_refused", count=len(left_out), first=left_out[:_MOST_LOGGED]
-            )
-        self._left_out = left_out
 
     def _report(self, stats: BrokerStats, usage: HostUsage) -> LoadReport:
         identity = self.context.identity
@@ -182,7 +180,8 @@ class Publisher:
             reason = due(rules, last, report, now_s, jitter, forced=behind)
             if reason is None:
                 continue
-            report = _with_changes(report, last.report)
+            now, then = frozenset(report.bundles), frozenset(last.report.bundles)
+            report = replace(report, gains=now - then, losses=then - now)
             try:
                 if reason is Due.REGISTRATION:
                     content = encode_registration(report)
@@ -271,11 +270,6 @@ def _place(broker: BrokerId) -> tuple[str, int]:
 
 def _intends_otherwise(intention: DrainIntent, report: LoadReport) -> bool:
     return (intention.draining, intention.healthy) != (report.draining, report.healthy)
-
-
-def _with_changes(report: LoadReport, before: LoadReport) -> LoadReport:
-    now, then = frozenset(report.bundles), frozenset(before.bundles)
-    return replace(report, gains=now - then, losses=then - now)
 
 
 _IDLE_S: Final = 3600.0

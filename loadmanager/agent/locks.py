@@ -111,17 +111,14 @@ class OwnedList:
             stat = await self.applied()
         if stat is not None:
             self._version, self.loading = stat.version, loading
-            self._pace(len(content))
+            now_s = self._clock.monotonic_s()
+            begin_s = min(max(self._paced_until_s, now_s), now_s + _REWRITTEN_AHEAD_S)
+            self._paced_until_s = begin_s + len(content) / _REWRITTEN_BYTES_PER_S
         return stat
 
     def pause_s(self) -> float:
         """Return how long a change of a few locks should wait for further changes."""
         return max(0.0, self._paced_until_s - _REWRITTEN_AHEAD_S - self._clock.monotonic_s())
-
-    def _pace(self, size_bytes: int) -> None:
-        now_s = self._clock.monotonic_s()
-        begin_s = min(max(self._paced_until_s, now_s), now_s + _REWRITTEN_AHEAD_S)
-        self._paced_until_s = begin_s + size_bytes / _REWRITTEN_BYTES_PER_S
 
     async def applied(self) -> Stat | None:
         """Wait until ZooKeeper answers; return the list's stat if it was written since."""

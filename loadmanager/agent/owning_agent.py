@@ -169,7 +169,10 @@ class OwningAgent:
                 await self._one_membership()
             except* Displaced as displaced:
                 self._ownerships.displaced()
-                await self._give_way(displaced)
+                self._log_end("broker.membership.displaced", displaced)
+                self._unleased.refusal()
+                with contextlib.suppress(CoordinationError):  # The next registration finds out.
+                    await self._succession.insist()
             except* StandingBy as waiting:
                 self._unleased.standing_by(str(first_leaf(waiting)))
             except* (CoordinationError, BrokerError, MembershipEnded) as ended:
@@ -217,19 +220,15 @@ class OwningAgent:
         if self._lease:
             await self._leaving.serving_ended(self._lease.leased_until_s)
 
-    async def _give_way(self, displaced: BaseExceptionGroup[Displaced]) -> None:
-        """Raises `Displaced`, unless the other sidecar is gone: then it registers again."""
-        self._log_end("broker.membership.displaced", displaced)
-        self._unleased.refusal()
-        with contextlib.suppress(CoordinationError):  # The next registration finds out.
-            await self._succession.insist()
-
     async def _one_membership(self) -> None:
         context, registrar = self._context, self._registrar
         await registrar.ready()
         if self._lease:
             await self._former_locks.release(self._lease.leased_until_s)
-            await self._stay_out(self._lease)
+            if self._lapsed is not None:  # It registers again once a lease could be held.
+                await self._registrar.give_up(self._lapsed)
+                await self._lease.provable()
+                self._lapsed = None
         mark = znodes.draining(context.identity.broker)
         drained, _ = await asyncio.gather(context.coordination.get(mark), self._obedience.learn())
         self._intention.mark_read(drained)
@@ -292,13 +291,6 @@ class OwningAgent:
             await self._registrar.take_back()
             raise
         return report
-
-    async def _stay_out(self, lease: LeaseKeeper) -> None:
-        """After a lapsed lease, wait until a lease could be held before registering again."""
-        if self._lapsed is not None:
-            await self._registrar.give_up(self._lapsed)
-            await lease.provable()
-            self._lapsed = None
 
     async def _run_membership(
         self, membership: Membership, report: LoadReport, lease: LeaseKeeper

@@ -122,7 +122,14 @@ class Takeover:
 
         Raises `Displaced`: one registered after this agent; `StandingBy`: one must end first.
         """
-        me = self._me()
+        identity = self._identity
+        me = AgentRecord(
+            instance=identity.instance,
+            host=identity.host,
+            process_id=identity.process_id,
+            sidecar_url=identity.sidecar_url,
+            registered_at_ms=self._clock.wall_ms(),
+        )
         verdict, rival = judge(me, self._own_epoch, rivals)
         if verdict is Verdict.END and rival is not None:
             raise Displaced(
@@ -175,16 +182,6 @@ class Takeover:
         """Raise `Displaced` or `StandingBy` if another agent still commands the broker."""
         _, rivals = await self.marks()
         self.record(rivals)
-
-    def _me(self) -> AgentRecord:
-        identity = self._identity
-        return AgentRecord(
-            instance=identity.instance,
-            host=identity.host,
-            process_id=identity.process_id,
-            sidecar_url=identity.sidecar_url,
-            registered_at_ms=self._clock.wall_ms(),
-        )
 
 
 def _read(path: str, data: bytes) -> AgentRecord:
@@ -243,7 +240,13 @@ async def register(
             if not isinstance(rejected.cause, NodeExists | NodeMissing | VersionMismatch):
                 raise rejected.cause from rejected
             continue
-        membership = await _confirmed(coordination, identity, session_id)
+        node = await coordination.get(znodes.registration(identity.broker))
+        if node is None or node.stat.ephemeral_owner != session_id:
+            raise SessionLost(
+                f"{znodes.registration(identity.broker)} is not of this session any more"
+            )
+        log.info("broker.registration.created", broker=identity.broker, agent_epoch=node.stat.czxid)
+        membership = Membership(identity.broker, session_id, node.stat.czxid)
         succession.registered(membership.agent_epoch)
         return membership, listed_in(former, broker)
     raise SessionLost(f"{znodes.registration(broker)} changed at each of {_ATTEMPTS} attempts")
@@ -267,14 +270,6 @@ async def _replacing(
             operations.append(Delete(path, node.stat.version))
         operations.append(Create(path, content, ephemeral=True))
     return operations
-
-
-async def _confirmed(coordination: Coordination, identity: Identity, session_id: int) -> Membership:
-    node = await coordination.get(znodes.registration(identity.broker))
-    if node is None or node.stat.ephemeral_owner != session_id:
-        raise SessionLost(f"{znodes.registration(identity.broker)} is not of this session any more")
-    log.info("broker.registration.created", broker=identity.broker, agent_epoch=node.stat.czxid)
-    return Membership(identity.broker, session_id, node.stat.czxid)
 
 
 def listed_in(former: Node | None, broker: str) -> Mapping[BundleId, int]:

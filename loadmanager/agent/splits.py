@@ -7,7 +7,6 @@ first, so that no request of theirs is in service any more; lookups wait meanwhi
 do while a bundle moves.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
 import structlog
@@ -48,23 +47,19 @@ class Splitter:
         """Start the ordered splits and merges that are possible now, until cancelled."""
         while True:
             orders = self._ownerships.orders
-            ways = self._ways(orders.splits if orders else {})
+            ordered = orders.splits if orders else {}
+            merges = {both.whole: partial(self._merge, both) for both in merges_in(ordered)}
+            splits = {
+                bundle: partial(self._split, bundle, order)
+                for bundle, order in ordered.items()
+                if whole_ordered(bundle, order) is None
+            }
+            ways = {**merges, **splits}
             self._not_before_s = {b: at_s for b, at_s in self._not_before_s.items() if b in ways}
             for whole, begin in ways.items():
                 if self._context.clock.monotonic_s() >= self._not_before_s.get(whole, 0.0):
                     await begin()
             await self._context.clock.sleep(_LOOK_S)
-
-    def _ways(
-        self, ordered: Mapping[BundleId, SplitOrder]
-    ) -> dict[BundleId, Callable[[], Awaitable[None]]]:
-        merges = {both.whole: partial(self._merge, both) for both in merges_in(ordered)}
-        splits = {
-            bundle: partial(self._split, bundle, order)
-            for bundle, order in ordered.items()
-            if whole_ordered(bundle, order) is None
-        }
-        return {**merges, **splits}
 
     def _wait(self, whole: BundleId) -> None:
         self._not_before_s[whole] = self._context.clock.monotonic_s() + _TRY_AGAIN_S

@@ -153,7 +153,16 @@ async def agree(coordination: Coordination, clock: Clock, wanted: Conditions) ->
     while True:
         try:
             await refuse_nodes_of_others(coordination, wanted.default_chroot)
-            data = await _recorded(coordination, wanted)
+            record: dict[str, object] = {"format": FORMAT, "hash": wanted.hash_name or DEFAULT_HASH}
+            if wanted.kind not in {"", _COMMANDED}:
+                record["kind"] = wanted.kind
+            try:
+                await coordination.create(znodes.CLUSTER, to_json(record))
+                log.info("cluster.record.created", **record)
+            except NodeExists:
+                pass
+            node = await coordination.get(znodes.CLUSTER)
+            data = None if node is None else node.data
         except CoordinationError as error:
             if clock.monotonic_s() - told_at_s >= _TELL_EVERY_S:
                 told_at_s = clock.monotonic_s()
@@ -162,20 +171,6 @@ async def agree(coordination: Coordination, clock: Clock, wanted: Conditions) ->
             continue
         if data is not None:
             return _agreed(data, wanted)
-
-
-async def _recorded(coordination: Coordination, wanted: Conditions) -> bytes | None:
-    """Return the cluster's record, created for a new cluster; None if it was just deleted."""
-    record: dict[str, object] = {"format": FORMAT, "hash": wanted.hash_name or DEFAULT_HASH}
-    if wanted.kind not in {"", _COMMANDED}:
-        record["kind"] = wanted.kind
-    try:
-        await coordination.create(znodes.CLUSTER, to_json(record))
-        log.info("cluster.record.created", **record)
-    except NodeExists:
-        pass
-    node = await coordination.get(znodes.CLUSTER)
-    return None if node is None else node.data
 
 
 def _agreed(data: bytes, wanted: Conditions) -> HashName:

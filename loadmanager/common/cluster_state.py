@@ -310,7 +310,13 @@ class ClusterOwners:
             holding = self._owners.get(bundle)
             if holding and holding.broker == broker:
                 del self._owners[bundle]
-                self._take_from_other_lists(bundle)
+                claims = [
+                    Holding(BrokerId(name), listed.tokens[bundle], bundle not in listed.loading)
+                    for name, listed in self._lists.values.items()
+                    if bundle in listed.tokens
+                ]
+                if claims:
+                    self._owners[bundle] = max(claims, key=lambda claim: claim.fencing_token)
         for bundle, token in now.tokens.items():
             loading = bundle in now.loading
             if former.tokens.get(bundle) == token and loading == (bundle in former.loading):
@@ -321,15 +327,6 @@ class ClusterOwners:
                 self._owners[bundle] = Holding(broker, token, not loading)
         self._answers_changed()
         self.changes.notify()
-
-    def _take_from_other_lists(self, bundle: BundleId) -> None:
-        claims = [
-            Holding(BrokerId(name), listed.tokens[bundle], bundle not in listed.loading)
-            for name, listed in self._lists.values.items()
-            if bundle in listed.tokens
-        ]
-        if claims:
-            self._owners[bundle] = max(claims, key=lambda claim: claim.fencing_token)
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,17 +97,14 @@ class Constraints:
             try:
                 self._isolation = decode_isolation(self._isolation_path, node.data)
             except MalformedContent as error:
-                self._refuse(error)
+                log.warning("znode.content.refused", path=self._isolation_path, error=str(error))
+                self._refused("isolation")
         self._troubles.pop(self._isolation_path, None)
         self._anything_changed()
         if why := self.policies.refusals:
             self._troubles[self._isolation_path] = why
             log.warning("isolation.policies.refused", why=why)
             self._metrics.malformed("isolation")
-
-    def _refuse(self, error: MalformedContent) -> None:
-        log.warning("znode.content.refused", path=self._isolation_path, error=str(error))
-        self._refused("isolation")
 
     def _refused(self, kind: str) -> None:
         self._metrics.malformed(kind)

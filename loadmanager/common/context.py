@@ -235,15 +235,13 @@ class Reachability:
     async def run(self) -> None:
         """Log the problem when it begins, and repeatedly while it lasts, until cancelled."""
         while True:
-            self._report(self._clock.monotonic_s())
+            now_s = self._clock.monotonic_s()
+            why = self.why
+            if not why:
+                if self._logged_at_s is not None:
+                    log.info("sidecar.url.reachable", url=self._identity.sidecar_url)
+                self._logged_at_s = None
+            elif self._logged_at_s is None or now_s - self._logged_at_s >= _TELL_EVERY_S:
+                self._logged_at_s = now_s
+                log.error("sidecar.url.unreachable", why=why)
             await self._cluster_state.changes.wait(_RECHECK_S)
-
-    def _report(self, now_s: float) -> None:
-        why = self.why
-        if not why:
-            if self._logged_at_s is not None:
-                log.info("sidecar.url.reachable", url=self._identity.sidecar_url)
-            self._logged_at_s = None
-        elif self._logged_at_s is None or now_s - self._logged_at_s >= _TELL_EVERY_S:
-            self._logged_at_s = now_s
-            log.error("sidecar.url.unreachable", why=why)

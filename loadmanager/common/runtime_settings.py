@@ -119,21 +119,16 @@ class SettingsWatch:
             if self._faults.get(name) != why:
                 log.warning("configuration.key.refused", name=name, error=why)
         self._faults = result.faults
-        if _same(result.config, self._last):
+        if (
+            result.config == self._last
+            and result.config.planner.model_fields_set == self._last.planner.model_fields_set
+        ):
             return
         self._last = result.config
         self._settings.now = tuned_by(result.config)
         for follower in self._followers:
             follower(result.config)
         log.info("configuration.values.applied", names=sorted(values.keys() - result.faults.keys()))
-
-
-def _same(one: Config, other: Config) -> bool:
-    """Return whether two configurations are equivalent.
-
-    A budget set to its default also limits strategies that are unlimited if it is unset.
-    """
-    return one == other and one.planner.model_fields_set == other.planner.model_fields_set
 
 
 def tuned_by(config: Config) -> RuntimeValues:

@@ -8,7 +8,6 @@ set back.
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -69,7 +68,16 @@ class LeaderState:
         self.tracker.seed(standby.averages)
         self.splits.inherit(standby.split_rests_s)
         self.course.extend(standby.course)
-        return self._with_joint(standby, now_s)
+        memory = standby.memory
+        if not standby.joint:
+            return memory
+        try:
+            joint = decode_joint(f"{znodes.STATE}: joint", standby.joint, now_s)
+        except MalformedContent as error:
+            log.warning("znode.content.refused", path=znodes.STATE, error=str(error))
+            self.context.metrics.malformed("state")
+            return memory
+        return replace(memory, shedder=replace(memory.shedder, joint=joint))
 
     async def leave(self, memory: RoundMemory) -> None:
         """Raises `Deposed`, or `Disconnected`: the state may or may not have been stored."""
@@ -119,19 +127,6 @@ class LeaderState:
             departed_at_s={b: at_s + by_s for b, at_s in standby.departed_at_s.items()},
             split_rests_s={b: at_s + by_s for b, at_s in standby.split_rests_s.items()},
         )
-
-    def _with_joint(self, standby: Standby, now_s: float) -> RoundMemory:
-        """Return the memory with the joint strategy's learned state, if readable."""
-        memory = standby.memory
-        if not standby.joint:
-            return memory
-        try:
-            joint = decode_joint(f"{znodes.STATE}: joint", standby.joint, now_s)
-        except MalformedContent as error:
-            log.warning("znode.content.refused", path=znodes.STATE, error=str(error))
-            self.context.metrics.malformed("state")
-            return memory
-        return replace(memory, shedder=replace(memory.shedder, joint=joint))
 
     def _wall_offset_s(self) -> float:
         return self.context.clock.wall_ms() / 1000 - self.context.clock.monotonic_s()
@@ -193,20 +188,19 @@ class WarmStart:
             most = f"older than {self.max_age_days:g}"
             self._give_up("stale", f"its history ended {age_ms / DAY_MS:.1f} days ago, {most}")
             return
-        boundaries = await self._boundaries({namespace_of(one) for one in seed.bundles})
-        count = self.tracker.suppose(seeded(seed.bundles, boundaries))
-        self.context.metrics.seeded("used", count)
-        log.info("leadership.warm_start.applied", bundles=count, age_s=round(age_ms / 1000))
-
-    async def _boundaries(self, namespaces: Iterable[Namespace]) -> Mapping[Namespace, Boundaries]:
+        namespaces = {namespace_of(one) for one in seed.bundles}
         cluster_state = self.context.cluster_state
         names = sorted(namespaces)
-        found: dict[Namespace, Boundaries] = {}
+        boundaries: dict[Namespace, Boundaries] = {}
         for start in range(0, len(names), _AT_ONCE):
             some = names[start : start + _AT_ONCE]
             every = await asyncio.gather(*(cluster_state.boundaries(name) for name in some))
-            found |= {name: one for name, one in zip(some, every, strict=True) if one is not None}
-        return found
+            boundaries |= {
+                name: one for name, one in zip(some, every, strict=True) if one is not None
+            }
+        count = self.tracker.suppose(seeded(seed.bundles, boundaries))
+        self.context.metrics.seeded("used", count)
+        log.info("leadership.warm_start.applied", bundles=count, age_s=round(age_ms / 1000))
 
     def _give_up(self, result: str, why: str) -> None:
         self.context.metrics.seeded(result)

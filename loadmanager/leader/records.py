@@ -33,7 +33,6 @@ from loadmanager.core.optimality import MOVING, Optimality
 from loadmanager.core.plan import Move, Refusal
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.policies import Policies
-from loadmanager.core.rates import Rates
 from loadmanager.core.round_memory import RoundMemory, shifted
 from loadmanager.core.shadow import Shadowed
 from loadmanager.ports.history import HistorySink
@@ -416,7 +415,12 @@ class TaskGains:
         if task.state is TaskState.ORDERED and task.number not in self._gains:
             load = None if task.source is None else self._tracker.loads.get(task.source)
             if load is not None and task.relocates and task.influence is not None:
-                self._gains[task.number] = _expected(load, task.influence)
+                before, totals = _largest(load), load.totals
+                share = (
+                    _share(task.influence.msgs_per_s, totals.msgs_per_s)
+                    + _share(task.influence.bytes_per_s, totals.bytes_per_s)
+                ) / 2
+                self._gains[task.number] = TaskGain(before=before, expected=before * (1.0 - share))
                 while len(self._gains) > _MOST_KEPT:
                     oldest = next(iter(self._gains))
                     del self._gains[oldest]
@@ -435,15 +439,6 @@ class TaskGains:
                 self._gains[number] = replace(self._gains[number], after=_largest(load))
                 del self._ended[number]
         return self._gains
-
-
-def _expected(load: BrokerLoad, influence: Rates) -> TaskGain:
-    before, totals = _largest(load), load.totals
-    share = (
-        _share(influence.msgs_per_s, totals.msgs_per_s)
-        + _share(influence.bytes_per_s, totals.bytes_per_s)
-    ) / 2
-    return TaskGain(before=before, expected=before * (1.0 - share))
 
 
 def _share(part: float, whole: float) -> float:

@@ -188,7 +188,13 @@ class Rounds:
         while True:
             await self._pause(lambda: self.settings.now.rhythm.tick_interval_s)
             try:
-                await self._tick()
+                self.tracker.weigh(self.settings.now.planner.weights)
+                await self.view_builder.take_reports_in_turns()
+                self.tracker.sample()
+                self.recorder.ticked()
+                self.tasks.observe()
+                if not self.brokers_own:
+                    await self.splits.adopt_parts()
             except CoordinationError as error:
                 log.warning("leadership.tick.failed", error=str(error))
             except Deposed:
@@ -206,15 +212,6 @@ class Rounds:
                 log.debug("leadership.locks.unread", error=str(error))
             except Exception as error:  # noqa: BLE001 - no error of one look ends the sidecar
                 self.context.unexpected.caught("stray locks", error)
-
-    async def _tick(self) -> None:
-        self.tracker.weigh(self.settings.now.planner.weights)
-        await self.view_builder.take_reports_in_turns()
-        self.tracker.sample()
-        self.recorder.ticked()
-        self.tasks.observe()
-        if not self.brokers_own:
-            await self.splits.adopt_parts()
 
     async def run(self) -> None:
         """Raises `Deposed`, or `TermGivenUp`: rounds fail for an unknown reason."""

@@ -101,7 +101,19 @@ class Splits:
         or neither owner may own both.
         """
         await self.adopt_parts()
-        owner_of = self._owners(both)
+        owner_of: dict[BundleId, BrokerId] = {}
+        for half in both.halves:
+            order = self.tasks.splits.get(half)
+            if order is not None:
+                raise Conflict(f"{half} is ordered to {order.algorithm} already; wait for that")
+            holding = self.context.cluster_state.live_owner(half)
+            planned = self.tasks.assigned.get(half)
+            owner = holding.broker if holding else None
+            if planned not in {None, owner}:
+                raise Conflict(f"{half} is on its way to {planned}; wait until it is there")
+            if owner is None:
+                raise MergeRefused(f"no broker owns {half} now; look one of its topics up first")
+            owner_of[half] = owner
         owners = sorted(set(owner_of.values()), key=lambda one: one != owner_of[hotter])
         barred = self.decider.barred(both.halves, owners)
         allowed = [broker for broker in owners if broker not in barred]
@@ -129,23 +141,6 @@ class Splits:
             notes = (one.note for one in reversed(self.tasks.ended) if bundles[0] in one.bundles)
             note = next(notes, "") or "the bundle no longer exists"
             raise Unavailable(f"{order} was withdrawn{why} ({note})")
-
-    def _owners(self, both: Merge) -> dict[BundleId, BrokerId]:
-        """Return the owner of each half if no task is under way; raises as `merge`."""
-        owners: dict[BundleId, BrokerId] = {}
-        for half in both.halves:
-            order = self.tasks.splits.get(half)
-            if order is not None:
-                raise Conflict(f"{half} is ordered to {order.algorithm} already; wait for that")
-            holding = self.context.cluster_state.live_owner(half)
-            planned = self.tasks.assigned.get(half)
-            owner = holding.broker if holding else None
-            if planned not in {None, owner}:
-                raise Conflict(f"{half} is on its way to {planned}; wait until it is there")
-            if owner is None:
-                raise MergeRefused(f"no broker owns {half} now; look one of its topics up first")
-            owners[half] = owner
-        return owners
 
     async def _dispatch(self, proposal: BundleTask) -> None:
         found = await self.tasks.dispatch([proposal])
