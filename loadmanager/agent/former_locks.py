@@ -111,7 +111,6 @@ class FormerLocks:
             self._metrics.former_locks_left.set(len(untaken.keys() & self._tokens.keys()))
 
     def _untaken(self) -> dict[BundleId, int]:
-        """Forget locks that were taken over; return those that are not about to be."""
         untaken: dict[BundleId, int] = {}
         for bundle, token in tuple(self._tokens.items()):
             phase = self._ownerships.records.phase(bundle)
@@ -124,7 +123,6 @@ class FormerLocks:
     async def _try_to_clear(
         self, membership: Membership, bundle: BundleId, token: int, parallel: asyncio.Semaphore
     ) -> None:
-        """Delete a lock unless it is being taken over."""
         async with parallel:
             try:
                 folder = await self._coordination.get(znodes.lock_folder(bundle))

@@ -49,8 +49,6 @@ _MOST_DOUBLINGS: Final = 4
 
 
 class Unleased:
-    """Why the broker has no lease now, and how many consecutive refusals there were."""
-
     def __init__(self, context: Context, succession: Takeover) -> None:
         self._context = context
         self._succession = succession
@@ -90,7 +88,6 @@ class Unleased:
             log.error("broker.lease.missing", why=why, refusals=self._refusals)
 
     def standing_by(self, why: str) -> None:
-        """Report that another agent has the broker, at once and then twice a minute."""
         now_s = self._context.clock.monotonic_s()
         self.why = why
         self._context.metrics.standing_by.set(1)
@@ -359,7 +356,6 @@ class LeaseKeeper:
         return state
 
     def _read_clock(self, state: BrokerState) -> bool:
-        """Record the broker's clock; return whether its process has changed."""
         restarted = self._incarnation not in {"", state.incarnation}
         if restarted:
             log.warning("broker.process.restarted", incarnation=state.incarnation)

@@ -130,8 +130,6 @@ class Sampler:
 
 
 class Publisher:
-    """Publishes the reports of one membership when they are due."""
-
     def __init__(
         self,
         context: Context,
@@ -247,7 +245,6 @@ class Publisher:
         )
 
     async def _next(self, before: LoadReport) -> LoadReport:
-        """Return the next sample, or at once the last one with a changed drain intent."""
         intention = self._intention
         if not _intends_otherwise(intention, before):
             await wait_out(

@@ -117,7 +117,6 @@ class OwnedList:
         return stat
 
     def pause_s(self) -> float:
-        """Return how long a change of a few locks should wait for further changes."""
         return max(0.0, self._paced_until_s - _REWRITTEN_AHEAD_S - self._clock.monotonic_s())
 
     async def applied(self) -> Stat | None:
@@ -180,7 +179,6 @@ class LockBatches:
         return self._fills(batch.takes, batch.drops)
 
     def done(self, taken: Collection[BundleId], dropped: Collection[BundleId]) -> None:
-        """Grow the next batch, if there was enough work."""
         for bundle in taken:
             self._unfit.pop(bundle, None)
         if dropped:
@@ -404,7 +402,6 @@ class LockCommits:
         takes: Sequence[BundleId],
         drops: Collection[BundleId],
     ) -> list[BundleId]:
-        """Resolve a rejection for the next attempt; return the bundles held by others."""
         if isinstance(operation, Check) and bundle is not None:
             # A lock in that folder was taken since, perhaps the one to be replaced.
             self._replace.clear()

@@ -180,7 +180,6 @@ class RangeChanges:
         (self.merges if change.is_merge else self.splits).pop(change.whole, None)
 
     def give_up_merges(self) -> None:
-        """Remove the merges: the broker is gone, or everything is being released."""
         self.merges.clear()
 
     def clear(self) -> None:
@@ -256,7 +255,6 @@ class OwnershipWorker:
 
     @property
     def handovers(self) -> Mapping[BundleId, BrokerId]:
-        """The next owner of each bundle that this broker is to release."""
         return self.orders.handovers if self.orders else {}
 
     def serves(self, bundle: BundleId) -> bool:
@@ -267,7 +265,6 @@ class OwnershipWorker:
     # --- orders ----------------------------------------------------------------------
 
     def registered(self, membership: Membership) -> None:
-        """Command the broker under a new registration from now on."""
         self._agent_epoch = membership.agent_epoch
         self._leaving_alone = False
         self.disobeyed.clear()
@@ -295,7 +292,6 @@ class OwnershipWorker:
         self.doubting = True
 
     def recall_all(self) -> None:
-        """Release every bundle, regardless of the orders: this agent is leaving."""
         self._joined = False
         self.range_changes.give_up_merges()
         self._fire_all(Event.RECALLED)
@@ -323,7 +319,6 @@ class OwnershipWorker:
         )
 
     def retry_refused(self) -> None:
-        """Allow refused locks to be tried again: something changed, or time passed."""
         for record in tuple(self.records.unsettled.values()):
             if record.refused:
                 record.refused = False
@@ -341,7 +336,6 @@ class OwnershipWorker:
         self._fire_all(Event.SESSION_LOST)
 
     def displaced(self) -> None:
-        """Leave the broker to another agent, which decides about its served bundles."""
         self._leaving_alone = True
 
     def broker_lost(self) -> None:
@@ -443,7 +437,6 @@ class OwnershipWorker:
             self._fire(self.records.of(half), Event.RECALLED)
 
     def merging(self, change: RangeChange) -> None:
-        """The commit of the merge is about to be sent: the merged bundle's lock may be taken."""
         self._fire(self.records.of(change.whole), Event.ASSIGNED)
 
     def not_merged(self, change: RangeChange) -> None:
@@ -487,7 +480,6 @@ class OwnershipWorker:
                 self.lock_work.notify()
 
     def _order_unload(self, record: Ownership) -> None:
-        """Unload a bundle from the broker, after the loads of the parts that it was split into."""
         parts = filter(None, map(self.records.get, record.made_into))
         self._command(record, Effect.UNLOAD_FROM_BROKER, self._unload, after=parts)
 
@@ -505,7 +497,6 @@ class OwnershipWorker:
         run: Callable[[Ownership], Awaitable[None]],
         after: Iterable[Ownership] = (),
     ) -> None:
-        """Run a command after the earlier commands for this bundle and ``after`` have ended."""
         if self._leaving_alone:
             return
         earlier = [one.command for one in (record, *after) if one.command]

@@ -40,8 +40,6 @@ _POLL_S = 0.02
 
 
 class Shutdown:
-    """Waits for the drain, and releases bundles that remain."""
-
     def __init__(
         self, context: Context, ownerships: OwnershipWorker, settings: RuntimeSettings
     ) -> None:
@@ -191,7 +189,6 @@ class OwningAgent:
             await self._context.clock.sleep(self._pause_s())
 
     def _pause_s(self) -> float:
-        """Return how long to wait, at most slightly longer than until locks can be released."""
         pause_s = self._unleased.pause_s
         if not self._former_locks or self._lease is None:
             return pause_s
@@ -280,7 +277,6 @@ class OwningAgent:
             raise
 
     async def _first_report(self) -> LoadReport:
-        """Return the report to register with, once the broker can be expected to accept a lease."""
         try:
             report = await self._publisher.sampler.sample()
             if self._unleased.refused:
@@ -323,7 +319,6 @@ class OwningAgent:
                 one.close()
 
     async def _drop_everything(self) -> None:
-        """Let the lock worker drop all locks of a broker that can no longer serve."""
         while self._ownerships.records.count:
             # Again each time: a lock whose taking was under way is taken only now, and no
             # renewal follows any more that would have a failed unload repeated.
@@ -344,6 +339,5 @@ class OwningAgent:
         raise MembershipEnded("the registration was deleted")
 
     async def _watch_disobedience(self) -> None:
-        """Raises `Displaced`: the broker refuses a command because it obeys a newer agent."""
         await self._ownerships.disobeyed.wait()
         raise Displaced("the broker obeys a newer agent, and refused a command of this one")

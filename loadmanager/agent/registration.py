@@ -99,7 +99,6 @@ class LeaseTerms:
         return min(self.fraction, longest)
 
     def shortest_s(self, timeout_s: float) -> float:
-        """Return the shortest acceptable lease: two heartbeat intervals."""
         return 2 * self.interval_fraction * timeout_s
 
 
@@ -165,7 +164,6 @@ class Takeover:
         return before
 
     def untried(self, before: int | None) -> None:
-        """Record that the registration was certainly not applied."""
         self._own_epoch = before
 
     def registered(self, agent_epoch: int) -> None:
@@ -253,7 +251,6 @@ async def register(
 
 
 async def _turn(coordination: Coordination, broker: BrokerId) -> Operation:
-    """Return checks that fail if another agent of the broker registers first."""
     folder = znodes.agents(broker)
     node = await coordination.get(folder)
     return SetData(folder, b"", 0 if node is None else node.stat.version)
@@ -262,7 +259,6 @@ async def _turn(coordination: Coordination, broker: BrokerId) -> Operation:
 async def _replacing(
     coordination: Coordination, contents: Mapping[str, bytes], marks: Sequence[str]
 ) -> list[Operation]:
-    """Return operations that replace existing nodes by ``contents`` and delete all ``marks``."""
     operations: list[Operation] = [Delete(mark) for mark in marks if mark not in contents]
     for path, content in contents.items():
         node = await coordination.get(path)
@@ -301,7 +297,6 @@ class Registrar:
         self._given_up: Membership | None = None
 
     async def ready(self) -> None:
-        """Wait until there is a session without an abandoned registration."""
         context = self._context
         while context.coordination.session.connection is not Connection.CONNECTED:
             await context.clock.sleep(_CONNECT_POLL_S)

@@ -44,7 +44,6 @@ class Splitter:
         self._not_before_s: dict[BundleId, float] = {}
 
     async def run(self) -> None:
-        """Start the ordered splits and merges that are possible now, until cancelled."""
         while True:
             orders = self._ownerships.orders
             ordered = orders.splits if orders else {}

@@ -79,7 +79,6 @@ async def _exists(coordination: Coordination, path: str) -> bool:
 
 
 def _names(path: str, node: Node | None) -> Collection[str]:
-    """Return the names of a node's fields, none if it has no content that can be read."""
     try:
         return parse_fields(path, node.data).names() if node else ()
     except MalformedContent:

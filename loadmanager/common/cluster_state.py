@@ -60,8 +60,6 @@ class KnownLoads:
 
 
 class ClusterLoads:
-    """The loads of all brokers, each with the broker's current registration."""
-
     def __init__(
         self,
         coordination: Coordination,
@@ -108,7 +106,6 @@ class ClusterLoads:
         return self._reports
 
     def registration_changed(self, broker: BrokerId) -> None:
-        """Join a broker's loads with its current registration."""
         known = self._folder.values.get(broker) if self._folder else None
         registration = self._registered(broker)
         if known is None or registration is None:
@@ -200,11 +197,9 @@ class ClusterOwners:
 
     @property
     def holdings(self) -> Mapping[BundleId, Holding]:
-        """The broker that lists each bundle as owned, by the lists as read last."""
         return self._owners
 
     def listing(self, bundle: BundleId) -> tuple[BrokerId, ...]:
-        """Return all brokers that list a bundle, by the lists as read last."""
         lists = self._lists.values.items()
         return tuple(BrokerId(name) for name, one in lists if bundle in one.tokens)
 
@@ -459,7 +454,6 @@ class ClusterState:
         return holding if self.lists.is_read(holding.broker) else None
 
     def serving_owner(self, bundle: BundleId) -> Holding | None:
-        """Return the owner of ``bundle`` if that broker is registered and serves it."""
         holding = self.live_owner(bundle)
         return holding if holding and holding.serving else None
 
@@ -489,7 +483,6 @@ class ClusterState:
             done.exception()  # Who asked may have gone away, and the error is no bug.
 
     async def reread_boundaries(self, namespace: Namespace) -> Boundaries | None:
-        """Read the namespace's bundles from ZooKeeper again; raises as `boundaries`."""
         path = znodes.local_policies(namespace)
         node = await self._coordination.get(path)
         if node is None:

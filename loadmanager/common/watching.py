@@ -116,7 +116,6 @@ class WatchedFolder(Generic[Value]):
 
     @property
     def complete(self) -> bool:
-        """Whether the folder was listed, and every child in it read or left unread for now."""
         return self._listed and not self._unread
 
     @property

@@ -59,7 +59,6 @@ class HarmfulReports:
         return {broker: one.why for broker, one in self._left_out.items()}
 
     def current(self) -> frozenset[BrokerId]:
-        """Return the brokers still left out: those that have neither reported again nor left."""
         known = self.context.cluster_state.loads.reports
         for broker, one in list(self._left_out.items()):
             if broker not in known or known[broker].mzxid != one.mzxid:
@@ -169,7 +168,6 @@ class ViewBuilder:
         return self.constraints.policies
 
     def view(self, afresh: Collection[BundleId] = ()) -> ClusterView:
-        """Return the current view; bundles to be placed ``afresh`` count as unowned."""
         sight = self.sight()
         ordered = sight.assigned
         if afresh:
@@ -253,7 +251,6 @@ class Decider:
         return steered(self.planner, self.steering.balancing.mode)
 
     async def round(self, *, session_doubtful: bool) -> Decided:
-        """Return the decisions of one round, computed in a thread from immutable values."""
         sight, former, planner = self.view_builder.sight(), self.memory, self.steered
         known = self.view_builder.context.cluster_state.loads.reports
         self.recorder.began_round(
@@ -355,7 +352,6 @@ class Decider:
     def barred(
         self, bundles: Collection[BundleId], brokers: Collection[BrokerId]
     ) -> Mapping[BrokerId, str]:
-        """Return which of these brokers may not own all bundles by mandatory rules, and why."""
         view = self.view_builder.view(afresh=bundles)
         return {
             BrokerId(refusal.subject): refusal.reason.value

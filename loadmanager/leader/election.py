@@ -125,7 +125,6 @@ class Election:
         return standing
 
     def _is_ahead_of(self, epoch: int) -> bool:
-        """Return whether the election node has a later epoch, written by another client."""
         leader = self._cluster_state.leader
         return leader is not None and leader.epoch > epoch
 

@@ -56,7 +56,6 @@ _MOST_REFUSALS: Final = 12
 
 
 def scarcest_first(brokers: Iterable[BrokerUse]) -> list[BrokerUse]:
-    """Return brokers, fullest first; brokers of unknown usage are sorted by traffic."""
     return sorted(
         brokers, key=lambda one: (-(one.largest_fraction or 0.0), -one.bytes_per_s, one.broker)
     )

@@ -151,8 +151,6 @@ _AT_ONCE: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmStart:
-    """Fills the load tracker of a new term from history where averages are missing."""
-
     context: Context
     tracker: LoadTracker
     cluster: str

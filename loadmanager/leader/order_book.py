@@ -114,7 +114,6 @@ class OrderBook:
         return rode
 
     def _log_many(self, changes: OrderChanges, contents: Mapping[BrokerId, bytes]) -> None:
-        """Log what orders of many bundles will ask of ZooKeeper, before they are written."""
         if len(changes.assigned) >= MANY_BUNDLES:
             brokers = len(self._cluster_state.brokers)
             log.info(
@@ -126,7 +125,6 @@ class OrderBook:
             )
 
     def _touched(self, changes: OrderChanges) -> list[BrokerId]:
-        """Return the brokers whose orders change, those with additions first."""
         additions = set(changes.assigned.values())
         touched = {*changes.assigned, *changes.splits, *changes.gone}
         others = {self._assigned[bundle] for bundle in touched if bundle in self._assigned}
@@ -137,7 +135,6 @@ class OrderBook:
         return [*sorted(additions), *sorted(others - additions)]
 
     def _too_large(self, sizes_bytes: Mapping[BrokerId, int], most_bytes: int) -> TooLarge:
-        """Count the brokers whose orders do not fit; return the error of the last one."""
         errors = {b: TooLarge(znodes.orders(b), n, most_bytes) for b, n in sizes_bytes.items()}
         for broker, error in sorted(errors.items()):
             self._oversized.refused("orders", broker, error)

@@ -51,7 +51,6 @@ class PlacementQueue:
         return self._answers[bundle], new
 
     def answer_planned(self, planned: Callable[[BundleId], BrokerId | None]) -> None:
-        """Answer for bundles that have a planned owner by now: by a former leader or a repair."""
         for bundle in list(self._answers):
             broker = planned(bundle)
             if broker is not None:
@@ -63,7 +62,6 @@ class PlacementQueue:
         refusals: Refusals,
         not_ordered: Mapping[BundleId, str],
     ) -> None:
-        """Answer with the placed brokers, refusals, and reasons why choices were not ordered."""
         for bundle, broker in placed.items():
             self._metrics.assignments.labels("placed").inc()
             log.info("bundle.assignment.decided", bundle=bundle, target=broker)
@@ -260,7 +258,6 @@ class PlacementWorker:
         return True
 
     def _staying(self, draining: Collection[BrokerId]) -> Iterator[tuple[BundleId, BrokerId]]:
-        """Yield the bundles that draining brokers should own by order, or own without an order."""
         if not draining:
             return
         assigned = self.tasks.assigned

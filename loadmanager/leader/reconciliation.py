@@ -64,8 +64,6 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """One inconsistency; ``repaired`` is True if the leader repaired it."""
-
     kind: Kind
     subject: BundleId | BrokerId
     detail: str
@@ -78,7 +76,6 @@ def report(
     metrics: Metrics,
     decision_log: DecisionLog,
 ) -> None:
-    """Report all inconsistencies of one check; resolved ones of ``kinds`` are cleared."""
     found = list(found)
     for one in found:
         event = "cluster.state.repaired" if one.repaired else "cluster.state.inconsistent"
@@ -106,8 +103,6 @@ class _Taker(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
-    """Until when a broker is passed over, in which registration, and for how long."""
-
     until_s: float
     registered_as: int
     rest_s: float
@@ -450,7 +445,6 @@ class Reconciler:
         return found - self.context.cluster_state.owners.keys()
 
     async def _below(self, folders: Sequence[str], levels: int) -> Sequence[str]:
-        """Return the paths so many levels below; many folders are listed at once."""
         children = self.context.coordination.children
         for _ in range(levels):
             paths: list[str] = []
@@ -463,7 +457,6 @@ class Reconciler:
         return folders
 
     def _served_unlocked(self) -> list[Disagreement]:
-        """Return bundles that brokers reported twice as served since others took the lock."""
         cluster_state = self.context.cluster_state
         suspects = {
             (bundle, broker)

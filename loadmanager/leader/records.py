@@ -53,7 +53,6 @@ class Sight:
     passed_over: frozenset[BrokerId]
 
     def view(self) -> ClusterView:
-        """Return the view; it may be made in another thread."""
         view = self.tally.view(self.now_s, in_flight=self.assigned, policies=self.policies)
         if not self.passed_over:
             return view
@@ -140,7 +139,6 @@ class DecisionLog:
         return tuple(sorted(kept, key=lambda one: (one.at_ms, one.round), reverse=True))
 
     def _entered(self, decision: Decision) -> Decision:
-        """Number a decision, and store it as the last one about its parties."""
         self._entries += 1
         decision = replace(decision, number=self._entries)
         left_alone = decision.outcome is Outcome.LEFT_ALONE
@@ -295,7 +293,6 @@ class HistoryRecorder:
             self._decided = _Decided(facts, view, plan)
 
     def orders_known(self, ordered: Collection[BundleId]) -> None:
-        """Note which moves of the last decided round stand as orders."""
         decided = self._decided
         if decided is not None:
             decided.ordered = frozenset(ordered)
@@ -392,7 +389,6 @@ class HistoryRecorder:
         return former != self._based_on or (self._rounds - 1) % self._base_every_rounds == 0
 
     def _record(self, make: Callable[[int], Iterable[Record]]) -> None:
-        """Offer records to the sink, which ignores them if it does not write this stream."""
         at_ms = self._clock.wall_ms()
         self._history.offer(Stream.ROUNDS, at_ms, lambda: make(at_ms))
 
@@ -429,7 +425,6 @@ class TaskGains:
             self._ended[task.number] = task
 
     def updated(self) -> Mapping[int, TaskGain]:
-        """Update and return the gains by task number, as far as they are known."""
         loads = self._tracker.loads
         for number, task in list(self._ended.items()):
             load = None if task.source is None else loads.get(task.source)

@@ -62,7 +62,6 @@ class OptimalityWatch:
     _not_before_s: float = float("-inf")
 
     def decided(self, view: ClusterView, plan: Plan) -> None:
-        """Keep the view and the plan of a round until the round is over."""
         self._round = (view, plan)
 
     async def round_over(self) -> None:
@@ -184,7 +183,6 @@ class Rounds:
     brokers_own: bool = False
 
     async def tick(self) -> None:
-        """Add samples until cancelled; raises `Deposed`."""
         while True:
             await self._pause(lambda: self.settings.now.rhythm.tick_interval_s)
             try:
@@ -203,7 +201,6 @@ class Rounds:
                 self.context.unexpected.caught("tick", error)
 
     async def find_stray_locks(self) -> None:
-        """Look for locks that nobody lists, beside the rounds, until cancelled."""
         while True:
             await self._pause(lambda: self.settings.now.rhythm.round_interval_s)
             try:
@@ -249,7 +246,6 @@ class Rounds:
         await wait_out(self.context.clock, interval_s, self.context.clock.sleep)
 
     async def _until_due(self) -> None:
-        """Wait for a whole interval, or until a broker stands out."""
         looked_s = self.context.clock.monotonic_s()
 
         async def early(nap_s: float) -> bool:
@@ -267,7 +263,6 @@ class Rounds:
         await wait_out(self.context.clock, lambda: self.settings.now.rhythm.round_interval_s, early)
 
     async def _round_or_repeated(self) -> str:
-        """Run one round; if it fails, run it once more without the brokers with new reports."""
         try:
             return await self._round()
         except (CoordinationError, Deposed):

@@ -38,7 +38,6 @@ class Splits:
 
     @property
     def rests_s(self) -> Mapping[BundleId, float]:
-        """When bundles that could not be split may be tried again, on this leader's clock."""
         now_s = self.context.clock.monotonic_s()
         return {b: until_s for b, until_s in self._resting_until_s.items() if until_s > now_s}
 
@@ -63,7 +62,6 @@ class Splits:
             await self.decider.order(replace(choices, moves=moves), AskedBy.RECONCILIATION)
 
     async def order_oversized(self) -> None:
-        """Order as many splits as one round allows. Raises `CoordinationError`."""
         if not self._policy.enabled:
             return
         reports = {
@@ -136,7 +134,6 @@ class Splits:
         self.decider.memory = self.decider.rested(both.halves, now_s)
 
     def check_ordered(self, bundles: Sequence[BundleId], order: str, why: str = "") -> None:
-        """Raise `Unavailable` if bundles are not ordered to be split or merged any more."""
         if not self.tasks.splits.keys() >= set(bundles):
             notes = (one.note for one in reversed(self.tasks.ended) if bundles[0] in one.bundles)
             note = next(notes, "") or "the bundle no longer exists"
@@ -173,7 +170,6 @@ class Splits:
         return {bundle: assigned[bundle] for bundle in bundles if bundle in assigned}
 
     def _may_split(self, bundle: BundleId) -> bool:
-        """Return whether no task is under way for the bundle, and a split may be tried (again)."""
         holding = self.context.cluster_state.owners.get(bundle)
         settled = holding is not None and holding.broker == self.tasks.assigned.get(bundle)
         rested = self.context.clock.monotonic_s() >= self._resting_until_s.get(bundle, 0.0)

@@ -102,7 +102,6 @@ class TaskController:
 
     @property
     def ended(self) -> Sequence[BundleTask]:
-        """The tasks that ended last, the latest last; a bounded number of them."""
         return tuple(self._ended)
 
     @property
@@ -261,7 +260,6 @@ class TaskController:
             return await self._orders.rewrite_changed()
 
     async def _write_next(self, batch: list[_Request]) -> None:
-        """Write a batch, or if it is empty the proposals that have arrived during other writes."""
         async with self._writing:
             if not batch:
                 batch, self._waiting = self._waiting, []

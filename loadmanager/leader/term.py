@@ -258,7 +258,6 @@ class LeaderTerm:
         }
 
     async def recall(self, namespace: Namespace) -> None:
-        """Withdraw all orders of a namespace; raises as `TaskController.change`."""
 
         def gone() -> OrderChanges:
             assigned = self.tasks.assigned
@@ -269,7 +268,6 @@ class LeaderTerm:
     async def _still_whole(
         self, bundles: Mapping[BundleId, BrokerId]
     ) -> Mapping[BundleId, BrokerId]:
-        """Return the bundles that were not split meanwhile: an order would restore a split one."""
         if self._foreign is not None:
             return bundles
         booked = bundles.keys() & self.tasks.assigned.keys()

@@ -59,8 +59,6 @@ log = structlog.get_logger()
 
 
 class ObservedBundles:
-    """The bundles of this sidecar's broker: those that its owned list has."""
-
     def __init__(self) -> None:
         self.changes = Subscriptions()
         self.handovers: Mapping[BundleId, BrokerId] = {}

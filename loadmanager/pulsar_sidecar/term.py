@@ -130,7 +130,6 @@ class PulsarBroker:
             return tuple(found)
 
     async def stats(self) -> BrokerStats:
-        """Return the traffic of each bundle that may move, since the last call."""
         with _as_broker_error():
             await self._know()
             begins = self._sample is None
@@ -193,7 +192,6 @@ class PulsarBroker:
         return samples.get(self.name)
 
     async def _know(self) -> None:
-        """Read the settings, and the brokers that redirects may name, once a minute."""
         if monotonic() < self._known_until_s:
             return
         runtime = self._settings = await read_runtime(self.admin, self.url)
@@ -360,8 +358,6 @@ SETTLE_S: Final = 10.0  # Time within which brokers must apply a dynamic setting
 
 
 class PulsarTerm:
-    """See `ForeignTerm`."""
-
     def __init__(self, context: Context, term: Term, broker: PulsarBroker, cluster: str) -> None:
         self._context = context
         self._broker = broker
