@@ -75,7 +75,7 @@ class ClusterLoads:
         self._registered = registered
         self._changed = changed
         self._folder: WatchedFolder[KnownLoads] | None = None
-        self._reports: dict[BrokerId, KnownLoads] = {}
+        self.reports: dict[BrokerId, KnownLoads] = {}
 
     def open(self) -> None:
         if self._folder is not None:
@@ -94,25 +94,21 @@ class ClusterLoads:
         if self._folder is not None:
             self._folder.close()
         self._folder = None
-        self._reports.clear()
+        self.reports.clear()
 
     @property
     def complete(self) -> bool:
         """Whether the loads of every broker were read since `open`."""
         return self._folder is not None and self._folder.complete
 
-    @property
-    def reports(self) -> Mapping[BrokerId, KnownLoads]:
-        return self._reports
-
     def registration_changed(self, broker: BrokerId) -> None:
         known = self._folder.values.get(broker) if self._folder else None
         registration = self._registered(broker)
         if known is None or registration is None:
-            self._reports.pop(broker, None)
+            self.reports.pop(broker, None)
         else:
             report = with_registration(known.report, registration)
-            self._reports[broker] = KnownLoads(report, known.seen_at_s, known.mzxid)
+            self.reports[broker] = KnownLoads(report, known.seen_at_s, known.mzxid)
 
     def _broker_changed(self, broker: BrokerId) -> None:
         self.registration_changed(broker)
@@ -177,7 +173,7 @@ class ClusterOwners:
         self._followers: Counter[BrokerId | None] = Counter()
         self._needs: list[Callable[[BrokerId], object]] = []
         self._unread_since_s: dict[BrokerId, float] = {}
-        self._owners: dict[BundleId, Holding] = {}
+        self.holdings: dict[BundleId, Holding] = {}
         self.changes = Subscriptions()
         self._lists = WatchedFolder(
             coordination,
@@ -194,10 +190,6 @@ class ClusterOwners:
     def complete(self) -> bool:
         """Whether the existing lists are known, and each was read or left unread for now."""
         return self._lists.complete
-
-    @property
-    def holdings(self) -> Mapping[BundleId, Holding]:
-        return self._owners
 
     def listing(self, bundle: BundleId) -> tuple[BrokerId, ...]:
         lists = self._lists.values.items()
@@ -291,7 +283,7 @@ class ClusterOwners:
         owned, former = decode_owned(path, node.data, node.stat.mzxid), self._lists.values.get(name)
         if former is None:
             return owned
-        # What did not change is kept as the same objects, which `_owners` refers to as well.
+        # What did not change is kept as the same objects, which `holdings` refers to as well.
         tokens = {
             one: token for one, token in former.tokens.items() if owned.tokens.get(one) == token
         }
@@ -302,24 +294,24 @@ class ClusterOwners:
         broker = BrokerId(name)
         former, now = before or _OWNS_NOTHING, after or _OWNS_NOTHING
         for bundle in [bundle for bundle in former.tokens if bundle not in now.tokens]:
-            holding = self._owners.get(bundle)
+            holding = self.holdings.get(bundle)
             if holding and holding.broker == broker:
-                del self._owners[bundle]
+                del self.holdings[bundle]
                 claims = [
                     Holding(BrokerId(name), listed.tokens[bundle], bundle not in listed.loading)
                     for name, listed in self._lists.values.items()
                     if bundle in listed.tokens
                 ]
                 if claims:
-                    self._owners[bundle] = max(claims, key=lambda claim: claim.fencing_token)
+                    self.holdings[bundle] = max(claims, key=lambda claim: claim.fencing_token)
         for bundle, token in now.tokens.items():
             loading = bundle in now.loading
             if former.tokens.get(bundle) == token and loading == (bundle in former.loading):
                 continue  # As most entries of a long list: nothing changed for it.
-            holding = self._owners.get(bundle)
+            holding = self.holdings.get(bundle)
             # Two lists may briefly contain a bundle; the later lock determines the owner.
             if holding is None or holding.broker == broker or holding.fencing_token < token:
-                self._owners[bundle] = Holding(broker, token, not loading)
+                self.holdings[bundle] = Holding(broker, token, not loading)
         self._answers_changed()
         self.changes.notify()
 
@@ -377,6 +369,8 @@ class ClusterState:
             malformed=lambda: metrics.malformed("registration"),
             completed=self.changes.notify,
         )
+        # Names were parsed on reading.
+        self.brokers: Mapping[BrokerId, KnownBroker] = self._brokers.values  # type: ignore[assignment]
         self.loads = ClusterLoads(
             coordination,
             clock,
@@ -393,7 +387,8 @@ class ClusterState:
             read_ahead=read_ahead,
         )
         self.lists.changes.subscribe(self.changes.notify)
-        self._holdings = self.lists.holdings  # The leader looks into it for each bundle, and often.
+        self.owner_changes = self.lists.changes
+        self.owners: Mapping[BundleId, Holding] = self.lists.holdings
 
     def open(self) -> None:
         self._brokers.open()
@@ -419,10 +414,6 @@ class ClusterState:
         """Whether the state is complete and watches can still change it."""
         return self.complete and self._coordination.session.connection is Connection.CONNECTED
 
-    @property
-    def brokers(self) -> Mapping[BrokerId, KnownBroker]:
-        return self._brokers.values  # type: ignore[return-value]  # names were parsed on reading
-
     def advertises(self, sidecar_url: str) -> bool:
         return any(
             known.registration.sidecar_url.rstrip("/") == sidecar_url
@@ -434,16 +425,8 @@ class ClusterState:
         leader = self.leader.broker if self.leader else None
         return successors({one: known.registered_as for one, known in self.brokers.items()}, leader)
 
-    @property
-    def owners(self) -> Mapping[BundleId, Holding]:
-        return self.lists.holdings
-
-    @property
-    def owner_changes(self) -> Subscriptions:
-        return self.lists.changes
-
     def listed_owner(self, bundle: BundleId) -> BrokerId | None:
-        holding = self._holdings.get(bundle)
+        holding = self.owners.get(bundle)
         return holding.broker if holding else None
 
     def live_owner(self, bundle: BundleId) -> Holding | None:

@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -102,25 +102,17 @@ class WatchedFolder(Generic[Value]):
         self._malformed = malformed
         self._completed = completed
         self._postpone = postpone
-        self._names: Collection[str] = ()
+        self.names: Collection[str] = ()
         self._postponed: dict[str, None] = {}
         self._watches: dict[str, NodeWatch] = {}
         self._unread: set[str] = set()
         self._listed = False
-        self._values: dict[str, Value] = {}
+        self.values: dict[str, Value] = {}
         self._folder_watch: Watch | None = None
-
-    @property
-    def values(self) -> Mapping[str, Value]:
-        return self._values
 
     @property
     def complete(self) -> bool:
         return self._listed and not self._unread
-
-    @property
-    def names(self) -> Collection[str]:
-        return self._names
 
     @property
     def postponed(self) -> Collection[str]:
@@ -144,7 +136,7 @@ class WatchedFolder(Generic[Value]):
             self._folder_watch.close()
 
     def _children_changed(self, names: tuple[str, ...]) -> None:
-        self._names = present = frozenset(names)
+        self.names = present = frozenset(names)
         was_listed, self._listed = self._listed, True
         for name in [name for name in self._watches if name not in present]:
             self._watches.pop(name).close()
@@ -186,10 +178,10 @@ class WatchedFolder(Generic[Value]):
             return None
 
     def _replace(self, name: str, value: Value | None) -> None:
-        before = self._values.get(name)
+        before = self.values.get(name)
         if value is None:
-            self._values.pop(name, None)
+            self.values.pop(name, None)
         else:
-            self._values[name] = value
+            self.values[name] = value
         if before is not None or value is not None:
             self._changed(name, before, value)

@@ -27,73 +27,14 @@ from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.plan import Cause, Move, Reason, Refusal
 from loadmanager.core.planner import Plan, Planner
-from loadmanager.core.policies import Policies
 from loadmanager.core.rates import Rates
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.leader.reconciliation import UntakenOrders
 from loadmanager.leader.records import DecisionLog, HistoryRecorder, Sight
 from loadmanager.leader.task_controller import TaskController
 from loadmanager.ports.coordination import SetData
-from loadmanager.ports.host import Computing
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class _LeftOut:
-    mzxid: int
-    why: str
-
-
-@dataclass(slots=True)
-class HarmfulReports:
-    """The brokers quarantined for their reports in one term, with reasons."""
-
-    context: Context
-    _left_out: dict[BrokerId, _LeftOut] = field(default_factory=dict)
-    _used: Mapping[BrokerId, int] = field(default_factory=dict)
-    _sound: Mapping[BrokerId, int] = field(default_factory=dict)
-
-    @property
-    def brokers(self) -> Mapping[BrokerId, str]:
-        return {broker: one.why for broker, one in self._left_out.items()}
-
-    def current(self) -> frozenset[BrokerId]:
-        known = self.context.cluster_state.loads.reports
-        for broker, one in list(self._left_out.items()):
-            if broker not in known or known[broker].mzxid != one.mzxid:
-                del self._left_out[broker]
-                log.info("broker.report.retried", broker=broker)
-        self._show()
-        return frozenset(self._left_out)
-
-    def round_begins(self) -> None:
-        left_out = self.current()
-        known = self.context.cluster_state.loads.reports
-        self._used = {name: one.mzxid for name, one in known.items() if name not in left_out}
-
-    def round_succeeded(self) -> None:
-        self._sound = self._used
-
-    def leave_out_new(self, error: Exception) -> bool:
-        """Leave out the brokers with new reports after a failed round, if others have none new."""
-        new = [name for name, mzxid in self._used.items() if self._sound.get(name) != mzxid]
-        why = f"{type(error).__name__}: {error}"
-        if not new or len(new) == len(self._used):
-            log.error("broker.report.cause_not_found", brokers=len(self._used), error=why)
-            return False
-        for broker in new:
-            self._left_out[broker] = _LeftOut(self._used[broker], why)
-            log.error("broker.report.left_out", broker=broker, error=why)
-        self._show()
-        return True
-
-    def end(self) -> None:
-        self._left_out.clear()
-        self._show()
-
-    def _show(self) -> None:
-        self.context.metrics.brokers_left_out.set(len(self._left_out))
 
 
 REPORTS_A_TURN: Final = 8
@@ -122,85 +63,6 @@ class Look:
         return steered(self.planner, self.balancing.mode)
 
 
-@dataclass(slots=True, eq=False)
-class ViewBuilder:
-    context: Context
-    tasks: TaskController
-    constraints: Constraints
-    tracker: LoadTracker
-    recorder: HistoryRecorder
-    harmful: HarmfulReports
-    untaken: UntakenOrders
-    _taken: dict[BrokerId, KnownLoads] = field(default_factory=dict, init=False)
-
-    def take_reports(self) -> None:
-        for _broker in self._take_changed():
-            pass
-        reports = self.context.cluster_state.loads.reports.keys() - self.harmful.brokers
-        for broker in self._taken.keys() - reports:
-            del self._taken[broker]
-            self.tracker.forget(broker, self.context.clock.monotonic_s())
-            self.recorder.forgot(broker)
-
-    async def take_reports_in_turns(self) -> None:
-        """Do as `take_reports`, and let other tasks of the event loop run meanwhile."""
-        for number, _broker in enumerate(self._take_changed(), 1):
-            if number % REPORTS_A_TURN == 0:
-                await asyncio.sleep(0)
-        self.take_reports()
-
-    def _take_changed(self) -> Iterator[BrokerId]:
-        """Add the reports not taken yet, and yield the broker of each; others may come between."""
-        self.harmful.current()  # Brokers that reported again are not left out any more.
-        reports = self.context.cluster_state.loads.reports
-        for broker in list(reports):
-            known = reports.get(broker)
-            taken = known is self._taken.get(broker)
-            if known is None or taken or broker in self.harmful.brokers:
-                continue
-            self._taken[broker] = known
-            self.tracker.report(known.report, known.seen_at_s)
-            self.recorder.took(broker, known.report.reported_at_ms)
-            yield broker
-
-    @property
-    def policies(self) -> Policies:
-        return self.constraints.policies
-
-    def view(self, afresh: Collection[BundleId] = ()) -> ClusterView:
-        sight = self.sight()
-        ordered = sight.assigned
-        if afresh:
-            ordered = {bundle: to for bundle, to in ordered.items() if bundle not in afresh}
-        return replace(sight, assigned=ordered).view()
-
-    def sight(self) -> Sight:
-        self.take_reports()
-        return Sight(
-            now_s=self.context.clock.monotonic_s(),
-            tally=self.tracker.tally(),
-            assigned=dict(self.tasks.assigned),
-            policies=self.constraints.policies,
-            passed_over=self.untaken.passed_over,
-        )
-
-    def outdated(self, sight: Sight, moves: Iterable[Move]) -> Mapping[BundleId, str]:
-        """Return the moves whose target can no longer take them, and why."""
-        brokers, began = self.context.cluster_state.brokers, sight.tally.started_at_ms
-        unassignable = {*self.untaken.passed_over, *self.harmful.brokers}
-        found: dict[BundleId, str] = {}
-        for bundle, target in ((move.bundle, move.target) for move in moves):
-            if target not in brokers:
-                found[bundle] = f"{target} left meanwhile"
-            elif brokers[target].registration.started_at_ms != began.get(target):
-                found[bundle] = f"{target} restarted meanwhile"
-            elif brokers[target].registration.draining:
-                found[bundle] = f"{target} is draining now"
-            elif target in unassignable:
-                found[bundle] = f"{target} is assigned no bundles now"
-        return found
-
-
 _MUSTS: Final = frozenset(
     {Reason.DRAINING, Reason.REPORT_STALE, Reason.DOMAIN_UNSUPPORTED, Reason.ISOLATED}
 )
@@ -227,14 +89,27 @@ class Decided:
 
 @dataclass(slots=True, eq=False)
 class Decider:
+    """Takes in reports and decides on views of them, for one term.
+
+    ``_left_out`` has the version and the error of each report that is left out. ``_used`` and
+    ``_sound`` are the versions of the reports in the round under way, and in the last one that
+    succeeded.
+    """
+
+    context: Context
     settings: RuntimeSettings
-    view_builder: ViewBuilder
     tasks: TaskController
+    constraints: Constraints
+    tracker: LoadTracker
+    recorder: HistoryRecorder
+    untaken: UntakenOrders
     decision_log: DecisionLog
     steering: BalancingModeWatch
     rng: np.random.Generator
-    recorder: HistoryRecorder
-    computing: Computing
+    _taken: dict[BrokerId, KnownLoads] = field(default_factory=dict, init=False)
+    _left_out: dict[BrokerId, tuple[int, str]] = field(default_factory=dict, init=False)
+    _used: Mapping[BrokerId, int] = field(default_factory=dict, init=False)
+    _sound: Mapping[BrokerId, int] = field(default_factory=dict, init=False)
     memory: RoundMemory = field(default_factory=RoundMemory, init=False)
     round_rng: np.random.Generator = field(init=False)
     """Only for rounds: placements use the other generator at the same time."""
@@ -250,9 +125,95 @@ class Decider:
     def steered(self) -> Planner:
         return steered(self.planner, self.steering.balancing.mode)
 
+    def take_reports(self) -> None:
+        for _broker in self._take_changed():
+            pass
+        reports = self.context.cluster_state.loads.reports.keys() - self._left_out
+        for broker in self._taken.keys() - reports:
+            del self._taken[broker]
+            self.tracker.forget(broker, self.context.clock.monotonic_s())
+            self.recorder.forgot(broker)
+
+    async def take_reports_in_turns(self) -> None:
+        """Do as `take_reports`, and let other tasks of the event loop run meanwhile."""
+        for number, _broker in enumerate(self._take_changed(), 1):
+            if number % REPORTS_A_TURN == 0:
+                await asyncio.sleep(0)
+        self.take_reports()
+
+    def _take_changed(self) -> Iterator[BrokerId]:
+        """Add the reports not taken yet, and yield the broker of each; others may come between."""
+        self._readmit()  # Brokers that reported again are not left out any more.
+        reports = self.context.cluster_state.loads.reports
+        for broker in list(reports):
+            known = reports.get(broker)
+            taken = known is self._taken.get(broker)
+            if known is None or taken or broker in self._left_out:
+                continue
+            self._taken[broker] = known
+            self.tracker.report(known.report, known.seen_at_s)
+            self.recorder.took(broker, known.report.reported_at_ms)
+            yield broker
+
+    def view(self, afresh: Collection[BundleId] = ()) -> ClusterView:
+        sight = self.sight()
+        ordered = sight.assigned
+        if afresh:
+            ordered = {bundle: to for bundle, to in ordered.items() if bundle not in afresh}
+        return replace(sight, assigned=ordered).view()
+
+    def sight(self) -> Sight:
+        self.take_reports()
+        return Sight(
+            now_s=self.context.clock.monotonic_s(),
+            tally=self.tracker.tally(),
+            assigned=dict(self.tasks.assigned),
+            policies=self.constraints.policies,
+            passed_over=self.untaken.passed_over,
+        )
+
+    # --- brokers whose reports may have made a round fail ------------------------------
+
+    @property
+    def left_out(self) -> Mapping[BrokerId, str]:
+        return {broker: why for broker, (_, why) in self._left_out.items()}
+
+    def _readmit(self) -> None:
+        """Readmit the brokers that have reported again or left."""
+        known = self.context.cluster_state.loads.reports
+        for broker, (mzxid, _) in list(self._left_out.items()):
+            if broker not in known or known[broker].mzxid != mzxid:
+                del self._left_out[broker]
+                log.info("broker.report.retried", broker=broker)
+        self.context.metrics.brokers_left_out.set(len(self._left_out))
+
+    def round_succeeded(self) -> None:
+        self._sound = self._used
+
+    def leave_out_new(self, error: Exception) -> bool:
+        """Leave out the brokers with new reports after a failed round, if others have none new."""
+        new = [name for name, mzxid in self._used.items() if self._sound.get(name) != mzxid]
+        why = f"{type(error).__name__}: {error}"
+        if not new or len(new) == len(self._used):
+            log.error("broker.report.cause_not_found", brokers=len(self._used), error=why)
+            return False
+        for broker in new:
+            self._left_out[broker] = (self._used[broker], why)
+            log.error("broker.report.left_out", broker=broker, error=why)
+        self.context.metrics.brokers_left_out.set(len(self._left_out))
+        return True
+
+    def end(self) -> None:
+        self._left_out.clear()
+        self.context.metrics.brokers_left_out.set(0)
+
+    # --- decisions -----------------------------------------------------------------------
+
     async def round(self, *, session_doubtful: bool) -> Decided:
-        sight, former, planner = self.view_builder.sight(), self.memory, self.steered
-        known = self.view_builder.context.cluster_state.loads.reports
+        self._readmit()
+        known = self.context.cluster_state.loads.reports
+        self._used = {name: one.mzxid for name, one in known.items() if name not in self._left_out}
+        sight, former, planner = self.sight(), self.memory, self.steered
         self.recorder.began_round(
             sight.now_s,
             sight.view,
@@ -267,7 +228,7 @@ class Decider:
             },
             doubtful=session_doubtful,
         )
-        view, plan = await self.computing.compute(
+        view, plan = await self.context.computing.compute(
             decide_round, planner, sight, former, self.round_rng, session_doubtful
         )
         plan = replace(plan, memory=plan.memory.with_changes(former, self.memory))
@@ -277,8 +238,8 @@ class Decider:
         return Decided(planner=planner, sight=sight, view=view, plan=plan)
 
     async def due_early(self) -> bool:
-        sight, memory, planner = self.view_builder.sight(), self.memory, self.steered
-        return await self.computing.compute(_due_early, planner, sight, memory)
+        sight, memory, planner = self.sight(), self.memory, self.steered
+        return await self.context.computing.compute(_due_early, planner, sight, memory)
 
     async def order_round(self, decided: Decided, rider: SetData) -> Dispatched:
         """Order the moves that are not outdated; raises as `TaskController.dispatch`."""
@@ -312,14 +273,27 @@ class Decider:
         return await self.tasks.dispatch(proposals, rider=rider, known=known)
 
     def _outdated(self, decided: Decided) -> Mapping[BundleId, str]:
+        """Return the moves whose target can no longer take them, or all, and why."""
         why = ""
         if decided.planner != self.steered:
             why = "settings or the balancing mode changed meanwhile"
-        elif decided.sight.policies is not self.view_builder.policies:
+        elif decided.sight.policies is not self.constraints.policies:
             why = "policies changed meanwhile"
         if why:
             return dict.fromkeys((move.bundle for move in decided.plan.moves), why)
-        return self.view_builder.outdated(decided.sight, decided.plan.moves)
+        brokers, began = self.context.cluster_state.brokers, decided.sight.tally.started_at_ms
+        unassignable = {*self.untaken.passed_over, *self._left_out}
+        found: dict[BundleId, str] = {}
+        for bundle, target in ((move.bundle, move.target) for move in decided.plan.moves):
+            if target not in brokers:
+                found[bundle] = f"{target} left meanwhile"
+            elif brokers[target].registration.started_at_ms != began.get(target):
+                found[bundle] = f"{target} restarted meanwhile"
+            elif brokers[target].registration.draining:
+                found[bundle] = f"{target} is draining now"
+            elif target in unassignable:
+                found[bundle] = f"{target} is assigned no bundles now"
+        return found
 
     def choose(
         self,
@@ -328,7 +302,7 @@ class Decider:
         cause: Cause = Cause.UNOWNED,
     ) -> Choices:
         """Return a next owner for each bundle, not the one it is ``leaving``, or why none."""
-        view = seen = self.view_builder.view(afresh=bundles)
+        view = seen = self.view(afresh=bundles)
         assigned = self.tasks.assigned
         moves: list[Move] = []
         refusals: dict[BundleId, tuple[Refusal, ...]] = {}
@@ -352,7 +326,7 @@ class Decider:
     def barred(
         self, bundles: Collection[BundleId], brokers: Collection[BrokerId]
     ) -> Mapping[BrokerId, str]:
-        view = self.view_builder.view(afresh=bundles)
+        view = self.view(afresh=bundles)
         return {
             BrokerId(refusal.subject): refusal.reason.value
             for bundle in bundles

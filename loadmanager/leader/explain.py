@@ -334,7 +334,7 @@ def _fraction(load: BrokerLoad, resource: int) -> float | None:
 
 
 def _why_unreported(broker: BrokerId, term: LeaderTerm) -> str:
-    left_out = term.harmful.brokers.get(broker)
+    left_out = term.left_out.get(broker)
     if left_out is None:
         return "registered, and has reported no load yet"
     return f"left out of decisions: its report makes them fail ({left_out})"

@@ -60,23 +60,11 @@ class OrderBook:
         self._metrics = context.metrics
         self._oversized = context.oversized
         self._term = term
-        self._assigned: dict[BundleId, BrokerId] = {}
-        self._splits: dict[BundleId, SplitOrder] = {}
+        self.assigned: dict[BundleId, BrokerId] = {}
+        self.splits: dict[BundleId, SplitOrder] = {}
         self._nodes: set[BrokerId] = set()
         self._spoilt: set[BrokerId] = set()
-        self._read = False
-
-    @property
-    def assigned(self) -> Mapping[BundleId, BrokerId]:
-        return self._assigned
-
-    @property
-    def splits(self) -> Mapping[BundleId, SplitOrder]:
-        return self._splits
-
-    @property
-    def known(self) -> bool:
-        return self._read
+        self.known = False
 
     def follow(self, reported: Reported) -> None:
         """Do nothing: the owned lists show the outcome of these orders."""
@@ -95,20 +83,20 @@ class OrderBook:
         error: TooLarge | None = None
         most_bytes = largest_orders_bytes(self._coordination.max_request_bytes)
         while True:
-            assigned, splits = changes.apply(self._assigned, self._splits)
+            assigned, splits = changes.apply(self.assigned, self.splits)
             contents = self._contents(assigned, splits, self._touched(changes))
             full = {b: len(c) for b, c in contents.items() if len(c) > most_bytes}
             if not full:
                 break
             error = error or self._too_large(full, most_bytes)
-            changes, former = changes.less(full, self._assigned), changes
+            changes, former = changes.less(full, self.assigned), changes
             if changes == former:
                 raise error
         self._log_many(changes, contents)
-        self._read = False
+        self.known = False
         rode = await self._write(contents, rider)
         self._spoilt.clear()
-        self._assigned, self._splits, self._read = assigned, splits, True
+        self.assigned, self.splits, self.known = assigned, splits, True
         if error is not None:
             raise error
         return rode
@@ -127,7 +115,7 @@ class OrderBook:
     def _touched(self, changes: OrderChanges) -> list[BrokerId]:
         additions = set(changes.assigned.values())
         touched = {*changes.assigned, *changes.splits, *changes.gone}
-        others = {self._assigned[bundle] for bundle in touched if bundle in self._assigned}
+        others = {self.assigned[bundle] for bundle in touched if bundle in self.assigned}
         # The orders of the broker that still holds a lock name the next owner.
         holders = {self._cluster_state.listed_owner(bundle) for bundle in changes.assigned}
         others |= {broker for broker in holders if broker and broker in self._cluster_state.brokers}
@@ -143,7 +131,7 @@ class OrderBook:
     async def rewrite_changed(self) -> tuple[BrokerId, ...]:
         """Rewrite orders that others changed; return their brokers. Raises as `write`."""
         bundles: dict[BrokerId, set[BundleId]] = defaultdict(set)
-        for bundle, planned in self._assigned.items():
+        for bundle, planned in self.assigned.items():
             bundles[planned].add(bundle)
         stored = await self._stored(self._nodes | bundles.keys())
         changed = tuple(
@@ -151,7 +139,7 @@ class OrderBook:
             for broker, orders in stored.items()
             if orders is None
             or orders.bundles != bundles[broker]
-            or orders.splits != {b: self._splits[b] for b in self._splits.keys() & bundles[broker]}
+            or orders.splits != {b: self.splits[b] for b in self.splits.keys() & bundles[broker]}
             or orders.epoch > self._term.epoch  # No agent obeys an order of a future epoch.
         )
         self._spoilt.update(changed)
@@ -267,12 +255,12 @@ class OrderBook:
                 self._spoilt.add(broker)
             for bundle in sorted(orders.bundles):
                 claims[bundle].add(broker)
-        self._assigned = {bundle: self._preferred(bundle, claims[bundle]) for bundle in claims}
+        self.assigned = {bundle: self._preferred(bundle, claims[bundle]) for bundle in claims}
         # An interrupted write left a bundle in the orders of two brokers.
         for bundle, claiming in claims.items():
-            self._spoilt |= claiming - {self._assigned[bundle]}
-        self._splits = {bundle: one for bundle, one in splits.items() if bundle in claims}
-        self._read = True
+            self._spoilt |= claiming - {self.assigned[bundle]}
+        self.splits = {bundle: one for bundle, one in splits.items() if bundle in claims}
+        self.known = True
 
     def _decoded(self, broker: BrokerId, node: Node) -> Orders | None:
         path = znodes.orders(broker)

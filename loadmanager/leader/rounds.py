@@ -18,7 +18,7 @@ from loadmanager.core.plan import cut_short
 from loadmanager.core.planner import EARLY_ROUND_S, Plan, Planner
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.shadow import Seen, Shadow, after_round
-from loadmanager.leader.decisions import Decider, HarmfulReports, ViewBuilder
+from loadmanager.leader.decisions import Decider
 from loadmanager.leader.election import Deposed, Term, TermGivenUp
 from loadmanager.leader.leader_state import LeaderState
 from loadmanager.leader.placement import PlacementWorker
@@ -170,7 +170,6 @@ class Rounds:
     term: Term
     settings: RuntimeSettings
     tracker: LoadTracker
-    view_builder: ViewBuilder
     decider: Decider
     tasks: TaskController
     splits: Splits
@@ -178,7 +177,6 @@ class Rounds:
     reconciler: Reconciler
     leader_state: LeaderState
     recorder: HistoryRecorder
-    harmful: HarmfulReports
     optimality_watch: OptimalityWatch
     brokers_own: bool = False
 
@@ -187,7 +185,7 @@ class Rounds:
             await self._pause(lambda: self.settings.now.rhythm.tick_interval_s)
             try:
                 self.tracker.weigh(self.settings.now.planner.weights)
-                await self.view_builder.take_reports_in_turns()
+                await self.decider.take_reports_in_turns()
                 self.tracker.sample()
                 self.recorder.ticked()
                 self.tasks.observe()
@@ -268,21 +266,20 @@ class Rounds:
         except (CoordinationError, Deposed):
             raise
         except Exception as error:
-            if not self.harmful.leave_out_new(error):
+            if not self.decider.leave_out_new(error):
                 raise
             self.context.unexpected.caught("round", error)
         return await self._round()
 
     async def _round(self) -> str:
         outcome = await self._decided_and_ordered()
-        self.harmful.round_succeeded()
+        self.decider.round_succeeded()
         return outcome
 
     async def _decided_and_ordered(self) -> str:
         doubtful = self.context.coordination.session.connection is not Connection.CONNECTED
         if not doubtful:
             await self.tasks.confirm()
-        self.harmful.round_begins()
         decided = await self.decider.round(session_doubtful=doubtful)
         plan = decided.plan
         self.optimality_watch.decided(decided.view, plan)

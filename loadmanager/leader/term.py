@@ -17,7 +17,7 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.orders import OrderChanges
 from loadmanager.core.plan import Cause, Move
-from loadmanager.leader.decisions import Choices, Decider, HarmfulReports, Look, ViewBuilder
+from loadmanager.leader.decisions import Choices, Decider, Look
 from loadmanager.leader.election import Deposed, Term
 from loadmanager.leader.leader_state import LeaderState, WarmStart
 from loadmanager.leader.order_book import OrderBook
@@ -105,26 +105,18 @@ class LeaderTerm:
         )
         untaken = UntakenOrders(context, self.tasks)
         adoption = Adoption(context, self.tasks, self.tracker, self._recorder)
-        self.harmful = HarmfulReports(context)
-        self._view_builder = ViewBuilder(
+        self.steering = BalancingModeWatch(context, foreign.held if foreign else str)
+        self._decider = Decider(
             context,
+            settings,
             self.tasks,
             self._constraints,
             self.tracker,
-            recorder=self._recorder,
-            harmful=self.harmful,
-            untaken=untaken,
-        )
-        self.steering = BalancingModeWatch(context, foreign.held if foreign else str)
-        self._decider = Decider(
-            settings,
-            self._view_builder,
-            self.tasks,
+            self._recorder,
+            untaken,
             self.decision_log,
             self.steering,
             rng,
-            recorder=self._recorder,
-            computing=context.computing,
         )
         self.optimality_watch = OptimalityWatch(context, self._decider, self._recorder)
         self.splits = Splits(
@@ -153,7 +145,6 @@ class LeaderTerm:
             term=term,
             settings=settings,
             tracker=self.tracker,
-            view_builder=self._view_builder,
             decider=self._decider,
             tasks=self.tasks,
             splits=self.splits,
@@ -161,21 +152,24 @@ class LeaderTerm:
             reconciler=Reconciler(context, self.tasks, adoption, untaken, self.decision_log),
             leader_state=self._leader_state,
             recorder=self._recorder,
-            harmful=self.harmful,
             optimality_watch=self.optimality_watch,
             brokers_own=foreign is not None,
         )
 
+    @property
+    def left_out(self) -> Mapping[BrokerId, str]:
+        return self._decider.left_out
+
     def look(self) -> Look:
         return Look(
             epoch=self._term.epoch,
-            view=self._view_builder.view(),
+            view=self._decider.view(),
             averages=self.tracker.averages(),
             memory=self._decider.memory,
             planner=self._decider.planner,
             balancing=self.steering.balancing,
             unowned=self.placement_worker.unowned,
-            left_out=self.harmful.brokers,
+            left_out=self.left_out,
         )
 
     async def run(self) -> None:
@@ -193,7 +187,7 @@ class LeaderTerm:
                 reads.create_task(self.tasks.open())
             self._decider.memory = memory.result()
             await self._seeding.seed()
-            await self._view_builder.take_reports_in_turns()
+            await self._decider.take_reports_in_turns()
             self.is_open = True
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._rounds.tick(), name="ticks")
@@ -212,7 +206,7 @@ class LeaderTerm:
             if self._foreign is not None:
                 self._foreign.close()
             self._recorder.ended()
-            self.harmful.end()
+            self._decider.end()
             self.optimality_watch.end()
 
     def _wants_moves(self) -> bool:
@@ -236,7 +230,7 @@ class LeaderTerm:
         else:
             moves = [Move(b, source, destination, Cause.REQUESTED) for b, source in leaving.items()]
             assigned = self.tasks.assigned
-            choices = Choices(tuple(moves), {}, self._view_builder.view(), assigned)
+            choices = Choices(tuple(moves), {}, self._decider.view(), assigned)
         # The cool-downs are written with the orders, so that they apply under any leader.
         rested = self._decider.rested([move.bundle for move in choices.moves], choices.view.now_s)
         state = await self._leader_state.write(rested)

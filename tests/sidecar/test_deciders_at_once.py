@@ -399,12 +399,12 @@ async def test_reports_are_taken_between_other_work(monkeypatch: pytest.MonkeyPa
             whole(tracker, one, at_s)
 
         monkeypatch.setattr(LoadTracker, "report", noted)
-        builder = at_work.leader_term._view_builder
+        builder = at_work.leader_term._decider
         taking = asyncio.create_task(builder.take_reports_in_turns())
         await asyncio.sleep(0)
         assert [one.broker for one in taken] == brokers[:REPORTS_A_TURN]
         newer = report(brokers[-1], 0.2, {})
-        known = at_work.context.cluster_state.loads._reports
+        known = at_work.context.cluster_state.loads.reports
         known[newer.broker] = replace(known[newer.broker], report=newer)
         builder.take_reports()  # As for a placement.
         await taking
