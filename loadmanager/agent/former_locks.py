@@ -40,11 +40,8 @@ _LOOK_S = 0.5
 
 class FormerLocks:
     def __init__(self, context: Context, ownerships: OwnershipWorker) -> None:
-        self._coordination = context.coordination
-        self._control = context.broker
+        self._context = context
         self._broker = context.identity.broker
-        self._clock = context.clock
-        self._metrics = context.metrics
         self._ownerships = ownerships
         self._tokens: dict[BundleId, int] = {}
 
@@ -57,14 +54,14 @@ class FormerLocks:
 
     async def release(self, leased_until_s: float) -> None:
         """Delete this session's locks once nothing is served under them; safe to repeat."""
-        coordination = self._coordination
+        coordination = self._context.coordination
         # This includes locks taken by a commit that was under way when that membership ended: it
         # is applied before the heartbeat, or never.
         await coordination.heartbeat()
         node = await coordination.get(znodes.owned(self._broker))
         if node is not None and node.stat.ephemeral_owner == coordination.session.session_id:
             self.add(listed_in(node, self._broker))
-        if self._tokens and self._clock.monotonic_s() > leased_until_s:
+        if self._tokens and self._context.clock.monotonic_s() > leased_until_s:
             await self._release_all()
             self._tokens = {}
             self._ownerships.broker_lost()
@@ -104,11 +101,11 @@ class FormerLocks:
         """Delete wanted locks that are not taken over after all, until cancelled."""
         parallel = asyncio.Semaphore(PARALLEL)
         while True:
-            await self._clock.sleep(_LOOK_S)
+            await self._context.clock.sleep(_LOOK_S)
             untaken = self._untaken()
             clearing = [self._try_to_clear(membership, b, t, parallel) for b, t in untaken.items()]
             await asyncio.gather(*clearing)
-            self._metrics.former_locks_left.set(len(untaken.keys() & self._tokens.keys()))
+            self._context.metrics.former_locks_left.set(len(untaken.keys() & self._tokens.keys()))
 
     def _untaken(self) -> dict[BundleId, int]:
         untaken: dict[BundleId, int] = {}
@@ -125,7 +122,7 @@ class FormerLocks:
     ) -> None:
         async with parallel:
             try:
-                folder = await self._coordination.get(znodes.lock_folder(bundle))
+                folder = await self._context.coordination.get(znodes.lock_folder(bundle))
                 # Read before: the lock worker may begin to take it over at any time from here on,
                 # and that changes the folder.
                 if self._ownerships.records.phase(bundle) is not Phase.FREE:
@@ -139,7 +136,7 @@ class FormerLocks:
 
     async def _unload(self, membership: Membership, bundle: BundleId, token: int) -> None:
         epoch = membership.agent_epoch
-        await self._control.unload(bundle, agent_epoch=epoch, fencing_token=token)
+        await self._context.broker.unload(bundle, agent_epoch=epoch, fencing_token=token)
 
     async def _clear(
         self, membership: Membership, bundle: BundleId, token: int, parallel: asyncio.Semaphore
@@ -164,8 +161,8 @@ class FormerLocks:
         ``beside`` the lock worker, that is the folder as it was before: what is taken since stays.
         """
         path, folder_path = znodes.lock(bundle), znodes.lock_folder(bundle)
-        folder = beside or await self._coordination.get(folder_path)
-        node = await self._coordination.get(path)
+        folder = beside or await self._context.coordination.get(folder_path)
+        node = await self._context.coordination.get(path)
         if node is None or folder is None:
             return
         try:
@@ -181,7 +178,7 @@ class FormerLocks:
             # A lock taken since by another broker has the same version, but taking any lock
             # changes the folder: so that lock is not deleted.
             unchanged = Check(folder_path, folder.stat.version)
-        await self._coordination.commit([unchanged, Delete(path, node.stat.version)])
+        await self._context.coordination.commit([unchanged, Delete(path, node.stat.version)])
         log.info("bundle.lock.deleted", bundle=bundle)
 
     async def _release_all(self) -> None:
@@ -189,7 +186,7 @@ class FormerLocks:
 
         Its registration goes with the first locks: lookups name registered brokers by their lists.
         """
-        coordination, broker = self._coordination, self._broker
+        coordination, broker = self._context.coordination, self._broker
         session_id = coordination.session.session_id
         mark = znodes.agent(broker, session_id)
         marked = await coordination.get(mark) is not None
@@ -212,7 +209,7 @@ class FormerLocks:
     async def _emptied_list(self, session_id: int, *, last: bool) -> list[Operation]:
         """Return the write that empties this session's list, in the last commit only."""
         path = znodes.owned(self._broker)
-        node = await self._coordination.get(path) if last else None
+        node = await self._context.coordination.get(path) if last else None
         if node is None or node.stat.ephemeral_owner != session_id:
             return []
         return [SetData(path, encode_owned({}), node.stat.version)]
@@ -220,7 +217,7 @@ class FormerLocks:
     async def _folders_unchanged(self, bundles: Collection[BundleId]) -> list[Operation]:
         """Return checks that fail if another agent of this broker replaces one of these locks."""
         paths = sorted({znodes.lock_folder(bundle) for bundle in bundles})
-        folders = await asyncio.gather(*map(self._coordination.get, paths))
+        folders = await asyncio.gather(*map(self._context.coordination.get, paths))
         return [
             Check(path, folder.stat.version)
             for path, folder in zip(paths, folders, strict=True)
@@ -228,7 +225,7 @@ class FormerLocks:
         ]
 
     async def _deletes_of(self, session_id: int, paths: Sequence[str]) -> list[Operation]:
-        nodes = await asyncio.gather(*map(self._coordination.get, paths))
+        nodes = await asyncio.gather(*map(self._context.coordination.get, paths))
         return [
             Delete(path, node.stat.version)
             for path, node in zip(paths, nodes, strict=True)

@@ -257,10 +257,7 @@ class LockCommits:
         orders: Callable[[], Orders | None],
         membership: Membership,
     ) -> None:
-        self._oversized = context.oversized
-        self._coordination = context.coordination
-        self._cluster_state = context.cluster_state
-        self._identity = context.identity
+        self._context = context
         self._list = owned_list
         self._orders = orders
         self._session_id = membership.session_id
@@ -307,7 +304,7 @@ class LockCommits:
             return None
         except TooLarge as error:
             kind = "merge" if change.is_merge else "split"
-            self._oversized.refused(kind, change.gone[0], error)
+            self._context.oversized.refused(kind, change.gone[0], error)
             return None
         return None if stat is None else stat.mzxid
 
@@ -350,7 +347,7 @@ class LockCommits:
         for bundle in takes:
             namespace = namespace_of(bundle)
             try:
-                boundaries = await self._cluster_state.boundaries(namespace)
+                boundaries = await self._context.cluster_state.boundaries(namespace)
             except MalformedContent as error:
                 log.warning("znode.content.refused", path=error.where, error=str(error))
                 boundaries = None
@@ -392,7 +389,7 @@ class LockCommits:
 
     def _lock_content(self) -> bytes:
         orders = self._orders()
-        return self._identity.lock_content(orders.epoch if orders else 0)
+        return self._context.identity.lock_content(orders.epoch if orders else 0)
 
     async def _give_way(
         self,
@@ -408,7 +405,7 @@ class LockCommits:
         elif isinstance(operation, Check):
             # The boundaries changed, and the watch has not fired yet.
             for namespace in {namespace_of(take) for take in takes}:
-                await self._cluster_state.reread_boundaries(namespace)
+                await self._context.cluster_state.reread_boundaries(namespace)
         elif bundle is not None and isinstance(operation, Delete):
             self._replace.pop(bundle, None)
             if bundle in drops:
@@ -416,7 +413,7 @@ class LockCommits:
                 log.warning("bundle.lock.missing", bundle=bundle, error=str(rejected.cause))
                 self._missing.add(bundle)
         elif bundle is not None and isinstance(rejected.cause, NodeMissing):
-            await self._coordination.ensure(znodes.lock_folder(bundle))
+            await self._context.coordination.ensure(znodes.lock_folder(bundle))
         elif isinstance(rejected.cause, NodeExists):
             return await self._examine(takes)
         else:
@@ -437,9 +434,9 @@ class LockCommits:
         spoils it.
         """
         paths = sorted({znodes.lock_folder(bundle) for bundle in takes})
-        read = await asyncio.gather(*(self._coordination.get(path) for path in paths))
+        read = await asyncio.gather(*(self._context.coordination.get(path) for path in paths))
         folders = dict(zip(paths, read, strict=True))
-        locks = [self._coordination.get(znodes.lock(bundle)) for bundle in takes]
+        locks = [self._context.coordination.get(znodes.lock(bundle)) for bundle in takes]
         held: list[BundleId] = []
         for bundle, node in zip(takes, await asyncio.gather(*locks), strict=True):
             folder = folders[znodes.lock_folder(bundle)]
@@ -461,10 +458,10 @@ class LockCommits:
         except MalformedContent as error:
             log.warning("znode.content.refused", path=error.where, error=str(error))
             return False
-        if holder is not None and holder != self._identity.broker:
+        if holder is not None and holder != self._context.identity.broker:
             # It is taken as soon as that broker's list, watched from now on, no longer contains it.
-            self._cluster_state.lists.read_list(holder)
-        return holder == self._identity.broker
+            self._context.cluster_state.lists.read_list(holder)
+        return holder == self._context.identity.broker
 
 
 _IDLE_S: Final = 5.0

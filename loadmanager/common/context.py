@@ -218,9 +218,7 @@ class Reachability:
     """Whether clients may be sent to this sidecar, and it may lead: the others ask the leader."""
 
     def __init__(self, context: Context) -> None:
-        self._identity = context.identity
-        self._cluster_state = context.cluster_state
-        self._clock = context.clock
+        self._context = context
         self._logged_at_s: float | None = None
 
     def unready(self) -> Iterator[str]:
@@ -230,18 +228,18 @@ class Reachability:
 
     @property
     def why(self) -> str:
-        return unreachable(self._identity.sidecar_url, self._cluster_state.brokers)
+        return unreachable(self._context.identity.sidecar_url, self._context.cluster_state.brokers)
 
     async def run(self) -> None:
         """Log the problem when it begins, and repeatedly while it lasts, until cancelled."""
         while True:
-            now_s = self._clock.monotonic_s()
+            now_s = self._context.clock.monotonic_s()
             why = self.why
             if not why:
                 if self._logged_at_s is not None:
-                    log.info("sidecar.url.reachable", url=self._identity.sidecar_url)
+                    log.info("sidecar.url.reachable", url=self._context.identity.sidecar_url)
                 self._logged_at_s = None
             elif self._logged_at_s is None or now_s - self._logged_at_s >= _TELL_EVERY_S:
                 self._logged_at_s = now_s
                 log.error("sidecar.url.unreachable", why=why)
-            await self._cluster_state.changes.wait(_RECHECK_S)
+            await self._context.cluster_state.changes.wait(_RECHECK_S)

@@ -276,11 +276,8 @@ _LOOK_S = 0.2
 
 class Leadership:
     def __init__(self, open_term: Callable[[Term], LeaderTerm], context: Context) -> None:
+        self._context = context
         self._open_term = open_term
-        self._identity = context.identity
-        self._cluster_state = context.cluster_state
-        self._clock = context.clock
-        self._metrics = context.metrics
         self._leader_term: LeaderTerm | None = None
         self.elected = False
         """Whether a term is under way, whether or not it is ready."""
@@ -296,8 +293,8 @@ class Leadership:
         leader_term = self.leader_term
         if leader_term is not None:
             return leader_term
-        leader = self._cluster_state.leader
-        if leader is None or leader.instance == self._identity.instance:
+        leader = self._context.cluster_state.leader
+        if leader is None or leader.instance == self._context.identity.instance:
             raise Unavailable("no leader is at work")
         if not leader.sidecar_url:
             raise Unavailable(f"the leader {leader.broker} has no sidecar to ask")
@@ -306,28 +303,28 @@ class Leadership:
     async def lead(self, term: Term) -> None:
         """Lead until cancelled at the term's end; raises as `LeaderTerm.run`."""
         self.elected = True
-        self._metrics.leader.set(1)
-        self._metrics.leader_changes.labels("gained").inc()
+        self._context.metrics.leader.set(1)
+        self._context.metrics.leader_changes.labels("gained").inc()
         try:
-            with self._cluster_state.lists.followed():
+            with self._context.cluster_state.lists.followed():
                 await self._read_cluster()
                 self._leader_term = self._open_term(term)
                 await self._leader_term.run()
         finally:
             self._leader_term, self.elected = None, False
-            self._metrics.leader.set(0)
-            self._metrics.leader_changes.labels("lost").inc()
+            self._context.metrics.leader.set(0)
+            self._context.metrics.leader_changes.labels("lost").inc()
 
     async def _read_cluster(self) -> None:
         """Wait for loads and owned lists, for a while: with some a leader can already place."""
-        loads, lists = self._cluster_state.loads, self._cluster_state.lists
+        loads, lists = self._context.cluster_state.loads, self._context.cluster_state.lists
         loads.open()
-        give_up_s = self._clock.monotonic_s() + _LOADS_WAIT_S
+        give_up_s = self._context.clock.monotonic_s() + _LOADS_WAIT_S
         while not (loads.complete and lists.all_read):
-            if self._clock.monotonic_s() >= give_up_s:
+            if self._context.clock.monotonic_s() >= give_up_s:
                 log.warning("leadership.loads.incomplete", brokers=len(loads.reports))
                 return
-            await self._cluster_state.changes.wait(_LOOK_S)
+            await self._context.cluster_state.changes.wait(_LOOK_S)
 
     async def assign(self, bundle: BundleId) -> BrokerId:
         """Raises `NotLeader`, or `Unavailable`: no broker can take the bundle."""
