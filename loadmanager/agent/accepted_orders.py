@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import structlog
 
-from loadmanager.agent.lease import TELL_EVERY_S
+from loadmanager.agent.lease import LOG_INTERVAL_S
 from loadmanager.common.context import Context
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
@@ -37,9 +37,9 @@ class AcceptedOrders:
         self._path = znodes.orders(context.identity.broker)
         self._obeyed = Orders(0)
         self._elected_epoch = 0
-        self._doubtful: Orders | None = None
+        self._unverified: Orders | None = None
         self._work = asyncio.Event()
-        self._tell_again_s = -math.inf
+        self._log_again_s = -math.inf
         self.refused = ""
         """Why the standing orders are not obeyed, "" if they are."""
 
@@ -58,7 +58,7 @@ class AcceptedOrders:
         await self._settle()
 
     def seen(self, node: Node | None) -> None:
-        self._doubtful = None
+        self._unverified = None
         if node is None:
             return
         try:
@@ -73,7 +73,7 @@ class AcceptedOrders:
         if self._obeyed.epoch <= orders.epoch <= self._elected_epoch:
             self._take(orders)
         else:
-            self._doubtful = orders
+            self._unverified = orders
             self._doubt()
             self._work.set()
 
@@ -89,7 +89,7 @@ class AcceptedOrders:
                 self._work.set()
 
     async def _settle(self) -> None:
-        orders = self._doubtful
+        orders = self._unverified
         if orders is None:
             return
         coordination = self._context.coordination
@@ -105,9 +105,9 @@ class AcceptedOrders:
                 former=self._obeyed.epoch,
             )
             self._obeyed = Orders(0)
-        if orders is not self._doubtful:
+        if orders is not self._unverified:
             return  # Newer orders were read meanwhile, and are processed next.
-        self._doubtful = None
+        self._unverified = None
         if self._obeyed.epoch <= orders.epoch <= self._elected_epoch:
             self._take(orders)
         else:
@@ -115,7 +115,7 @@ class AcceptedOrders:
 
     def _take(self, orders: Orders) -> None:
         self._obeyed = orders
-        self.refused, self._tell_again_s = "", -math.inf
+        self.refused, self._log_again_s = "", -math.inf
         self._context.metrics.orders_refused.set(0)
         self._obey(orders)
 
@@ -128,8 +128,8 @@ class AcceptedOrders:
                 self._obey(self._obeyed)
                 return
         now_s = self._context.clock.monotonic_s()
-        if now_s >= self._tell_again_s:
-            self._tell_again_s = now_s + TELL_EVERY_S
+        if now_s >= self._log_again_s:
+            self._log_again_s = now_s + LOG_INTERVAL_S
             log.error(
                 "orders.epoch.refused", epoch=epoch, newest=newest, elected=self._elected_epoch
             )

@@ -42,20 +42,20 @@ from loadmanager.ports.coordination import Disconnected
 
 log = structlog.get_logger()
 
-TELL_EVERY_S: Final = 60.0
-_TELL_STANDING_BY_EVERY_S: Final = 30.0
+LOG_INTERVAL_S: Final = 60.0
+_STANDBY_LOG_INTERVAL_S: Final = 30.0
 _RETRY_S: Final = 0.5
 _MOST_DOUBLINGS: Final = 4
 
 
-class Unleased:
+class LeaseBackoff:
     def __init__(self, context: Context, succession: Takeover) -> None:
         self._context = context
         self._succession = succession
         self._refusals = 0
-        self._tell_again_s = -math.inf
+        self._log_again_s = -math.inf
         self._reported_no_contract = False
-        self._tell_standing_by_s = -math.inf
+        self._log_standby_s = -math.inf
         self.why = "it is being registered"
         context.metrics.broker_leased.set(0)
 
@@ -70,7 +70,7 @@ class Unleased:
     def leased(self) -> None:
         self._refusals = 0
         self._reported_no_contract = False
-        self._tell_again_s = -math.inf
+        self._log_again_s = -math.inf
         self._context.metrics.broker_leased.set(1)
 
     def refusal(self) -> None:
@@ -83,26 +83,26 @@ class Unleased:
         now_s = self._context.clock.monotonic_s()
         new = no_contract and not self._reported_no_contract
         self._reported_no_contract |= no_contract
-        if new or now_s >= self._tell_again_s:
-            self._tell_again_s = now_s + TELL_EVERY_S
+        if new or now_s >= self._log_again_s:
+            self._log_again_s = now_s + LOG_INTERVAL_S
             log.error("broker.lease.missing", why=why, refusals=self._refusals)
 
     def standing_by(self, why: str) -> None:
         now_s = self._context.clock.monotonic_s()
         self.why = why
         self._context.metrics.standing_by.set(1)
-        if now_s >= self._tell_standing_by_s:
-            self._tell_standing_by_s = now_s + _TELL_STANDING_BY_EVERY_S
+        if now_s >= self._log_standby_s:
+            self._log_standby_s = now_s + _STANDBY_LOG_INTERVAL_S
             log.error("broker.registration.awaited", why=why)
 
     def registered(self) -> None:
         self._context.metrics.standing_by.set(0)
-        self._tell_standing_by_s = -math.inf
+        self._log_standby_s = -math.inf
 
     async def ask(self) -> None:
         """Ask the broker for its state under the latest epoch, without a registration.
 
-        Raises `StaleAgent`: it obeys a higher epoch; `Displaced`, `StandingBy`: another has it.
+        Raises `StaleAgent`: it obeys a higher epoch; `Displaced`, `OnStandby`: another has it.
         """
         coordination, folder = (
             self._context.coordination,
@@ -110,7 +110,7 @@ class Unleased:
         )
         await coordination.ensure(folder)
         node = await coordination.get(folder)
-        await self._succession.insist()
+        await self._succession.check_command()
         # Fails if another agent registered since the version was read: its epoch is older.
         version = 0 if node is None else node.stat.version
         stat = await coordination.set(folder, b"", version=version)
@@ -134,7 +134,7 @@ class LeaseKeeper:
     """Renews the broker's lease for one membership, and compares what the broker serves.
 
     ``earlier_end_s`` is the end of the previous membership's lease; ``heartbeats`` are those of
-    this process in all its memberships; ``has_heirs``: whether other brokers could take bundles.
+    this process in all its memberships; ``has_other_brokers`` could take its bundles.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class LeaseKeeper:
         *,
         earlier_end_s: float,
         heartbeats: Heartbeats,
-        has_heirs: Callable[[], bool],
+        has_other_brokers: Callable[[], bool],
     ) -> None:
         self._coordination = context.coordination
         self._broker = context.broker
@@ -156,7 +156,7 @@ class LeaseKeeper:
         self._terms = terms
         self._membership = membership
         self._heartbeats = heartbeats
-        self._has_heirs = has_heirs
+        self._has_other_brokers = has_other_brokers
         self._heard_since_s = -math.inf
         self._sent_at_s = -math.inf
         self._incarnation = ""
@@ -167,7 +167,7 @@ class LeaseKeeper:
         self._answering = False
         self._refusing = False
         self._restarted = False
-        self._complaint = ""
+        self._refusal = ""
         self._shortened = False
 
     @property
@@ -198,9 +198,7 @@ class LeaseKeeper:
             if self._coordination.session.session_id != self._membership.session_id:
                 raise MembershipEnded("the session was replaced")
             if self._refusing and self._clock.monotonic_s() > self._over_at_s:
-                raise BrokerLost(
-                    f"it took no renewal until its lease had run out: {self._complaint}"
-                )
+                raise BrokerLost(f"it took no renewal until its lease had run out: {self._refusal}")
             try:
                 await self._extend()
             except Disconnected:
@@ -209,15 +207,15 @@ class LeaseKeeper:
                 log.debug("lease.renewal.skipped", why="the session is in doubt")
             except BrokerError as error:
                 self._metrics.lease_renewals.labels(result="failed").inc()
-                self._complaint = str(error)
-                log.warning("lease.renewal.failed", error=self._complaint)
+                self._refusal = str(error)
+                log.warning("lease.renewal.failed", error=self._refusal)
                 if self._clock.monotonic_s() > self._over_at_s:
                     raise BrokerLost(str(error)) from error
 
     async def provable(self) -> None:
         """Wait until heartbeats would have held a lease, or no other broker is there."""
         began_s = self._clock.monotonic_s()
-        while self._has_heirs():
+        while self._has_other_brokers():
             sent_at_s = await self._heartbeat()
             now_s, timeout_s = self._clock.monotonic_s(), self._coordination.session.timeout_s
             if self._end_s(sent_at_s, timeout_s) <= now_s:
@@ -248,7 +246,7 @@ class LeaseKeeper:
         if session.session_id != self._membership.session_id:
             raise MembershipEnded("the session was replaced")
         until_s = self._end_s(sent_at_s, session.timeout_s)
-        self._let_go_if_late(until_s, session.timeout_s)
+        self._end_if_lapsed(until_s, session.timeout_s)
         if not self._answering:
             # A broker that did not answer may have received the renewal nevertheless, and a
             # frozen broker receives it when it resumes. So its lease is not extended until it
@@ -264,11 +262,11 @@ class LeaseKeeper:
             self._metrics.lease_renewals.labels(result="renewed").inc()
         return until_s - sent_at_s >= self._terms.shortest_s(session.timeout_s)
 
-    def _let_go_if_late(self, until_s: float, timeout_s: float) -> None:
+    def _end_if_lapsed(self, until_s: float, timeout_s: float) -> None:
         """End a membership without a lease for too long: its locks live as long as the session."""
         now_s = self._clock.monotonic_s()
         since_s = max(self._over_at_s, self._heard_since_s)
-        if until_s <= now_s and now_s - since_s > timeout_s and self._has_heirs():
+        if until_s <= now_s and now_s - since_s > timeout_s and self._has_other_brokers():
             raise LeaseLapsed(
                 f"no lease could be held for {timeout_s:g} s: ZooKeeper answered each heartbeat "
                 "too late; expected answers within a sixth of the session timeout"

@@ -9,10 +9,10 @@ import structlog
 
 from loadmanager.agent.registration import Membership
 from loadmanager.common.context import Context
-from loadmanager.common.runtime_settings import RuntimeSettings, wait_out
+from loadmanager.common.runtime_settings import RuntimeSettings, sleep_interruptibly
 from loadmanager.common.watching import Subscriptions
 from loadmanager.core import znodes
-from loadmanager.core.health import Health, HealthRules, after, may_be_let_off
+from loadmanager.core.health import Health, HealthRules, after, may_be_drained
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import NO_BUNDLES, HostUsage, LoadReport, with_registration
 from loadmanager.core.report import Due, Published, due
@@ -38,7 +38,7 @@ _MOST_LOGGED = 5
 _LARGEST_BYTES = 900_000
 """ZooKeeper accepts 1 MB per request, and the first loads go with the registration."""
 _HEADERS_BYTES = 500
-_TELL_EVERY_S = 60.0
+_LOG_INTERVAL_S = 60.0
 
 
 class DrainIntent:
@@ -47,13 +47,13 @@ class DrainIntent:
     def __init__(self) -> None:
         self._marked = False
         self._stopping = False
-        self._let_off = False
+        self._drained_unhealthy = False
         self.healthy = True
         self.changes = Subscriptions()
 
     @property
     def draining(self) -> bool:
-        return self._marked or self._stopping or self._let_off
+        return self._marked or self._stopping or self._drained_unhealthy
 
     def mark_read(self, node: Node | None) -> None:
         before, self._marked = self._marked, node is not None
@@ -61,10 +61,10 @@ class DrainIntent:
             log.info("broker.drain.observed", draining=self._marked)
             self.changes.notify()
 
-    def health_found(self, *, healthy: bool, let_off: bool) -> None:
-        before = self.healthy, self._let_off
-        self.healthy, self._let_off = healthy, let_off
-        if before != (healthy, let_off):
+    def health_found(self, *, healthy: bool, drained: bool) -> None:
+        before = self.healthy, self._drained_unhealthy
+        self.healthy, self._drained_unhealthy = healthy, drained
+        if before != (healthy, drained):
             self.changes.notify()
 
     def stop(self) -> None:
@@ -146,7 +146,7 @@ class Publisher:
         self._metrics = context.metrics
         self._draw = draw
         self._history = context.history
-        self._tell_again_s = -math.inf
+        self._log_again_s = -math.inf
 
     def fitting(self, report: LoadReport) -> LoadReport:
         """Return the report for the registration, without its bundles if they do not fit."""
@@ -223,8 +223,8 @@ class Publisher:
             return content
         self._metrics.report_failures.labels("too_large").inc()
         now_s = self._clock.monotonic_s()
-        if now_s >= self._tell_again_s:
-            self._tell_again_s = now_s + _TELL_EVERY_S
+        if now_s >= self._log_again_s:
+            self._log_again_s = now_s + _LOG_INTERVAL_S
             log.error(
                 "report.publish.refused",
                 path=znodes.loads(report.broker),
@@ -247,7 +247,7 @@ class Publisher:
     async def _next(self, before: LoadReport) -> LoadReport:
         intention = self._intention
         if not _intends_otherwise(intention, before):
-            await wait_out(
+            await sleep_interruptibly(
                 self._clock, lambda: self._settings.now.sample_interval_s, intention.changes.wait
             )
         if not _intends_otherwise(intention, before):
@@ -278,7 +278,7 @@ class HealthWatch:
         self._intention = sampler.intention
         self._rules = rules
         self._health = Health()
-        self._tell_again_s = -math.inf
+        self._log_again_s = -math.inf
         self._log = log.warning
 
     async def run(self) -> None:
@@ -287,11 +287,11 @@ class HealthWatch:
             await clock.sleep(self._rules.interval_s or _IDLE_S)
             if self._rules.interval_s:
                 try:
-                    self._learn(await self._complaint())
+                    self._learn(await self._failed_check())
                 except Exception as error:  # noqa: BLE001 - no error of one question ends the sidecar
                     self._context.unexpected.caught("health", error)
 
-    async def _complaint(self) -> str:
+    async def _failed_check(self) -> str:
         begun_s = self._context.clock.monotonic_s()
         try:
             await self._context.broker.health(self._rules.timeout_s)
@@ -305,23 +305,23 @@ class HealthWatch:
         self._context.metrics.broker_probed("passed", self._context.clock.monotonic_s() - begun_s)
         return ""
 
-    def _learn(self, complaint: str) -> None:
+    def _learn(self, failed_check: str) -> None:
         now_s = self._context.clock.monotonic_s()
-        before, self._health = self._health, after(self._rules, self._health, good=not complaint)
-        if not complaint:
-            self._tell_again_s = -math.inf
-        elif now_s >= self._tell_again_s:
-            self._tell_again_s = now_s + _TELL_EVERY_S
-            self._log("broker.health.failed", error=complaint)
+        before, self._health = self._health, after(self._rules, self._health, good=not failed_check)
+        if not failed_check:
+            self._log_again_s = -math.inf
+        elif now_s >= self._log_again_s:
+            self._log_again_s = now_s + _LOG_INTERVAL_S
+            self._log("broker.health.failed", error=failed_check)
         if self._health.healthy is not before.healthy:
-            self._log("broker.health.changed", healthy=self._health.healthy, error=complaint)
+            self._log("broker.health.changed", healthy=self._health.healthy, error=failed_check)
             self._context.metrics.broker_healthy.set(self._health.healthy)
         self._intention.health_found(
-            healthy=self._health.healthy, let_off=not self._health.healthy and self._may_be_off()
+            healthy=self._health.healthy, drained=not self._health.healthy and self._may_be_off()
         )
 
     def _may_be_off(self) -> bool:
         brokers = self._context.cluster_state.brokers
         me = self._context.identity.broker
         draining = [b for b, known in brokers.items() if b != me and known.registration.draining]
-        return may_be_let_off(me, brokers, draining)
+        return may_be_drained(me, brokers, draining)

@@ -312,9 +312,9 @@ class LockCommits:
         self, takes: Sequence[BundleId], drops: Sequence[BundleId], found: LockOutcomes
     ) -> None:
         """Commit once; add the results of all locks, or of those that prevented the commit."""
-        versions, strange = await self._boundary_versions(takes)
-        if strange:
-            found.note(strange, LockResult.NOT_A_BUNDLE)
+        versions, unknown = await self._boundary_versions(takes)
+        if unknown:
+            found.note(unknown, LockResult.NOT_A_BUNDLE)
             return
         if takes and self._orders() is None:
             found.note(takes, LockResult.ORDERS_IN_DOUBT)
@@ -325,7 +325,7 @@ class LockCommits:
             stat = await self._list.commit(written, gone=drops, made=takes)
         except CommitRejected as rejected:
             bundle, operation = operations[rejected.index]
-            held = await self._give_way(bundle, operation, rejected, takes, drops)
+            held = await self._resolve_rejection(bundle, operation, rejected, takes, drops)
             found.note(held, LockResult.HELD_BY_ANOTHER)
             return
         if stat is None:
@@ -343,7 +343,7 @@ class LockCommits:
     ) -> tuple[Mapping[Namespace, int], Sequence[BundleId]]:
         """Return the boundaries' versions, and the bundles not in them, such as a split one."""
         versions: dict[Namespace, int] = {}
-        strange: list[BundleId] = []
+        unknown: list[BundleId] = []
         for bundle in takes:
             namespace = namespace_of(bundle)
             try:
@@ -353,10 +353,10 @@ class LockCommits:
                 boundaries = None
             if boundaries is None or boundaries.at(range_of(bundle)[0]) != bundle:
                 log.info("bundle.lock.refused", bundle=bundle, why="no bundle of its namespace")
-                strange.append(bundle)
+                unknown.append(bundle)
             else:
                 versions[namespace] = boundaries.version
-        return versions, strange
+        return versions, unknown
 
     def _operations(
         self,
@@ -391,7 +391,7 @@ class LockCommits:
         orders = self._orders()
         return self._context.identity.lock_content(orders.epoch if orders else 0)
 
-    async def _give_way(
+    async def _resolve_rejection(
         self,
         bundle: BundleId | None,
         operation: Operation,

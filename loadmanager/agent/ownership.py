@@ -214,8 +214,8 @@ class OwnershipWorker:
 
     ``lock_work`` signals that a lock is to be taken or dropped or the owned list to be written,
     and ``changes`` that the broker serves another set of bundles. ``commands_done`` counts the
-    commands that ended: a point in time for `broker_serves`. ``disobeyed`` is set when the broker
-    refuses one because it obeys a newer agent.
+    commands that ended: a point in time for `broker_serves`. ``order_rejected`` is set when the
+    broker refuses one because it obeys a newer agent.
 
     Locks are left to the lock worker, which finds the locks to take and drop in the records.
     Commands to the broker are sent here: one at a time per bundle, and a bounded number in total.
@@ -244,7 +244,7 @@ class OwnershipWorker:
         self.lock_work = Subscriptions()
         self.changes = Subscriptions()
         self.range_changes = RangeChanges()
-        self.disobeyed = asyncio.Event()
+        self.order_rejected = asyncio.Event()
         self.commands_done = 0
         self.orders: Orders | None = None
         self.doubting = False
@@ -267,7 +267,7 @@ class OwnershipWorker:
     def registered(self, membership: Membership) -> None:
         self._agent_epoch = membership.agent_epoch
         self._leaving_alone = False
-        self.disobeyed.clear()
+        self.order_rejected.clear()
 
     def joined(self, membership: Membership) -> None:
         """Resume work under a new registration; the former session's locks are gone."""
@@ -530,7 +530,7 @@ class OwnershipWorker:
             yield epoch
         except StaleAgent:
             if epoch == self._agent_epoch:
-                self.disobeyed.set()
+                self.order_rejected.set()
             raise
 
     async def _load(self, record: Ownership) -> None:

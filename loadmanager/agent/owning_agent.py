@@ -7,7 +7,7 @@ import structlog
 
 from loadmanager.agent.accepted_orders import AcceptedOrders
 from loadmanager.agent.former_locks import FormerLocks
-from loadmanager.agent.lease import LeaseKeeper, Unleased
+from loadmanager.agent.lease import LeaseBackoff, LeaseKeeper
 from loadmanager.agent.load_reports import HealthWatch, Publisher
 from loadmanager.agent.locks import LockWorker
 from loadmanager.agent.ownership import OwnershipWorker
@@ -18,8 +18,8 @@ from loadmanager.agent.registration import (
     LeaseTerms,
     Membership,
     MembershipEnded,
+    OnStandby,
     Registrar,
-    StandingBy,
     Takeover,
     deregister,
     register,
@@ -50,14 +50,15 @@ class Shutdown:
 
     async def drain(self) -> None:
         """Wait while the leader hands over all bundles, and another broker could take them."""
-        if not self.has_heirs():
+        if not self.has_other_brokers():
             return
         bundles, begun_s = self._ownerships.records.count, self._context.clock.monotonic_s()
         # A broker's own bundles never move, so it does not wait for them.
-        await self.let_go(
+        await self.await_release(
             begun_s + self._settings.now.drain_deadline_s,
             while_true=lambda: (
-                self.has_heirs() and not all(map(belongs_to_a_broker, self._ownerships.phases))
+                self.has_other_brokers()
+                and not all(map(belongs_to_a_broker, self._ownerships.phases))
             ),
         )
         log.info(
@@ -79,18 +80,18 @@ class Shutdown:
         except CoordinationError as error:
             log.warning("broker.deregistration.failed", why=str(error))
         begun_s = self._context.clock.monotonic_s()
-        await self.let_go(begun_s + within_s / 2, while_true=self.has_heirs)
+        await self.await_release(begun_s + within_s / 2, while_true=self.has_other_brokers)
         self._ownerships.recall_all()
-        await self.let_go(begun_s + within_s)
+        await self.await_release(begun_s + within_s)
 
     async def serving_ended(self, leased_until_s: float) -> None:
         """Wait until the broker serves nothing under this session's locks, before it closes."""
         records = self._ownerships.records
         if records.may_be_served:
             log.warning("broker.lease.awaited", bundles=records.count)
-            await self.let_go(leased_until_s, while_true=lambda: records.may_be_served)
+            await self.await_release(leased_until_s, while_true=lambda: records.may_be_served)
 
-    async def let_go(
+    async def await_release(
         self, deadline_s: float, *, while_true: Callable[[], bool] = lambda: True
     ) -> None:
         """Return when nothing is left, at the deadline, or when the condition ends."""
@@ -98,7 +99,7 @@ class Shutdown:
         while self._ownerships.records.count and while_true() and clock.monotonic_s() < deadline_s:
             await clock.sleep(_POLL_S)
 
-    def has_heirs(self) -> bool:
+    def has_other_brokers(self) -> bool:
         me, cluster_state = self._context.identity.broker, self._context.cluster_state
         return cluster_state.current and any(
             broker != me and not known.registration.draining
@@ -133,7 +134,7 @@ class OwningAgent:
         self._leaving = leaving
         self._succession = Takeover(context.identity, context.coordination, context.clock)
         self._registrar = Registrar(context)
-        self._unleased = Unleased(context, self._succession)
+        self._backoff = LeaseBackoff(context, self._succession)
         self._membership: Membership | None = None
         self._lapsed: Membership | None = None
         self._lease: LeaseKeeper | None = None
@@ -149,7 +150,7 @@ class OwningAgent:
 
     def unready(self) -> Iterator[str]:
         if self._membership is None or self._lease is None:
-            yield f"the broker holds no lease: {self._unleased.why}"
+            yield f"the broker holds no lease: {self._backoff.why}"
         elif self._lease.leased_until_s <= self._context.clock.monotonic_s():
             yield "the broker holds no lease: it could not be renewed in time"
         if self._obedience.refused:
@@ -168,11 +169,11 @@ class OwningAgent:
             except* Displaced as displaced:
                 self._ownerships.displaced()
                 self._log_end("broker.membership.displaced", displaced)
-                self._unleased.refusal()
+                self._backoff.refusal()
                 with contextlib.suppress(CoordinationError):  # The next registration finds out.
-                    await self._succession.insist()
-            except* StandingBy as waiting:
-                self._unleased.standing_by(str(first_leaf(waiting)))
+                    await self._succession.check_command()
+            except* OnStandby as waiting:
+                self._backoff.standing_by(str(first_leaf(waiting)))
             except* (CoordinationError, BrokerError, MembershipEnded) as ended:
                 self._log_end("broker.membership.ended", ended)
             except* Exception as unexpected:  # noqa: BLE001 - no error ends the sidecar
@@ -189,19 +190,19 @@ class OwningAgent:
             await self._context.clock.sleep(self._pause_s())
 
     def _pause_s(self) -> float:
-        pause_s = self._unleased.pause_s
+        pause_s = self._backoff.pause_s
         if not self._former_locks or self._lease is None:
             return pause_s
         left_s = self._lease.leased_until_s - self._context.clock.monotonic_s()
         return min(pause_s, max(left_s, _LEAST_PAUSE_S))
 
     def _log_end(self, event: str, ended: BaseExceptionGroup[Exception]) -> None:
-        log_asked = log.debug if self._unleased.refused else log.warning
+        log_asked = log.debug if self._backoff.refused else log.warning
         for error in leaves(ended):
             why = str(error) or type(error).__name__
             unasked = self._membership is None and isinstance(error, BrokerError)
             (log.debug if unasked else log_asked)(event, why=why)
-            self._unleased.ended(why, no_contract=isinstance(error, NotTheContract))
+            self._backoff.ended(why, no_contract=isinstance(error, NotTheContract))
 
     async def drain(self) -> None:
         self._intention.stop()
@@ -236,7 +237,7 @@ class OwningAgent:
         # Not before: they may change while it waits for its turn, and by former ones it would
         # stop bundles that it is to continue to serve.
         await self._obedience.read()
-        self._unleased.registered()
+        self._backoff.registered()
         earlier_end_s = self._lease.leased_until_s if self._lease else context.clock.monotonic_s()
         lease = LeaseKeeper(
             context,
@@ -245,14 +246,14 @@ class OwningAgent:
             membership,
             earlier_end_s=earlier_end_s,
             heartbeats=self._heartbeats,
-            has_heirs=self._leaving.has_heirs,
+            has_other_brokers=self._leaving.has_other_brokers,
         )
         self._lease = lease
         self._ownerships.registered(membership)
         self._former_locks.add(former)
         try:
             serving = await lease.begin()
-            self._unleased.leased()
+            self._backoff.leased()
             await self._former_locks.clear(membership, serving)
             self._membership = membership
             context.cluster_state.changes.notify()  # This sidecar may be eligible to lead now.
@@ -264,7 +265,7 @@ class OwningAgent:
                 await registrar.give_up(membership)
             raise
         except* (BrokerError, BrokerLost):
-            self._unleased.refusal()
+            self._backoff.refusal()
             await registrar.give_up(membership)
             raise
         except* LeaseLapsed:
@@ -279,11 +280,11 @@ class OwningAgent:
     async def _first_report(self) -> LoadReport:
         try:
             report = await self._publisher.sampler.sample()
-            if self._unleased.refused:
-                await self._unleased.ask()
+            if self._backoff.refused:
+                await self._backoff.ask()
         except BrokerError as error:
             if isinstance(error, NotTheContract):
-                self._unleased.refusal()
+                self._backoff.refusal()
             await self._registrar.take_back()
             raise
         return report
@@ -307,7 +308,7 @@ class OwningAgent:
                 tasks.create_task(self._compare_now_and_then(), name="comparison")
                 tasks.create_task(self._splitter.run(), name="splits")
                 tasks.create_task(self._watch_registration(membership), name="registration")
-                tasks.create_task(self._watch_disobedience(), name="disobedience")
+                tasks.create_task(self._watch_rejections(), name="disobedience")
                 tasks.create_task(self._obedience.run(), name="obedience")
                 try:
                     await lease.run()
@@ -335,9 +336,9 @@ class OwningAgent:
         await self._registrar.until_deleted(membership, lambda: self._leaving.begun)
         # The leader assigns our bundles to other brokers, so we release them.
         self._ownerships.recall_all()
-        await self._leaving.let_go(math.inf)
+        await self._leaving.await_release(math.inf)
         raise MembershipEnded("the registration was deleted")
 
-    async def _watch_disobedience(self) -> None:
-        await self._ownerships.disobeyed.wait()
+    async def _watch_rejections(self) -> None:
+        await self._ownerships.order_rejected.wait()
         raise Displaced("the broker obeys a newer agent, and refused a command of this one")

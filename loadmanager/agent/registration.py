@@ -102,7 +102,7 @@ class LeaseTerms:
         return 2 * self.interval_fraction * timeout_s
 
 
-class StandingBy(MembershipEnded):
+class OnStandby(MembershipEnded):
     """Another sidecar has this broker, and must not be displaced while it lives."""
 
 
@@ -119,7 +119,7 @@ class Takeover:
     def record(self, rivals: Collection[Rival]) -> AgentRecord:
         """Return this agent's mark, if it may register over ``rivals``.
 
-        Raises `Displaced`: one registered after this agent; `StandingBy`: one must end first.
+        Raises `Displaced`: one registered after this agent; `OnStandby`: one must end first.
         """
         identity = self._identity
         me = AgentRecord(
@@ -136,7 +136,7 @@ class Takeover:
                 "expected one sidecar for each broker id"
             )
         if verdict is Verdict.STAND_BY and rival is not None:
-            raise StandingBy(
+            raise OnStandby(
                 f"{rival.record} has broker {self._identity.broker} and lives; "
                 "expected one sidecar for each broker id, so this one waits until it ends"
             )
@@ -156,14 +156,14 @@ class Takeover:
                     rivals.append(Rival(record, node.stat.czxid))
         return tuple(paths), tuple(rivals)
 
-    def tried(self, rivals: Collection[Rival]) -> int | None:
-        """Note that a registration over these is on its way; return what `untried` takes."""
+    def attempted(self, rivals: Collection[Rival]) -> int | None:
+        """Note that a registration over these is on its way; return what `not_attempted` takes."""
         before = self._own_epoch
         seen = max((rival.epoch for rival in rivals), default=0)
         self._own_epoch = max(seen, before or 0)
         return before
 
-    def untried(self, before: int | None) -> None:
+    def not_attempted(self, before: int | None) -> None:
         self._own_epoch = before
 
     def registered(self, agent_epoch: int) -> None:
@@ -176,8 +176,8 @@ class Takeover:
             )
         self._own_epoch = self._registered_epoch = agent_epoch
 
-    async def insist(self) -> None:
-        """Raise `Displaced` or `StandingBy` if another agent still commands the broker."""
+    async def check_command(self) -> None:
+        """Raise `Displaced` or `OnStandby` if another agent still commands the broker."""
         _, rivals = await self.marks()
         self.record(rivals)
 
@@ -230,11 +230,11 @@ async def register(
         contents[mark] = encode_agent(succession.record(rivals))
         former = await coordination.get(znodes.owned(broker))
         operations = [turn, *await _replacing(coordination, contents, marks)]
-        before = succession.tried(rivals)
+        before = succession.attempted(rivals)
         try:
             await coordination.commit(operations)
         except CommitRejected as rejected:
-            succession.untried(before)
+            succession.not_attempted(before)
             if not isinstance(rejected.cause, NodeExists | NodeMissing | VersionMismatch):
                 raise rejected.cause from rejected
             continue

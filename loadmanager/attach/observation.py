@@ -27,7 +27,7 @@ from loadmanager.core.joint.standing import EVEN
 from loadmanager.core.max_over_mean import RatePlan, over_mean, rate_plan
 from loadmanager.core.move_limits import HeldReason
 from loadmanager.core.plan import Cause, Refusal, cut_short
-from loadmanager.core.rate_splits import NEAR_ENOUGH, evenest_cut, worth_cutting
+from loadmanager.core.rate_splits import NEAR_ENOUGH, best_split_point, worth_cutting
 from loadmanager.core.rates import Rates, total
 from loadmanager.core.reason_texts import REASONS
 from loadmanager.core.wire.policies import isolation_to_json
@@ -44,7 +44,7 @@ def proposed_splits(
             share = max(_share(one.msgs_per_s, msgs), _share(one.bytes_per_s, size))
             if bundle in stays or not worth_cutting(share, plan.least_max_over_mean):
                 continue
-            cut = evenest_cut(range_of(bundle)[1], topic_loads(sample, bundle, msgs, size))
+            cut = best_split_point(range_of(bundle)[1], topic_loads(sample, bundle, msgs, size))
             if cut is None:
                 continue
             reason = f"it has {share:.2f} times the mean of a broker, and moves alone do not "

@@ -188,7 +188,7 @@ class PulsarOrders:
     ``topic_of`` returns a topic of a bundle to claim it, and ``name_in`` the name of one to claim a
     bundle that no broker serves. A ``disputed`` bundle is left alone. ``failed`` is called with
     errors that do not concern one bundle alone, and ``sent`` with each unload and split. Pulsar did
-    not split the bundles in ``uncut`` when ordered to.
+    not split the bundles in ``unsplittable`` when ordered to.
     """
 
     brokers: BrokerQueries
@@ -203,7 +203,7 @@ class PulsarOrders:
     disputed: Callable[[BundleId], str] = lambda _: ""
     active_topics: Callable[[BundleId], tuple[TopicName, ...]] = lambda _: ()
     sent: Callable[[BundleId], None] = lambda _: None
-    uncut: set[BundleId] = field(default_factory=set)
+    unsplittable: set[BundleId] = field(default_factory=set)
     assigned: Mapping[BundleId, BrokerId] = field(init=False)
     known: bool = True
     _mover: BundleMover = field(init=False)
@@ -240,7 +240,7 @@ class PulsarOrders:
         return ()  # No other process changes orders.
 
     async def write(self, changes: OrderChanges, _rider: SetData | None = None) -> bool:
-        """Begin to carry out orders; return False: without nodes, no rider can be written."""
+        """Begin to carry out orders; return False: there is no node to write beside."""
         if not changes:
             return False
         if why := await self.mandate.confirm():
@@ -356,7 +356,7 @@ class PulsarOrders:
             self._unfinished_until_s = monotonic() + UNFINISHED_S
         if outcome.attempts and outcome.state != "serving":
             # A retry fails, too: the version cannot split so, or the namespace does not allow it.
-            self.uncut.add(bundle)
+            self.unsplittable.add(bundle)
         elif outcome.state == "serving":
             self._parts[bundle] = parts_at(bundle, cut)
         return outcome
@@ -481,7 +481,7 @@ class Dispatcher:
     async def carry_out(self, seen: Observation) -> None:
         """Place unserved bundles, then carry out the splits, or if there are none the moves."""
         self.owners.sampled(seen.cluster.brokers, seen.samples)
-        splits = [one for one in seen.splits if one.bundle not in self.orders.uncut]
+        splits = [one for one in seen.splits if one.bundle not in self.orders.unsplittable]
         moving = splits or seen.proposals
         self._why = {one.bundle: one.reason for one in (*seen.placements, *moving)}
         self._failures.clear()

@@ -102,7 +102,7 @@ OF_ATTACH: Final = "attach"
 """The kind where candidates of ``loadmanager attach`` lead, with whom no sidecar may stand."""
 
 _RETRY_S = 0.5
-_TELL_EVERY_S = 10.0
+_LOG_INTERVAL_S = 10.0
 _PATIENCE_S = 2.0
 
 
@@ -148,7 +148,7 @@ async def agree(coordination: Coordination, clock: Clock, wanted: Conditions) ->
     It waits for ZooKeeper without a limit. Raises `ClusterDisagrees`: another function or format;
     `ChrootRefused`; `MalformedContent`: the record cannot be read.
     """
-    told_at_s = clock.monotonic_s() - _TELL_EVERY_S + _PATIENCE_S
+    logged_at_s = clock.monotonic_s() - _LOG_INTERVAL_S + _PATIENCE_S
     while True:
         try:
             await refuse_nodes_of_others(coordination, wanted.default_chroot)
@@ -163,8 +163,8 @@ async def agree(coordination: Coordination, clock: Clock, wanted: Conditions) ->
             node = await coordination.get(znodes.CLUSTER)
             data = None if node is None else node.data
         except CoordinationError as error:
-            if clock.monotonic_s() - told_at_s >= _TELL_EVERY_S:
-                told_at_s = clock.monotonic_s()
+            if clock.monotonic_s() - logged_at_s >= _LOG_INTERVAL_S:
+                logged_at_s = clock.monotonic_s()
                 log.warning("coordination.service.unavailable", error=str(error))
             await clock.sleep(_RETRY_S)
             continue

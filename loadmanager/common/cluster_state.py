@@ -201,7 +201,7 @@ class ClusterOwners:
         return not self._lists.postponed
 
     @property
-    def few(self) -> bool:
+    def is_small(self) -> bool:
         """Whether there are so few lists that they are read at once."""
         return len(self._lists.names) <= self._read_ahead
 
@@ -235,7 +235,7 @@ class ClusterOwners:
         if first is None:
             return
         unread_s = self._clock.monotonic_s() - self._unread_since_s[first]
-        if self._has_turn() if self.few else unread_s >= UNREAD_FOR_S:
+        if self._has_turn() if self.is_small else unread_s >= UNREAD_FOR_S:
             self._lists.read(first)
 
     @contextmanager
@@ -261,7 +261,7 @@ class ClusterOwners:
         broker = BrokerId(name)
         if self._followers[None] or self._followers[broker]:
             return False
-        if any(needed(broker) for needed in self._needs) or (self.few and self._has_turn()):
+        if any(needed(broker) for needed in self._needs) or (self.is_small and self._has_turn()):
             return False
         self._unread_since_s.pop(broker, None)  # To the end, because it changed last.
         self._unread_since_s[broker] = self._clock.monotonic_s()

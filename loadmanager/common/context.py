@@ -211,7 +211,7 @@ class Context:
 
 
 _RECHECK_S = 30.0
-_TELL_EVERY_S = 60.0
+_LOG_INTERVAL_S = 60.0
 
 
 class Reachability:
@@ -239,7 +239,7 @@ class Reachability:
                 if self._logged_at_s is not None:
                     log.info("sidecar.url.reachable", url=self._context.identity.sidecar_url)
                 self._logged_at_s = None
-            elif self._logged_at_s is None or now_s - self._logged_at_s >= _TELL_EVERY_S:
+            elif self._logged_at_s is None or now_s - self._logged_at_s >= _LOG_INTERVAL_S:
                 self._logged_at_s = now_s
                 log.error("sidecar.url.unreachable", why=why)
             await self._context.cluster_state.changes.wait(_RECHECK_S)

@@ -90,7 +90,7 @@ class RuntimeSettings:
         self.now = tuned
 
 
-async def wait_out(
+async def sleep_interruptibly(
     clock: Clock, interval_s: Callable[[], float], nap: Callable[[float], Awaitable[object]]
 ) -> None:
     """Return when ``interval_s`` as it is by then has passed, or when ``nap`` returns True."""
@@ -125,13 +125,13 @@ class SettingsWatch:
         ):
             return
         self._last = result.config
-        self._settings.now = tuned_by(result.config)
+        self._settings.now = runtime_values(result.config)
         for follower in self._followers:
             follower(result.config)
         log.info("configuration.values.applied", names=sorted(values.keys() - result.faults.keys()))
 
 
-def tuned_by(config: Config) -> RuntimeValues:
+def runtime_values(config: Config) -> RuntimeValues:
     """Raises `ConfigError`: a strategy or one of its settings does not exist."""
     report, split, leader = config.report, config.split, config.leader
     return RuntimeValues(

@@ -344,13 +344,13 @@ def _gives_way(task: BundleTask, by: AskedBy) -> bool:
 
 @dataclass(slots=True)
 class Dispatched:
-    """``rode`` is whether the additional operations of the same commit were written."""
+    """``piggybacked`` is whether the additional operations of the same commit were written."""
 
     ordered: dict[BundleId, BrokerId] = field(default_factory=dict)
     refused: dict[BundleId, str] = field(default_factory=dict)
     tasks: list[BundleTask] = field(default_factory=list)
     too_large: Exception | None = None
-    rode: bool = False
+    piggybacked: bool = False
 
 
 @dataclass(slots=True, kw_only=True)

@@ -40,7 +40,7 @@ def after(rules: HealthRules, health: Health, *, good: bool) -> Health:
     return Health(health.healthy, contradictions)
 
 
-def may_be_let_off(
+def may_be_drained(
     me: BrokerId, brokers: Collection[BrokerId], draining: Collection[BrokerId]
 ) -> bool:
     """Return whether an unhealthy broker may shed its bundles.

@@ -21,7 +21,7 @@ def worth_cutting(share_of_mean: float, planned_max_over_mean: float) -> bool:
     return planned_max_over_mean > NEAR_ENOUGH and share_of_mean >= LEAST_SHARE
 
 
-def evenest_cut(upper: int, loads: Iterable[tuple[int, float]]) -> int | None:
+def best_split_point(upper: int, loads: Iterable[tuple[int, float]]) -> int | None:
     """Return where to split a bundle so that the loads of its parts are as equal as possible.
 
     Args:

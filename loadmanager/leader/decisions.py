@@ -29,8 +29,8 @@ from loadmanager.core.plan import Cause, Move, Reason, Refusal
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.rates import Rates
 from loadmanager.core.round_memory import RoundMemory
-from loadmanager.leader.reconciliation import UntakenOrders
-from loadmanager.leader.records import DecisionLog, HistoryRecorder, Sight
+from loadmanager.leader.reconciliation import UnclaimedOrders
+from loadmanager.leader.records import DecisionLog, HistoryRecorder, ViewInput
 from loadmanager.leader.task_controller import TaskController
 from loadmanager.ports.coordination import SetData
 
@@ -43,10 +43,10 @@ bundles each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class Observation:
     """The view and memory of the leader of ``epoch`` at one time, on its own clock.
 
-    ``unowned`` are about to be placed; ``left_out`` are excluded, with their report's error.
+    ``unowned`` are about to be placed; ``quarantined`` are excluded, with their report's error.
     """
 
     epoch: int
@@ -56,7 +56,7 @@ class Look:
     planner: Planner
     balancing: Balancing
     unowned: tuple[BundleId, ...]
-    left_out: Mapping[BrokerId, str] = field(default_factory=dict)
+    quarantined: Mapping[BrokerId, str] = field(default_factory=dict)
 
     @property
     def steered(self) -> Planner:
@@ -82,7 +82,7 @@ class Choices:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
     planner: Planner
-    sight: Sight
+    view_input: ViewInput
     view: ClusterView
     plan: Plan
 
@@ -91,7 +91,7 @@ class Decided:
 class Decider:
     """Takes in reports and decides on views of them, for one term.
 
-    ``_left_out`` has the version and the error of each report that is left out. ``_used`` and
+    ``_quarantined`` has the version and the error of each report that is left out. ``_used`` and
     ``_sound`` are the versions of the reports in the round under way, and in the last one that
     succeeded.
     """
@@ -102,12 +102,12 @@ class Decider:
     constraints: Constraints
     tracker: LoadTracker
     recorder: HistoryRecorder
-    untaken: UntakenOrders
+    unclaimed: UnclaimedOrders
     decision_log: DecisionLog
     steering: BalancingModeWatch
     rng: np.random.Generator
     _taken: dict[BrokerId, KnownLoads] = field(default_factory=dict, init=False)
-    _left_out: dict[BrokerId, tuple[int, str]] = field(default_factory=dict, init=False)
+    _quarantined: dict[BrokerId, tuple[int, str]] = field(default_factory=dict, init=False)
     _used: Mapping[BrokerId, int] = field(default_factory=dict, init=False)
     _sound: Mapping[BrokerId, int] = field(default_factory=dict, init=False)
     memory: RoundMemory = field(default_factory=RoundMemory, init=False)
@@ -128,7 +128,7 @@ class Decider:
     def take_reports(self) -> None:
         for _broker in self._take_changed():
             pass
-        reports = self.context.cluster_state.loads.reports.keys() - self._left_out
+        reports = self.context.cluster_state.loads.reports.keys() - self._quarantined
         for broker in self._taken.keys() - reports:
             del self._taken[broker]
             self.tracker.forget(broker, self.context.clock.monotonic_s())
@@ -148,7 +148,7 @@ class Decider:
         for broker in list(reports):
             known = reports.get(broker)
             taken = known is self._taken.get(broker)
-            if known is None or taken or broker in self._left_out:
+            if known is None or taken or broker in self._quarantined:
                 continue
             self._taken[broker] = known
             self.tracker.report(known.report, known.seen_at_s)
@@ -156,41 +156,41 @@ class Decider:
             yield broker
 
     def view(self, afresh: Collection[BundleId] = ()) -> ClusterView:
-        sight = self.sight()
-        ordered = sight.assigned
+        view_input = self.view_input()
+        ordered = view_input.assigned
         if afresh:
             ordered = {bundle: to for bundle, to in ordered.items() if bundle not in afresh}
-        return replace(sight, assigned=ordered).view()
+        return replace(view_input, assigned=ordered).view()
 
-    def sight(self) -> Sight:
+    def view_input(self) -> ViewInput:
         self.take_reports()
-        return Sight(
+        return ViewInput(
             now_s=self.context.clock.monotonic_s(),
             tally=self.tracker.tally(),
             assigned=dict(self.tasks.assigned),
             policies=self.constraints.policies,
-            passed_over=self.untaken.passed_over,
+            excluded=self.unclaimed.excluded,
         )
 
     # --- brokers whose reports may have made a round fail ------------------------------
 
     @property
-    def left_out(self) -> Mapping[BrokerId, str]:
-        return {broker: why for broker, (_, why) in self._left_out.items()}
+    def quarantined(self) -> Mapping[BrokerId, str]:
+        return {broker: why for broker, (_, why) in self._quarantined.items()}
 
     def _readmit(self) -> None:
         """Readmit the brokers that have reported again or left."""
         known = self.context.cluster_state.loads.reports
-        for broker, (mzxid, _) in list(self._left_out.items()):
+        for broker, (mzxid, _) in list(self._quarantined.items()):
             if broker not in known or known[broker].mzxid != mzxid:
-                del self._left_out[broker]
+                del self._quarantined[broker]
                 log.info("broker.report.retried", broker=broker)
-        self.context.metrics.brokers_left_out.set(len(self._left_out))
+        self.context.metrics.brokers_left_out.set(len(self._quarantined))
 
     def round_succeeded(self) -> None:
         self._sound = self._used
 
-    def leave_out_new(self, error: Exception) -> bool:
+    def quarantine_new(self, error: Exception) -> bool:
         """Leave out the brokers with new reports after a failed round, if others have none new."""
         new = [name for name, mzxid in self._used.items() if self._sound.get(name) != mzxid]
         why = f"{type(error).__name__}: {error}"
@@ -198,13 +198,13 @@ class Decider:
             log.error("broker.report.cause_not_found", brokers=len(self._used), error=why)
             return False
         for broker in new:
-            self._left_out[broker] = (self._used[broker], why)
+            self._quarantined[broker] = (self._used[broker], why)
             log.error("broker.report.left_out", broker=broker, error=why)
-        self.context.metrics.brokers_left_out.set(len(self._left_out))
+        self.context.metrics.brokers_left_out.set(len(self._quarantined))
         return True
 
     def end(self) -> None:
-        self._left_out.clear()
+        self._quarantined.clear()
         self.context.metrics.brokers_left_out.set(0)
 
     # --- decisions -----------------------------------------------------------------------
@@ -212,36 +212,38 @@ class Decider:
     async def round(self, *, session_doubtful: bool) -> Decided:
         self._readmit()
         known = self.context.cluster_state.loads.reports
-        self._used = {name: one.mzxid for name, one in known.items() if name not in self._left_out}
-        sight, former, planner = self.sight(), self.memory, self.steered
+        self._used = {
+            name: one.mzxid for name, one in known.items() if name not in self._quarantined
+        }
+        view_input, former, planner = self.view_input(), self.memory, self.steered
         self.recorder.began_round(
-            sight.now_s,
-            sight.view,
+            view_input.now_s,
+            view_input.view,
             former,
             planner=planner,
-            policies=sight.policies,
+            policies=view_input.policies,
             steering=self.steering.balancing.mode.value,
             reported_at_ms={
                 name: known[name].report.reported_at_ms
-                for name in sight.tally.started_at_ms
+                for name in view_input.tally.started_at_ms
                 if name in known
             },
             doubtful=session_doubtful,
         )
         view, plan = await self.context.computing.compute(
-            decide_round, planner, sight, former, self.round_rng, session_doubtful
+            decide_round, planner, view_input, former, self.round_rng, session_doubtful
         )
         plan = replace(plan, memory=plan.memory.with_changes(former, self.memory))
         self.recorder.decided(view, plan)
         self.memory = plan.memory_before_orders(self.memory)
         self.decision_log.round_done(plan, view.brokers.names)
-        return Decided(planner=planner, sight=sight, view=view, plan=plan)
+        return Decided(planner=planner, view_input=view_input, view=view, plan=plan)
 
     async def due_early(self) -> bool:
-        sight, memory, planner = self.sight(), self.memory, self.steered
-        return await self.context.computing.compute(_due_early, planner, sight, memory)
+        view_input, memory, planner = self.view_input(), self.memory, self.steered
+        return await self.context.computing.compute(_due_early, planner, view_input, memory)
 
-    async def order_round(self, decided: Decided, rider: SetData) -> Dispatched:
+    async def order_round(self, decided: Decided, extra_write: SetData) -> Dispatched:
         """Order the moves that are not outdated; raises as `TaskController.dispatch`."""
         plan, outdated = decided.plan, self._outdated(decided)
         for bundle, why in outdated.items():
@@ -253,12 +255,12 @@ class Decider:
             self.decision_log.moved(move for move in plan.moves if move.bundle in found.ordered)
             self.recorder.orders_known(found.ordered)
 
-        standing = decided.sight.assigned
+        standing = decided.view_input.assigned
         proposals = _proposals(moves, decided.view, standing, AskedBy.BALANCING)
-        return await self.tasks.dispatch(proposals, rider=rider, known=known)
+        return await self.tasks.dispatch(proposals, extra_write=extra_write, known=known)
 
     async def order(
-        self, choices: Choices, asked_by: AskedBy, rider: SetData | None = None
+        self, choices: Choices, asked_by: AskedBy, extra_write: SetData | None = None
     ) -> Dispatched:
         """Order choices made between two rounds; those requested have a cool-down afterwards."""
 
@@ -270,19 +272,19 @@ class Decider:
             self.recorder.placed(stand, choices.view, self.planner)
 
         proposals = _proposals(choices.moves, choices.view, choices.assigned, asked_by)
-        return await self.tasks.dispatch(proposals, rider=rider, known=known)
+        return await self.tasks.dispatch(proposals, extra_write=extra_write, known=known)
 
     def _outdated(self, decided: Decided) -> Mapping[BundleId, str]:
         """Return the moves whose target can no longer take them, or all, and why."""
         why = ""
         if decided.planner != self.steered:
             why = "settings or the balancing mode changed meanwhile"
-        elif decided.sight.policies is not self.constraints.policies:
+        elif decided.view_input.policies is not self.constraints.policies:
             why = "policies changed meanwhile"
         if why:
             return dict.fromkeys((move.bundle for move in decided.plan.moves), why)
-        brokers, began = self.context.cluster_state.brokers, decided.sight.tally.started_at_ms
-        unassignable = {*self.untaken.passed_over, *self._left_out}
+        brokers, began = self.context.cluster_state.brokers, decided.view_input.tally.started_at_ms
+        unassignable = {*self.unclaimed.excluded, *self._quarantined}
         found: dict[BundleId, str] = {}
         for bundle, target in ((move.bundle, move.target) for move in decided.plan.moves):
             if target not in brokers:
@@ -342,18 +344,18 @@ class Decider:
 
 def decide_round(
     planner: Planner,
-    sight: Sight,
+    view_input: ViewInput,
     memory: RoundMemory,
     rng: np.random.Generator,
     session_doubtful: bool,
 ) -> tuple[ClusterView, Plan]:
     """Return the view of a round, and its plan; draining brokers are emptied between rounds."""
-    view = sight.view()
+    view = view_input.view()
     return view, planner.round(view, memory, rng, session_doubtful=session_doubtful, draining=False)
 
 
-def _due_early(planner: Planner, sight: Sight, memory: RoundMemory) -> bool:
-    return planner.due_early(sight.view(), memory)
+def _due_early(planner: Planner, view_input: ViewInput, memory: RoundMemory) -> bool:
+    return planner.due_early(view_input.view(), memory)
 
 
 def _proposals(

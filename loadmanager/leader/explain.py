@@ -31,7 +31,7 @@ from loadmanager.core.scores import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, MEMORY
 from loadmanager.core.snapshot.agreement import agreed
 from loadmanager.core.snapshot.document import RunningLoad, Snapshot
 from loadmanager.core.snapshot.encoding import encode_snapshot, in_force
-from loadmanager.leader.decisions import Look
+from loadmanager.leader.decisions import Observation
 from loadmanager.leader.term import Leadership, LeaderTerm
 from loadmanager.ports.administration import Unfit
 from loadmanager.ports.leading import (
@@ -118,10 +118,10 @@ class Explainer:
         """Raises `InvalidName`, or `SubjectUnknown`: the leader has no such bundle or broker."""
         leader_term = self._leading.require_term()
         look = leader_term.look()
-        if subject in look.left_out:
+        if subject in look.quarantined:
             raise SubjectUnknown(
                 f"{subject}: left out of all decisions until it reports something else, because "
-                f"its report makes them fail: {look.left_out[BrokerId(subject)]}"
+                f"its report makes them fail: {look.quarantined[BrokerId(subject)]}"
             )
         past = leader_term.decision_log
         known = Known(
@@ -176,7 +176,7 @@ class Explainer:
         none_live = bool(listed.tasks) and listed.tasks[0].state.ended
         return replace(listed, tasks=listed.tasks[:1]) if none_live else listed
 
-    def _snapshot_of(self, look: Look) -> Snapshot:
+    def _snapshot_of(self, look: Observation) -> Snapshot:
         view, cluster_state = look.view, self._context.cluster_state
         wall_ms = self._context.clock.wall_ms()
         names = view.brokers.names
@@ -334,10 +334,10 @@ def _fraction(load: BrokerLoad, resource: int) -> float | None:
 
 
 def _why_unreported(broker: BrokerId, term: LeaderTerm) -> str:
-    left_out = term.left_out.get(broker)
-    if left_out is None:
+    quarantined = term.quarantined.get(broker)
+    if quarantined is None:
         return "registered, and has reported no load yet"
-    return f"left out of decisions: its report makes them fail ({left_out})"
+    return f"left out of decisions: its report makes them fail ({quarantined})"
 
 
 async def preview_round(leading: Leadership, wish: PlanOverrides) -> Preview:
@@ -354,7 +354,7 @@ async def preview_round(leading: Leadership, wish: PlanOverrides) -> Preview:
     return await asyncio.to_thread(_previewed, planner, look, rng)
 
 
-def _previewed(planner: Planner, look: Look, rng: np.random.Generator) -> Preview:
+def _previewed(planner: Planner, look: Observation, rng: np.random.Generator) -> Preview:
     view = look.view
     plan = planner.round(view, look.memory, rng, draining=False)
     return Preview(

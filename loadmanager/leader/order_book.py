@@ -63,7 +63,7 @@ class OrderBook:
         self.assigned: dict[BundleId, BrokerId] = {}
         self.splits: dict[BundleId, SplitOrder] = {}
         self._nodes: set[BrokerId] = set()
-        self._spoilt: set[BrokerId] = set()
+        self._dirty: set[BrokerId] = set()
         self.known = False
 
     def follow(self, reported: Reported) -> None:
@@ -72,13 +72,13 @@ class OrderBook:
     def close(self) -> None:
         """Do nothing: each commit checks the epoch."""
 
-    async def write(self, changes: OrderChanges, rider: SetData | None = None) -> bool:
-        """Write changes of `known` orders; return whether the last commit had room for ``rider``.
+    async def write(self, changes: OrderChanges, extra_write: SetData | None = None) -> bool:
+        """Write changes of `known` orders; return whether ``extra_write`` had room in a commit.
 
         Raises `Deposed`: nothing was changed; `Disconnected`: the orders are unknown until `read`;
         `TooLarge`: the orders of a broker do not fit into its node; those that fit are written.
         """
-        if not changes and not self._spoilt:
+        if not changes and not self._dirty:
             return False
         error: TooLarge | None = None
         most_bytes = largest_orders_bytes(self._coordination.max_request_bytes)
@@ -94,12 +94,12 @@ class OrderBook:
                 raise error
         self._log_many(changes, contents)
         self.known = False
-        rode = await self._write(contents, rider)
-        self._spoilt.clear()
+        piggybacked = await self._write(contents, extra_write)
+        self._dirty.clear()
         self.assigned, self.splits, self.known = assigned, splits, True
         if error is not None:
             raise error
-        return rode
+        return piggybacked
 
     def _log_many(self, changes: OrderChanges, contents: Mapping[BrokerId, bytes]) -> None:
         if len(changes.assigned) >= MANY_BUNDLES:
@@ -119,7 +119,7 @@ class OrderBook:
         # The orders of the broker that still holds a lock name the next owner.
         holders = {self._cluster_state.listed_owner(bundle) for bundle in changes.assigned}
         others |= {broker for broker in holders if broker and broker in self._cluster_state.brokers}
-        others |= self._spoilt
+        others |= self._dirty
         return [*sorted(additions), *sorted(others - additions)]
 
     def _too_large(self, sizes_bytes: Mapping[BrokerId, int], most_bytes: int) -> TooLarge:
@@ -142,7 +142,7 @@ class OrderBook:
             or orders.splits != {b: self.splits[b] for b in self.splits.keys() & bundles[broker]}
             or orders.epoch > self._term.epoch  # No agent obeys an order of a future epoch.
         )
-        self._spoilt.update(changed)
+        self._dirty.update(changed)
         await self.write(OrderChanges())
         return changed
 
@@ -160,9 +160,9 @@ class OrderBook:
                 found[broker] = Orders(0) if node is None else self._decoded(broker, node)
         return found
 
-    async def _write(self, contents: dict[BrokerId, bytes], rider: SetData | None) -> bool:
+    async def _write(self, contents: dict[BrokerId, bytes], extra_write: SetData | None) -> bool:
         most_bytes = self._coordination.max_request_bytes // 2
-        rode = False
+        piggybacked = False
         while contents:
             chunk = next_chunk(contents, most_bytes)
             operations: list[Operation] = [Check(znodes.EPOCH, self._term.epoch)]
@@ -170,22 +170,22 @@ class OrderBook:
                 make = SetData if broker in self._nodes else Create
                 operations.append(make(znodes.orders(broker), contents[broker]))
             left = most_bytes - sum(len(contents[broker]) for broker in chunk)
-            if rider is not None and chunk == [*contents] and len(rider.data) <= left:
-                operations.append(rider)
-                rode = True
+            if extra_write is not None and chunk == [*contents] and len(extra_write.data) <= left:
+                operations.append(extra_write)
+                piggybacked = True
             try:
                 await self._coordination.commit(operations)
             except CommitRejected as rejected:
                 if rejected.index > len(chunk):
-                    rider, rode = None, False  # Its node was deleted manually.
+                    extra_write, piggybacked = None, False  # Its node was deleted manually.
                 else:
-                    await self._give_way(rejected, chunk)
+                    await self._resolve_rejection(rejected, chunk)
                 continue
             self._nodes.update(chunk)
             contents = {b: content for b, content in contents.items() if b not in chunk}
-        return rode
+        return piggybacked
 
-    async def _give_way(self, rejected: CommitRejected, chunk: list[BrokerId]) -> None:
+    async def _resolve_rejection(self, rejected: CommitRejected, chunk: list[BrokerId]) -> None:
         if rejected.index == 0:
             raise Deposed(f"epoch {self._term.epoch} is over: {rejected.cause}") from rejected
         broker = chunk[rejected.index - 1]
@@ -241,7 +241,7 @@ class OrderBook:
         claims: dict[BundleId, set[BrokerId]] = defaultdict(set)
         splits: dict[BundleId, SplitOrder] = {}
         self._nodes.clear()
-        self._spoilt.clear()
+        self._dirty.clear()
         brokers: list[BrokerId] = []
         for name in names:
             try:
@@ -252,13 +252,13 @@ class OrderBook:
             orders = stored or self._kept(broker)
             splits |= orders.splits
             if not orders.splits.keys() <= orders.bundles:
-                self._spoilt.add(broker)
+                self._dirty.add(broker)
             for bundle in sorted(orders.bundles):
                 claims[bundle].add(broker)
         self.assigned = {bundle: self._preferred(bundle, claims[bundle]) for bundle in claims}
         # An interrupted write left a bundle in the orders of two brokers.
         for bundle, claiming in claims.items():
-            self._spoilt |= claiming - {self.assigned[bundle]}
+            self._dirty |= claiming - {self.assigned[bundle]}
         self.splits = {bundle: one for bundle, one in splits.items() if bundle in claims}
         self.known = True
 
@@ -276,7 +276,7 @@ class OrderBook:
 
         Its agent keeps following those it read before; empty ones would recall everything.
         """
-        self._spoilt.add(broker)
+        self._dirty.add(broker)
         owned = (b for b, at in self._cluster_state.owners.items() if at.broker == broker)
         return Orders(self._term.epoch, frozenset(owned))
 

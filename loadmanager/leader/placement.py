@@ -16,7 +16,7 @@ from loadmanager.core.ids import BrokerId, BundleId, belongs_to_a_broker
 from loadmanager.core.plan import Cause, Refusal
 from loadmanager.leader.decisions import Decider
 from loadmanager.leader.election import Deposed
-from loadmanager.leader.reconciliation import UntakenOrders
+from loadmanager.leader.reconciliation import UnclaimedOrders
 from loadmanager.leader.task_controller import TaskController
 from loadmanager.ports.coordination import CoordinationError
 from loadmanager.ports.lookup import LookupRefused, NotLeader, Unavailable
@@ -25,7 +25,7 @@ from loadmanager.telemetry.metrics import Metrics
 log = structlog.get_logger()
 
 _POLL_S = 5.0
-_UNTAKEN_POLL_S = 1.0
+_UNCLAIMED_POLL_S = 1.0
 _RETRY_S = 0.2
 _AFTER_ERROR_S = 1.0
 _QUICK_S: Final = 0.005
@@ -102,7 +102,7 @@ class PlacementWorker:
     tasks: TaskController
     settings: RuntimeSettings
     decider: Decider
-    untaken: UntakenOrders
+    unclaimed: UnclaimedOrders
     brokers_own: bool
     wanted: PlacementQueue = field(init=False)
     _absences: Absences = field(default_factory=Absences, init=False)
@@ -120,10 +120,8 @@ class PlacementWorker:
 
     def planned(self, bundle: BundleId) -> BrokerId | None:
         planned = self.tasks.assigned.get(bundle)
-        passed_over = planned in self.untaken.passed_over
-        return (
-            planned if planned in self.context.cluster_state.brokers and not passed_over else None
-        )
+        excluded = planned in self.unclaimed.excluded
+        return planned if planned in self.context.cluster_state.brokers and not excluded else None
 
     async def assign(self, bundle: BundleId) -> BrokerId:
         answer, new = self.wanted.ask(bundle)
@@ -169,7 +167,7 @@ class PlacementWorker:
             await clock.sleep(_RETRY_S)
             wait_s = 0.0
         took_s = clock.monotonic_s() - began_s
-        if took_s > _QUICK_S and not self.context.cluster_state.lists.few:
+        if took_s > _QUICK_S and not self.context.cluster_state.lists.is_small:
             await clock.sleep(min(_REST_OF_TURN * took_s, _LONGEST_REST_S))
         if wait_s and self._work.version == came:
             await self._work.wait(wait_s)
@@ -182,12 +180,12 @@ class PlacementWorker:
         # A bundle with a planned owner is placed elsewhere only if that broker has certainly
         # left, which is unknown while the cluster state is incomplete.
         planless = [bundle for bundle in self.wanted if bundle not in self.tasks.assigned]
-        await self.untaken.check()
-        everything = dict.fromkeys([*planless, *orphans, *self.untaken.bundles()])
+        await self.unclaimed.check()
+        everything = dict.fromkeys([*planless, *orphans, *self.unclaimed.bundles()])
         bundles = [bundle for bundle in everything if bundle not in awaited]
         emptied = await self._empty_draining()
         if not bundles:
-            poll_s = _UNTAKEN_POLL_S if self.untaken.waiting else _POLL_S
+            poll_s = _UNCLAIMED_POLL_S if self.unclaimed.waiting else _POLL_S
             return 0.0 if emptied else min([poll_s, *awaited.values()])
         choices = self.decider.choose(bundles)
         found = await self.decider.order(choices, AskedBy.UNOWNED)

@@ -63,7 +63,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Disagreement:
+class Inconsistency:
     kind: Kind
     subject: BundleId | BrokerId
     detail: str
@@ -71,7 +71,7 @@ class Disagreement:
 
 
 def report(
-    found: Iterable[Disagreement],
+    found: Iterable[Inconsistency],
     kinds: Iterable[Kind],
     metrics: Metrics,
     decision_log: DecisionLog,
@@ -89,14 +89,14 @@ def report(
     metrics.disagreements_found(Counter(one.kind.value for one in found), [*map(str, kinds)])
 
 
-TAKEN_WITHIN_FRACTION: Final = 0.5
+CLAIMED_WITHIN_FRACTION: Final = 0.5
 """Fraction of a session timeout within which a broker has to take a free lock."""
 
 REST_S: Final = 60.0
 MOST_REST_S: Final = 600.0
 
 
-class _Taker(NamedTuple):
+class _Assignee(NamedTuple):
     broker: BrokerId
     registered_as: int
 
@@ -109,15 +109,15 @@ class _Rest:
 
 
 @dataclass(slots=True, eq=False)
-class UntakenOrders:
+class UnclaimedOrders:
     context: Context
     tasks: TaskController
-    _since_s: dict[BundleId, tuple[_Taker, float]] = field(default_factory=dict, init=False)
-    _took_at_s: dict[BrokerId, float] = field(default_factory=dict, init=False)
+    _since_s: dict[BundleId, tuple[_Assignee, float]] = field(default_factory=dict, init=False)
+    _claimed_at_s: dict[BrokerId, float] = field(default_factory=dict, init=False)
     _rests: dict[BrokerId, _Rest] = field(default_factory=dict, init=False)
 
     @property
-    def passed_over(self) -> frozenset[BrokerId]:
+    def excluded(self) -> frozenset[BrokerId]:
         """The brokers passed over now; none if no other broker could take bundles."""
         now_s, brokers = self.context.clock.monotonic_s(), self.context.cluster_state.brokers
         resting = frozenset(
@@ -134,22 +134,22 @@ class UntakenOrders:
         return bool(self._since_s)
 
     def bundles(self) -> Mapping[BundleId, BrokerId]:
-        passed_over, owners = self.passed_over, self.context.cluster_state.owners
-        if not passed_over or not self.context.cluster_state.current:
+        excluded, owners = self.excluded, self.context.cluster_state.owners
+        if not excluded or not self.context.cluster_state.current:
             return {}
         assigned = self.tasks.assigned.items()
-        return {b: to for b, to in assigned if to in passed_over and b not in owners}
+        return {b: to for b, to in assigned if to in excluded and b not in owners}
 
-    def disagreements(self) -> list[Disagreement]:
+    def inconsistencies(self) -> list[Inconsistency]:
         now_s = self.context.clock.monotonic_s()
         return [
-            Disagreement(
+            Inconsistency(
                 Kind.LOCKS_UNTAKEN,
                 broker,
                 f"gets nothing for {self._rests[broker].until_s - now_s:.0f} s",
                 repaired=True,
             )
-            for broker in sorted(self.passed_over)
+            for broker in sorted(self.excluded)
         ]
 
     async def check(self) -> None:
@@ -159,43 +159,43 @@ class UntakenOrders:
             return
         now_s = self.context.clock.monotonic_s()
         self._observe(now_s)
-        within_s = TAKEN_WITHIN_FRACTION * self.context.coordination.session.timeout_s
-        late: dict[_Taker, list[BundleId]] = {}
-        for bundle, (taker, since_s) in self._since_s.items():
-            if now_s - max(since_s, self._took_at_s.get(taker.broker, since_s)) >= within_s:
-                late.setdefault(taker, []).append(bundle)
-        for taker, bundles in sorted(late.items()):
-            others = self._has_others({taker.broker, *self.passed_over})
+        within_s = CLAIMED_WITHIN_FRACTION * self.context.coordination.session.timeout_s
+        late: dict[_Assignee, list[BundleId]] = {}
+        for bundle, (assignee, since_s) in self._since_s.items():
+            if now_s - max(since_s, self._claimed_at_s.get(assignee.broker, since_s)) >= within_s:
+                late.setdefault(assignee, []).append(bundle)
+        for assignee, bundles in sorted(late.items()):
+            others = self._has_others({assignee.broker, *self.excluded})
             if others and await self._is_free(min(bundles)):
-                self._pass_over(taker, len(bundles), now_s)
+                self._exclude(assignee, len(bundles), now_s)
             else:
-                self._since_s.update(dict.fromkeys(bundles, (taker, now_s)))
-        self.context.metrics.brokers_passed_over.set(len(self.passed_over))
+                self._since_s.update(dict.fromkeys(bundles, (assignee, now_s)))
+        self.context.metrics.brokers_passed_over.set(len(self.excluded))
 
     def _observe(self, now_s: float) -> None:
         owners = self.context.cluster_state.owners
-        for bundle, (taker, _) in self._since_s.items():
+        for bundle, (assignee, _) in self._since_s.items():
             holding = owners.get(bundle)
-            if holding is not None and holding.broker == taker.broker:
-                self._took_at_s[taker.broker] = now_s
-                self._rests.pop(taker.broker, None)
+            if holding is not None and holding.broker == assignee.broker:
+                self._claimed_at_s[assignee.broker] = now_s
+                self._rests.pop(assignee.broker, None)
         before = self._since_s
         self._since_s = {}
-        for bundle, taker in self._takeable():
-            former, since_s = before.get(bundle, (taker, now_s))
-            self._since_s[bundle] = (taker, since_s if former == taker else now_s)
+        for bundle, assignee in self._claimable():
+            former, since_s = before.get(bundle, (assignee, now_s))
+            self._since_s[bundle] = (assignee, since_s if former == assignee else now_s)
 
-    def _takeable(self) -> Iterator[tuple[BundleId, _Taker]]:
+    def _claimable(self) -> Iterator[tuple[BundleId, _Assignee]]:
         """Yield each unlisted bundle with the registered broker that is to own it."""
-        cluster_state, passed_over = self.context.cluster_state, self.passed_over
+        cluster_state, excluded = self.context.cluster_state, self.excluded
         owners = cluster_state.owners
         for bundle, planned in self.tasks.assigned.items():
             if bundle in owners:  # The usual case.
                 continue
-            if planned in cluster_state.brokers and planned not in passed_over:
+            if planned in cluster_state.brokers and planned not in excluded:
                 boundaries = cluster_state.known_boundaries(namespace_of(bundle))
                 if boundaries is not None and bundle in boundaries:
-                    yield bundle, _Taker(planned, cluster_state.brokers[planned].registered_as)
+                    yield bundle, _Assignee(planned, cluster_state.brokers[planned].registered_as)
 
     def _has_others(self, brokers: Container[BrokerId]) -> bool:
         return any(
@@ -206,8 +206,8 @@ class UntakenOrders:
     async def _is_free(self, bundle: BundleId) -> bool:
         return await self.context.coordination.get(znodes.lock(bundle)) is None
 
-    def _pass_over(self, taker: _Taker, bundles: int, now_s: float) -> None:
-        broker, registered_as = taker
+    def _exclude(self, assignee: _Assignee, bundles: int, now_s: float) -> None:
+        broker, registered_as = assignee
         former = self._rests.get(broker)
         again = former is not None and former.registered_as == registered_as
         rest_s = min(2 * former.rest_s, MOST_REST_S) if former and again else REST_S
@@ -362,29 +362,29 @@ class Reconciler:
     context: Context
     tasks: TaskController
     adoption: Adoption
-    untaken: UntakenOrders
+    unclaimed: UnclaimedOrders
     decision_log: DecisionLog
     _suspects: set[tuple[BundleId, BrokerId]] = field(default_factory=set, init=False)
 
     async def reconcile(self) -> None:
         """Raises `CoordinationError`: the state cannot be read, or the orders be written, now."""
         found = [
-            Disagreement(Kind.ORDERS_CHANGED, broker, "written by another client", repaired=True)
+            Inconsistency(Kind.ORDERS_CHANGED, broker, "written by another client", repaired=True)
             for broker in await self.tasks.rewrite_changed()
         ]
         found += [
-            Disagreement(Kind.STUCK_HAND_OVER, bundle, f"awaited at {task.target}", repaired=False)
+            Inconsistency(Kind.STUCK_HAND_OVER, bundle, f"awaited at {task.target}", repaired=False)
             for task in await self.tasks.tend(TaskEvent.REPEATED)
             for bundle in task.bundles
         ]
-        found += self.untaken.disagreements()
+        found += self.unclaimed.inconsistencies()
         found += await self._recall_what_is_no_bundle()
         found += self._served_unlocked()
         kinds = [kind for kind in Kind if kind is not Kind.STRAY_LOCK]
         report(found, kinds, self.context.metrics, self.decision_log)
 
-    async def _recall_what_is_no_bundle(self) -> list[Disagreement]:
-        found: list[Disagreement] = []
+    async def _recall_what_is_no_bundle(self) -> list[Inconsistency]:
+        found: list[Inconsistency] = []
         ordered: dict[Namespace, list[BundleId]] = {}
         for bundle in self.tasks.assigned:
             ordered.setdefault(namespace_of(bundle), []).append(bundle)
@@ -397,7 +397,7 @@ class Reconciler:
 
     async def _no_bundles_of(
         self, namespace: Namespace, bundles: Sequence[BundleId]
-    ) -> list[Disagreement]:
+    ) -> list[Inconsistency]:
         cluster_state = self.context.cluster_state
         try:
             boundaries = await cluster_state.boundaries(namespace)
@@ -414,7 +414,7 @@ class Reconciler:
         else:
             kind, detail = Kind.UNKNOWN_RANGE, "no bundle of its namespace, nor cut into some"
             bundles = [bundle for bundle in bundles if self.adoption.is_foreign(bundle, boundaries)]
-        return [Disagreement(kind, bundle, detail, repaired=True) for bundle in bundles]
+        return [Inconsistency(kind, bundle, detail, repaired=True) for bundle in bundles]
 
     async def find_strays(self) -> None:
         """Find the locks that are in no owned list at two checks: no broker would drop them.
@@ -429,7 +429,7 @@ class Reconciler:
             log.warning("bundle.lock.stray", bundle=bundle, path=znodes.lock(bundle))
         self.context.metrics.stray_locks.set(len(suspects))
         found = [
-            Disagreement(Kind.STRAY_LOCK, bundle, znodes.lock(bundle), repaired=False)
+            Inconsistency(Kind.STRAY_LOCK, bundle, znodes.lock(bundle), repaired=False)
             for bundle in sorted(suspects)
         ]
         report(found, [Kind.STRAY_LOCK], self.context.metrics, self.decision_log)
@@ -456,7 +456,7 @@ class Reconciler:
             folders = paths
         return folders
 
-    def _served_unlocked(self) -> list[Disagreement]:
+    def _served_unlocked(self) -> list[Inconsistency]:
         cluster_state = self.context.cluster_state
         suspects = {
             (bundle, broker)
@@ -468,6 +468,6 @@ class Reconciler:
         }
         found, self._suspects = suspects & self._suspects, suspects
         return [
-            Disagreement(Kind.SERVED_UNLOCKED, bundle, f"by {broker}", repaired=False)
+            Inconsistency(Kind.SERVED_UNLOCKED, bundle, f"by {broker}", repaired=False)
             for bundle, broker in sorted(found)
         ]

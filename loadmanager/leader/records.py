@@ -43,21 +43,21 @@ from loadmanager.telemetry.metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
-    """The immutable input of a view; ``passed_over`` brokers count as draining."""
+class ViewInput:
+    """The immutable input of a view; ``excluded`` brokers count as draining."""
 
     now_s: float
     tally: Tally
     assigned: Mapping[BundleId, BrokerId]
     policies: Policies
-    passed_over: frozenset[BrokerId]
+    excluded: frozenset[BrokerId]
 
     def view(self) -> ClusterView:
         view = self.tally.view(self.now_s, in_flight=self.assigned, policies=self.policies)
-        if not self.passed_over:
+        if not self.excluded:
             return view
         brokers = view.brokers
-        out = np.array([name in self.passed_over for name in brokers.names], dtype=np.bool_)
+        out = np.array([name in self.excluded for name in brokers.names], dtype=np.bool_)
         return replace(view, brokers=brokers.having(draining=brokers.draining | out))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import structlog
 
 from loadmanager.common.context import Context
-from loadmanager.common.runtime_settings import RuntimeSettings, wait_out
+from loadmanager.common.runtime_settings import RuntimeSettings, sleep_interruptibly
 from loadmanager.core.balance_course import BalancePoint
 from loadmanager.core.balancing import BalancingMode
 from loadmanager.core.bundle_task import Dispatched
@@ -241,7 +241,7 @@ class Rounds:
             await self.optimality_watch.round_over()
 
     async def _pause(self, interval_s: Callable[[], float]) -> None:
-        await wait_out(self.context.clock, interval_s, self.context.clock.sleep)
+        await sleep_interruptibly(self.context.clock, interval_s, self.context.clock.sleep)
 
     async def _until_due(self) -> None:
         looked_s = self.context.clock.monotonic_s()
@@ -258,7 +258,9 @@ class Rounds:
                 self.context.unexpected.caught("round", error)
                 return False
 
-        await wait_out(self.context.clock, lambda: self.settings.now.rhythm.round_interval_s, early)
+        await sleep_interruptibly(
+            self.context.clock, lambda: self.settings.now.rhythm.round_interval_s, early
+        )
 
     async def _round_or_repeated(self) -> str:
         try:
@@ -266,7 +268,7 @@ class Rounds:
         except (CoordinationError, Deposed):
             raise
         except Exception as error:
-            if not self.decider.leave_out_new(error):
+            if not self.decider.quarantine_new(error):
                 raise
             self.context.unexpected.caught("round", error)
         return await self._round()
@@ -292,7 +294,7 @@ class Rounds:
         if plan.moves:
             state = await self.leader_state.write(plan.memory)
             found = await self.decider.order_round(decided, state)
-        if found is None or not found.rode:
+        if found is None or not found.piggybacked:
             await self.leader_state.leave(self.decider.memory)
         if not (doubtful or self.brokers_own):
             await self.reconciler.reconcile()

@@ -21,7 +21,7 @@ _REST_S = 600.0
 
 @dataclass(slots=True, eq=False)
 class Splits:
-    """Proposes splits and merges, and follows them; a split of ``uncut`` was impossible."""
+    """Proposes splits and merges, and follows them; a split of ``unsplittable`` was impossible."""
 
     context: Context
     tasks: TaskController
@@ -29,7 +29,7 @@ class Splits:
     settings: RuntimeSettings
     adoption: Adoption
     decider: Decider
-    uncut: Collection[BundleId] = ()
+    unsplittable: Collection[BundleId] = ()
     _resting_until_s: dict[BundleId, float] = field(default_factory=dict, init=False)
 
     @property
@@ -174,7 +174,7 @@ class Splits:
         settled = holding is not None and holding.broker == self.tasks.assigned.get(bundle)
         rested = self.context.clock.monotonic_s() >= self._resting_until_s.get(bundle, 0.0)
         free = self.tasks.tasks.of(bundle) is None
-        return settled and rested and free and bundle not in self.uncut
+        return settled and rested and free and bundle not in self.unsplittable
 
     def _rest(self, bundles: Iterable[BundleId]) -> None:
         until_s = self.context.clock.monotonic_s() + _REST_S

@@ -52,7 +52,7 @@ _INTERRUPTED: Final = "the write was interrupted before its reply"
 @dataclass(slots=True, eq=False)
 class _Request:
     proposals: Sequence[BundleTask]
-    rider: SetData | None
+    extra_write: SetData | None
     known: Callable[[Dispatched], None] | None
     answer: asyncio.Future[Dispatched]
     found: Dispatched = field(default_factory=Dispatched)
@@ -125,16 +125,18 @@ class TaskController:
         self,
         proposals: Sequence[BundleTask],
         *,
-        rider: SetData | None = None,
+        extra_write: SetData | None = None,
         known: Callable[[Dispatched], None] | None = None,
     ) -> Dispatched:
         """Order the proposals, at most one per bundle, except where precedence prevents it.
 
-        ``rider`` is written in the same commit, if there is room; ``known`` is called once when it
-        is known what was ordered, perhaps after this. Raises `Deposed`: nothing was changed;
+        ``extra_write`` is written in the same commit, if there is room; ``known`` is called once
+        when it is known what was ordered, perhaps after this. Raises `Deposed`: no change;
         `Disconnected`: the reply was lost, and the tasks are unconfirmed.
         """
-        request = _Request(proposals, rider, known, asyncio.get_running_loop().create_future())
+        request = _Request(
+            proposals, extra_write, known, asyncio.get_running_loop().create_future()
+        )
         at_once = not (self._writes or self._writing.locked())
         if not at_once:
             self._waiting.append(request)
@@ -301,10 +303,10 @@ class TaskController:
         if not arbitration.changes:
             return None
         admitted = [request for request in batch if request.found.tasks]
-        riding = [request for request in admitted if request.rider][-1:]
-        rider = riding[0].rider if riding else None
+        piggybacking = [request for request in admitted if request.extra_write][-1:]
+        extra_write = piggybacking[0].extra_write if piggybacking else None
         try:
-            rode = await self._orders.write(arbitration.changes, rider)
+            piggybacked = await self._orders.write(arbitration.changes, extra_write)
         except BaseException as error:
             if isinstance(error, CoordinationError) and self._orders.known:
                 return error
@@ -314,8 +316,8 @@ class TaskController:
                 lost = TaskEvent.REPLY_LOST, "the reply was lost"
                 found.tasks = [self._advance(task, *lost) for task in found.tasks]
             raise
-        for request in riding:
-            request.found.rode = rode
+        for request in piggybacking:
+            request.found.piggybacked = piggybacked
         return None
 
     def _resolve(

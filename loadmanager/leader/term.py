@@ -17,12 +17,12 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.orders import OrderChanges
 from loadmanager.core.plan import Cause, Move
-from loadmanager.leader.decisions import Choices, Decider, Look
+from loadmanager.leader.decisions import Choices, Decider, Observation
 from loadmanager.leader.election import Deposed, Term
 from loadmanager.leader.leader_state import LeaderState, WarmStart
 from loadmanager.leader.order_book import OrderBook
 from loadmanager.leader.placement import PlacementWorker, why
-from loadmanager.leader.reconciliation import Adoption, Reconciler, UntakenOrders
+from loadmanager.leader.reconciliation import Adoption, Reconciler, UnclaimedOrders
 from loadmanager.leader.records import DecisionLog, HistoryRecorder, TaskGains, TaskReports
 from loadmanager.leader.rounds import OptimalityWatch, Rounds
 from loadmanager.leader.splits import Splits
@@ -43,7 +43,7 @@ class ForeignTerm(Protocol):
     def owners(self) -> OwnerView: ...
 
     @property
-    def uncut(self) -> Collection[BundleId]:
+    def unsplittable(self) -> Collection[BundleId]:
         """The bundles whose ordered split failed, and which are not to be split."""
 
     def held(self) -> str: ...
@@ -103,7 +103,7 @@ class LeaderTerm:
         self.decision_log = DecisionLog(
             context.clock, term.epoch, task_of=self.tasks.tasks.number_of
         )
-        untaken = UntakenOrders(context, self.tasks)
+        unclaimed = UnclaimedOrders(context, self.tasks)
         adoption = Adoption(context, self.tasks, self.tracker, self._recorder)
         self.steering = BalancingModeWatch(context, foreign.held if foreign else str)
         self._decider = Decider(
@@ -113,7 +113,7 @@ class LeaderTerm:
             self._constraints,
             self.tracker,
             self._recorder,
-            untaken,
+            unclaimed,
             self.decision_log,
             self.steering,
             rng,
@@ -126,7 +126,7 @@ class LeaderTerm:
             settings,
             adoption,
             self._decider,
-            uncut=() if foreign is None else foreign.uncut,
+            unsplittable=() if foreign is None else foreign.unsplittable,
         )
         self._leader_state = LeaderState(
             context, term, self.tracker, self.splits, self.optimality_watch.course
@@ -137,7 +137,7 @@ class LeaderTerm:
             self.tasks,
             settings,
             self._decider,
-            untaken,
+            unclaimed,
             brokers_own=foreign is not None,
         )
         self._rounds = Rounds(
@@ -149,7 +149,7 @@ class LeaderTerm:
             tasks=self.tasks,
             splits=self.splits,
             placement_worker=self.placement_worker,
-            reconciler=Reconciler(context, self.tasks, adoption, untaken, self.decision_log),
+            reconciler=Reconciler(context, self.tasks, adoption, unclaimed, self.decision_log),
             leader_state=self._leader_state,
             recorder=self._recorder,
             optimality_watch=self.optimality_watch,
@@ -157,11 +157,11 @@ class LeaderTerm:
         )
 
     @property
-    def left_out(self) -> Mapping[BrokerId, str]:
-        return self._decider.left_out
+    def quarantined(self) -> Mapping[BrokerId, str]:
+        return self._decider.quarantined
 
-    def look(self) -> Look:
-        return Look(
+    def look(self) -> Observation:
+        return Observation(
             epoch=self._term.epoch,
             view=self._decider.view(),
             averages=self.tracker.averages(),
@@ -169,7 +169,7 @@ class LeaderTerm:
             planner=self._decider.planner,
             balancing=self.steering.balancing,
             unowned=self.placement_worker.unowned,
-            left_out=self.left_out,
+            quarantined=self.quarantined,
         )
 
     async def run(self) -> None:
@@ -235,7 +235,7 @@ class LeaderTerm:
         rested = self._decider.rested([move.bundle for move in choices.moves], choices.view.now_s)
         state = await self._leader_state.write(rested)
         found = await self._decider.order(choices, AskedBy.PEOPLE, state)
-        if found.ordered and not found.rode:
+        if found.ordered and not found.piggybacked:
             try:
                 await self._leader_state.leave(self._decider.memory)
             except CoordinationError as error:  # The next round stores it.

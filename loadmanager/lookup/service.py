@@ -136,7 +136,7 @@ class _Following(ExitStack):
 
     async def find(self, broker: BrokerId | None) -> None:
         """Follow the list of ``broker``; where that is unknown, all lists or the holder's."""
-        if broker is not None or self._lists.few:
+        if broker is not None or self._lists.is_small:
             self._follow(broker)
         elif self._clock.monotonic_s() >= self._look_at_s:
             self._follow(await self._holder())
@@ -146,7 +146,7 @@ class _Following(ExitStack):
         if self._followed != (broker,):
             self.close()
             self._followed = (broker,)
-            if broker is not None or self._lists.few:
+            if broker is not None or self._lists.is_small:
                 self.enter_context(self._lists.followed(broker))
 
 
@@ -298,7 +298,7 @@ class LookupService:
             owner = self._naming.owner(bundle)
             if owner is not None:
                 return owner
-        elif lists.few:
+        elif lists.is_small:
             await lists.until_read(_READ_WITHIN_S)
         with _Following(lists, self._clock, partial(self._holder, bundle)) as following:
             return await self._walk(bundle, mode, following, authoritative=authoritative)

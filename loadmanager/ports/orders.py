@@ -29,11 +29,11 @@ class StandingOrders(Protocol):
 
     async def read(self) -> None: ...
 
-    async def write(self, changes: OrderChanges, rider: SetData | None = None, /) -> bool:
+    async def write(self, changes: OrderChanges, extra_write: SetData | None = None, /) -> bool:
         """Write several changes of orders; the standing orders must be `known`.
 
-        Returns whether the ``rider`` was written with them. It saves a request where orders are
-        nodes and it fits; else it is False, and the rider is the caller's to write.
+        Returns whether the ``extra_write`` was written with them. It saves a request where orders
+        are nodes and it fits; else it is False, and the caller has to write it.
 
         Raises:
             Deposed: another sidecar leads; nothing was changed.

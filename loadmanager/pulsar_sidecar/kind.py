@@ -223,7 +223,7 @@ class ObservingAgent:
             except* Displaced as displaced:
                 self._ended(displaced)
                 try:
-                    await self._takeover.insist()
+                    await self._takeover.check_command()
                 except CoordinationError as unread:  # The next registration finds out.
                     log.debug("broker.takeover.read_failed", error=str(unread))
             except* (CoordinationError, BrokerError, MembershipEnded) as ended:

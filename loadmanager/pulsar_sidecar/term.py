@@ -64,7 +64,7 @@ from loadmanager.core.ids import (
 )
 from loadmanager.core.load import BrokerUrls
 from loadmanager.core.orders import SplitOrder
-from loadmanager.core.rate_splits import evenest_cut
+from loadmanager.core.rate_splits import best_split_point
 from loadmanager.core.rates import Rates
 from loadmanager.core.wire.policies import (
     decode_anti_affinity,
@@ -335,7 +335,7 @@ async def find_cut(
     loads = list(topic_loads(found, bundle, traffic.msgs_per_s, traffic.bytes_per_s))
     if split.algorithm == "topic_count_equally_divide":
         loads = [(at, 1.0) for at, _ in loads]
-    return evenest_cut(range_of(bundle)[1], loads)
+    return best_split_point(range_of(bundle)[1], loads)
 
 
 async def _read(broker: PulsarBroker, owner: BrokerId) -> BrokerSample:
@@ -380,8 +380,8 @@ class PulsarTerm:
         self._context.metrics.moves_awaiting_clients.set_function(lambda: self.orders.waiting)
 
     @property
-    def uncut(self) -> Collection[BundleId]:
-        return self.orders.uncut
+    def unsplittable(self) -> Collection[BundleId]:
+        return self.orders.unsplittable
 
     def held(self) -> str:
         return self._held

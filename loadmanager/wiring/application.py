@@ -16,7 +16,7 @@ from loadmanager.common.runtime_settings import (
     DynamicSettings,
     RuntimeSettings,
     SettingsWatch,
-    tuned_by,
+    runtime_values,
 )
 from loadmanager.config import Config
 from loadmanager.core.health import HealthRules
@@ -101,7 +101,7 @@ class Application:
         kind: Kind = _COMMANDED,
     ) -> None:
         cluster = config.cluster.name
-        self.settings = settings = RuntimeSettings(tuned_by(config))
+        self.settings = settings = RuntimeSettings(runtime_values(config))
         self.dynamic = DynamicSettings(context, config)
         self.retuning = SettingsWatch(config, settings)
         self.dynamic.subscribe(self.retuning.changed)

@@ -312,7 +312,7 @@ async def test_an_unfinished_split_is_the_last(term: Term, monkeypatch: pytest.M
         ["ordered", "superseded"],
     )
     assert term.last.note == "a split before it is not finished"
-    assert term.orders.uncut == {first}
+    assert term.orders.unsplittable == {first}
 
 
 @pytest.mark.parametrize("algorithm", [MERGE_WITH_NEXT, "topic_count_equally_divide"])

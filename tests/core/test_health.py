@@ -5,7 +5,7 @@ from functools import reduce
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.core.health import Health, HealthRules, after, may_be_let_off
+from loadmanager.core.health import Health, HealthRules, after, may_be_drained
 from loadmanager.core.ids import BrokerId
 
 RULES = HealthRules(unhealthy_after=3, healthy_after=2)
@@ -33,12 +33,12 @@ BROKERS = [BrokerId(f"b{number}:8080") for number in range(5)]
 
 
 def test_a_single_sick_broker_among_others_may_go_and_who_is_alone_stays() -> None:
-    assert may_be_let_off(BROKERS[4], BROKERS, [])
-    assert may_be_let_off(BROKERS[1], BROKERS[:2], [])
-    assert not may_be_let_off(BROKERS[0], BROKERS[:1], [])
-    assert not may_be_let_off(BROKERS[0], [], [])
+    assert may_be_drained(BROKERS[4], BROKERS, [])
+    assert may_be_drained(BROKERS[1], BROKERS[:2], [])
+    assert not may_be_drained(BROKERS[0], BROKERS[:1], [])
+    assert not may_be_drained(BROKERS[0], [], [])
 
 
 def test_at_most_half_may_go_and_all_agree_which() -> None:
-    going = [b for b in BROKERS if may_be_let_off(b, BROKERS, [o for o in BROKERS if o != b])]
+    going = [b for b in BROKERS if may_be_drained(b, BROKERS, [o for o in BROKERS if o != b])]
     assert going == BROKERS[:2]

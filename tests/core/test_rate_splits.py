@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.core.hashing import FULL_RANGE_END
-from loadmanager.core.rate_splits import evenest_cut, worth_cutting
+from loadmanager.core.rate_splits import best_split_point, worth_cutting
 
 
 def test_large_bundles_are_cut_if_needed() -> None:
@@ -30,17 +30,17 @@ def test_large_bundles_are_cut_if_needed() -> None:
     ],
 )
 def test_the_cut_makes_alike_parts(loads: list[tuple[int, float]], expected: int | None) -> None:
-    assert evenest_cut(1000, loads) == expected
+    assert best_split_point(1000, loads) == expected
 
 
 def test_the_last_position_of_all_cannot_be_cut_off() -> None:
     loads = [(FULL_RANGE_END - 1, 1.0), (FULL_RANGE_END, 1.0)]
-    assert evenest_cut(FULL_RANGE_END, loads) is None
+    assert best_split_point(FULL_RANGE_END, loads) is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 999), st.floats(0, 1e6)), max_size=30))
 def test_a_cut_leaves_load_on_both_sides(loads: list[tuple[int, float]]) -> None:
-    cut = evenest_cut(1000, loads)
+    cut = best_split_point(1000, loads)
     busy = [position for position, load in loads if load > 0]
     if cut is None:
         assert len(set(busy)) < 2

@@ -72,7 +72,7 @@ def _keeper(
         Membership(parse_broker("broker:8080"), session_id=1, agent_epoch=1),
         earlier_end_s=0.0,
         heartbeats=Heartbeats(world.now_s),
-        has_heirs=lambda: True,
+        has_other_brokers=lambda: True,
     )
 
 

@@ -10,7 +10,7 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId, parse_bundle
 from loadmanager.core.orders import Orders, encode_orders
 from loadmanager.core.wire.policies import encode_boundaries
-from loadmanager.leader.reconciliation import REST_S, TAKEN_WITHIN_FRACTION
+from loadmanager.leader.reconciliation import CLAIMED_WITHIN_FRACTION, REST_S
 from loadmanager.ports.coordination import Create, Operation, Stat
 from loadmanager.ports.lookup import Unavailable
 from tests.testbed.faults.agent import SESSION_S, Agent
@@ -171,7 +171,7 @@ async def test_of_a_cluster_that_agrees_nothing_is_told(cluster: Cluster) -> Non
     assert not cluster.warnings("cluster.state.inconsistent")
 
 
-WITHIN_S = TAKEN_WITHIN_FRACTION * SESSION_S
+WITHIN_S = CLAIMED_WITHIN_FRACTION * SESSION_S
 
 
 def stop_taking(agent: Agent, patch: pytest.MonkeyPatch) -> asyncio.Event:

@@ -5,7 +5,12 @@ from collections.abc import Mapping
 import pytest
 from stories import served, story
 
-from loadmanager.common.runtime_settings import RuntimeSettings, SettingsWatch, tuned_by, wait_out
+from loadmanager.common.runtime_settings import (
+    RuntimeSettings,
+    SettingsWatch,
+    runtime_values,
+    sleep_interruptibly,
+)
 from loadmanager.config import Config, load_config
 from loadmanager.config.describe import describe
 from loadmanager.config.strategies import MANY
@@ -79,7 +84,7 @@ def config() -> Config:
 
 @pytest.mark.parametrize("name", DYNAMIC)
 def test_every_dynamic_setting_takes_effect_and_is_taken_back(name: str, config: Config) -> None:
-    settings = RuntimeSettings(tuned_by(config))
+    settings = RuntimeSettings(runtime_values(config))
     before = repr(settings.now)
     retuning = SettingsWatch(config, settings)
     told: list[Config] = []
@@ -94,7 +99,7 @@ def test_every_dynamic_setting_takes_effect_and_is_taken_back(name: str, config:
 
 def test_a_budget_set_to_its_default_binds_a_strategy_that_is_free_without() -> None:
     own = load_config(None, {"LOADMANAGER_BROKER__ID": "b1:8080"}, ["shedding.strategy=joint"])
-    settings = RuntimeSettings(tuned_by(own))
+    settings = RuntimeSettings(runtime_values(own))
     retuning = SettingsWatch(own, settings)
     retuning.changed({"planner.max_moves_per_round": "16"})
     assert settings.now.planner.settings.moves_per_round == 16
@@ -128,17 +133,17 @@ class Naps:
 @pytest.mark.parametrize("interval_s", [0.05, 2.0, 4.5, 60.0])
 async def test_a_wait_takes_as_long_as_it_is_told(interval_s: float) -> None:
     clock = Naps()
-    await wait_out(clock, lambda: interval_s, clock.nap)
+    await sleep_interruptibly(clock, lambda: interval_s, clock.nap)
     assert clock.now_s == pytest.approx(1000.0 + interval_s)
 
 
 async def test_a_wait_ends_soon_when_it_is_shortened_and_at_once_when_it_is_called_off() -> None:
     clock = Naps()
-    await wait_out(clock, lambda: 3600.0 if clock.now_s < 1010.0 else 5.0, clock.nap)
+    await sleep_interruptibly(clock, lambda: 3600.0 if clock.now_s < 1010.0 else 5.0, clock.nap)
     assert clock.now_s < 1013.0
     clock = Naps()
     clock.called_back = True
-    await wait_out(clock, lambda: 3600.0, clock.nap)
+    await sleep_interruptibly(clock, lambda: 3600.0, clock.nap)
     assert len(clock.naps) == 1
 
 

@@ -16,7 +16,7 @@ from loadmanager.core.orders import OrderChanges, Orders, decode_orders, encode_
 from loadmanager.core.plan import Move
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.wire.standby import Standby, decode_standby, encode_standby
-from loadmanager.leader.decisions import Look
+from loadmanager.leader.decisions import Observation
 from loadmanager.leader.election import Deposed
 from loadmanager.leader.order_book import OrderBook
 from loadmanager.leader.term import LeaderTerm
@@ -421,14 +421,14 @@ async def _end_of_round(cluster: Cluster) -> None:
     )
 
 
-def _moves(look: Look) -> tuple[Move, ...]:
+def _moves(look: Observation) -> tuple[Move, ...]:
     """Return what a round would decide on what a leader knows, were the membership settled."""
     planner = replace(look.planner, settings=replace(look.planner.settings, settle_s=0.0))
     plan = planner.round(look.view, look.memory, np.random.default_rng(1), draining=False)
     return plan.moves + plan.observed
 
 
-def _off(look: Look) -> set[str]:
+def _off(look: Observation) -> set[str]:
     return {move.bundle for move in _moves(look)}
 
 

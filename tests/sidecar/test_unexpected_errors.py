@@ -99,7 +99,7 @@ async def test_a_broker_whose_report_makes_rounds_fail_is_left_out_named_and_tak
     await cluster.until(lambda: rounds(leader, "quiet") > done + 3)  # All reports are sound.
     harm(monkeypatch)
     culprit.figures = {"producerCount": HARM}
-    await cluster.until(lambda: culprit.name in cluster.leader_term.look().left_out)
+    await cluster.until(lambda: culprit.name in cluster.leader_term.look().quarantined)
     assert left_out(leader) >= 1.0
     assert leader.metric(COUNTER, place="round") >= 1.0
     told = [
@@ -192,7 +192,7 @@ ONCE: dict[str, Breaks] = {
     "tick": (LoadTracker, "sample", "tick"),
     "placing": (Decider, "choose", "placing"),
     "report": (Sampler, "sample", "report"),
-    "health": (HealthWatch, "_complaint", "health"),
+    "health": (HealthWatch, "_failed_check", "health"),
     "gauges": (Sidecar, "_show_once", "gauges"),
 }
 

@@ -15,7 +15,7 @@ from loadmanager.adapters.clock import SystemClock
 from loadmanager.common.cluster_conditions import TopicHash
 from loadmanager.common.cluster_state import ClusterState
 from loadmanager.common.context import Context, Identity
-from loadmanager.common.runtime_settings import Rhythm, RuntimeSettings, tuned_by
+from loadmanager.common.runtime_settings import Rhythm, RuntimeSettings, runtime_values
 from loadmanager.config import Config
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
@@ -145,7 +145,7 @@ async def leader_at_work(
         seeds=seeds or NoSeed(),
     )
     context = build(context)
-    usual = tuned_by(Config.model_validate({"broker": {"id": "b1:8080"}}))
+    usual = runtime_values(Config.model_validate({"broker": {"id": "b1:8080"}}))
     settings = RuntimeSettings(
         replace(
             usual,
