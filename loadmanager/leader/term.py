@@ -22,7 +22,7 @@ from loadmanager.leader.election import Deposed, Term
 from loadmanager.leader.leader_state import LeaderState, WarmStart
 from loadmanager.leader.order_book import OrderBook
 from loadmanager.leader.placement import PlacementWorker, why
-from loadmanager.leader.reconciliation import Adoption, Reconciler, UnclaimedOrders
+from loadmanager.leader.reconciliation import Reconciler, UnclaimedOrders
 from loadmanager.leader.records import DecisionLog, HistoryRecorder, TaskGains, TaskReports
 from loadmanager.leader.rounds import OptimalityWatch, Rounds
 from loadmanager.leader.splits import Splits
@@ -104,7 +104,6 @@ class LeaderTerm:
             context.clock, term.epoch, task_of=self.tasks.tasks.number_of
         )
         unclaimed = UnclaimedOrders(context, self.tasks)
-        adoption = Adoption(context, self.tasks, self.tracker, self._recorder)
         self.steering = BalancingModeWatch(context, foreign.held if foreign else str)
         self._decider = Decider(
             context,
@@ -124,7 +123,6 @@ class LeaderTerm:
             self.tasks,
             self.tracker,
             settings,
-            adoption,
             self._decider,
             unsplittable=() if foreign is None else foreign.unsplittable,
         )
@@ -149,7 +147,9 @@ class LeaderTerm:
             tasks=self.tasks,
             splits=self.splits,
             placement_worker=self.placement_worker,
-            reconciler=Reconciler(context, self.tasks, adoption, unclaimed, self.decision_log),
+            reconciler=Reconciler(
+                context, self.tasks, self.splits.is_foreign, unclaimed, self.decision_log
+            ),
             leader_state=self._leader_state,
             recorder=self._recorder,
             optimality_watch=self.optimality_watch,
