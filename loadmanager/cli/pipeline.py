@@ -323,8 +323,7 @@ def free_memory_bytes(
 ) -> float | None:
     """Return the least that the host and every group of this process have left, None if unknown."""
     from loadmanager.adapters.host.cgroup import find_cgroup
-    from loadmanager.adapters.host.process_tree import WholeHost
-    from loadmanager.adapters.host.reading import Unreadable
+    from loadmanager.adapters.host.processes import Unreadable, WholeHost
 
     try:
         used, total = WholeHost(proc_root).memory_bytes()

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from loadmanager.adapters.host.neighbours import SEARCH_EVERY_S, listener_on
+from loadmanager.adapters.host.processes import SEARCH_EVERY_S, listener_on
 from loadmanager.adapters.pulsar_admin.answers import (
     MANAGER,
     ClusterReader,

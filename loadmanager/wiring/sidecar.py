@@ -17,7 +17,7 @@ from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.computing import ThreadedComputing
 from loadmanager.adapters.history import ThreadedHistory, open_history
 from loadmanager.adapters.host import PsutilHostProbe
-from loadmanager.adapters.host.open_files import allow_connections
+from loadmanager.adapters.host.processes import allow_connections
 from loadmanager.adapters.http.assign_client import HttpAssignClient, HttpTopicsClient, Proof
 from loadmanager.adapters.http.health_listener import HealthListener, LoopWatch
 from loadmanager.adapters.http.http_server import HttpServer

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 from fake_pulsar import FakePulsar, lies_in
 
-from loadmanager.adapters.host.neighbours import Listener
+from loadmanager.adapters.host.processes import Listener
 from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
 from loadmanager.attach.observation import Rules
 from loadmanager.core.ids import BrokerId, parse_bundle

@@ -34,7 +34,7 @@ import uvloop
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from loadmanager.adapters.http.answers import Answer, render
+from loadmanager.adapters.http.fast_path import Answer, render
 from loadmanager.adapters.http.http_server import HttpServer
 from loadmanager.adapters.http.security.guard import ClusterKeyGuard, Guard, OwnNames, Rights
 from loadmanager.adapters.http.security.tokens import Tokens

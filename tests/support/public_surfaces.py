@@ -14,7 +14,7 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry
 from znode_samples import node_lines
 
-from loadmanager.adapters.http.openapi import openapi_document
+from loadmanager.adapters.http.describing import openapi_document
 from loadmanager.admin.surface import surface
 from loadmanager.config.describe import as_toml, describe
 from loadmanager.core.history.kinds import KINDS

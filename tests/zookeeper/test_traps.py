@@ -10,7 +10,7 @@ from waiting import eventually, own_time_s
 from zookeeper_proxy import Loss
 
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
-from loadmanager.adapters.zookeeper.kazoo_client import ClientEvent, GatedClient, Resumption
+from loadmanager.adapters.zookeeper.kazoo_overrides import ClientEvent, GatedClient, Resumption
 from loadmanager.adapters.zookeeper.session import KazooSession
 from loadmanager.ports.coordination import Connection, Coordination, Disconnected, SessionState
 

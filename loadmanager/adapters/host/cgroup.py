@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadmanager.adapters.host.reading import (
+from loadmanager.adapters.host.processes import (
     Unreadable,
     as_int,
     count_cpus,

@@ -9,9 +9,16 @@ from typing import Final, TypeVar
 import structlog
 
 from loadmanager.adapters.host.cgroup import Cgroup, Level, find_cgroup, tightest
-from loadmanager.adapters.host.neighbours import Neighbours, Sharing
-from loadmanager.adapters.host.process_tree import ProcessTree, TreeUsage, WholeHost
-from loadmanager.adapters.host.reading import Unreadable, read_int, read_text
+from loadmanager.adapters.host.processes import (
+    Neighbours,
+    ProcessTree,
+    Sharing,
+    TreeUsage,
+    Unreadable,
+    WholeHost,
+    read_int,
+    read_text,
+)
 from loadmanager.config.sections import HostSettings
 from loadmanager.core.load import HostUsage, ResourceUsage
 

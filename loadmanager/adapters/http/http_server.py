@@ -7,11 +7,10 @@ import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from loadmanager.adapters.host.neighbours import listener_on
-from loadmanager.adapters.http.answers import Answers
+from loadmanager.adapters.host.processes import listener_on
 from loadmanager.adapters.http.assign_client import AssignResource
 from loadmanager.adapters.http.describing import Describing
-from loadmanager.adapters.http.fast_path import FastPath
+from loadmanager.adapters.http.fast_path import Answers, FastPath
 from loadmanager.adapters.http.health import Health, Watching
 from loadmanager.adapters.http.health_listener import HealthListener
 from loadmanager.adapters.http.listening import TimedSite, listening_sockets

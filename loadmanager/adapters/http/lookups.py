@@ -9,8 +9,13 @@ from aiohttp import web
 from aiohttp.http import HttpVersion11
 from pydantic import Field
 
-from loadmanager.adapters.http.answers import Answer, Answers
-from loadmanager.adapters.http.fast_path import LISTENER_HEADER, FastPath, KnownReply
+from loadmanager.adapters.http.fast_path import (
+    LISTENER_HEADER,
+    Answer,
+    Answers,
+    FastPath,
+    KnownReply,
+)
 from loadmanager.adapters.http.operations import TEXT, Document, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query
 from loadmanager.adapters.http.replies import Refused, empty_reply, text_reply, unavailable

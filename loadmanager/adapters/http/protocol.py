@@ -17,7 +17,7 @@ from aiohttp import http_exceptions, web
 from aiohttp.http import RawRequestMessage
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
-from loadmanager.adapters.host.open_files import OTHER_FILES
+from loadmanager.adapters.host.processes import OTHER_FILES
 from loadmanager.adapters.http.fast_path import FastPath, KnownReply
 from loadmanager.adapters.http.replies import Refused, raw_refusal, refusal_reply, unavailable
 from loadmanager.adapters.http.security.guard import is_loopback_peer

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from loadmanager.adapters.host.cgroup import Level, tightest
-from loadmanager.adapters.host.open_files import allow_connections
-from loadmanager.adapters.host.reading import Unreadable, count_cpus
+from loadmanager.adapters.host.processes import Unreadable, allow_connections, count_cpus
 
 
 @given(limits=st.lists(st.none() | st.floats(0.1, 64.0), max_size=6), ceiling=st.floats(0.1, 64.0))
@@ -80,7 +79,7 @@ def test_a_limit_that_may_not_be_raised_is_a_warning_that_says_what_fits() -> No
 def test_a_real_process_raises_its_own_limit() -> None:
     program = (
         "import resource as r\n"
-        "from loadmanager.adapters.host.open_files import allow_connections\n"
+        "from loadmanager.adapters.host.processes import allow_connections\n"
         "r.setrlimit(r.RLIMIT_NOFILE, (300, 700))\n"
         "allow_connections(400)\n"
         "print(r.getrlimit(r.RLIMIT_NOFILE))\n"

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from loadmanager.adapters.host import PsutilHostProbe
-from loadmanager.adapters.host.neighbours import Listener, listener_on
+from loadmanager.adapters.host.processes import Listener, listener_on
 from loadmanager.config.sections import HostSettings
 
 LISTENING = """

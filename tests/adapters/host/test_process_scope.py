@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from loadmanager.adapters.host import PsutilHostProbe
 from loadmanager.adapters.host.probe import Rate
-from loadmanager.adapters.host.process_tree import _CpuTime, _used_since
+from loadmanager.adapters.host.processes import _CpuTime, _used_since
 from loadmanager.config.sections import HostSettings
 
 # Burns a core for as long as it is told, in lines: in itself, or in a child that it waits for.

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from openapi_spec_validator import validate
 
-from loadmanager.adapters.http.openapi import openapi_document
+from loadmanager.adapters.http.describing import openapi_document
 from loadmanager.adapters.http.operations import Operation, all_replies
 from loadmanager.adapters.http.parameters import PATH_PARAMETERS
 from loadmanager.adapters.http.routes import Role

@@ -14,7 +14,7 @@ from kazoo.exceptions import ConnectionDropped
 from tls_files import Files
 from waiting import eventually
 
-from loadmanager.adapters.zookeeper.kazoo_connection import READ_BYTES, LoopSocket
+from loadmanager.adapters.zookeeper.kazoo_overrides import READ_BYTES, LoopSocket
 
 
 def framed(*frames: bytes) -> bytes:

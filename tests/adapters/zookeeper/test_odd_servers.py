@@ -13,7 +13,7 @@ from odd_zookeeper import CHILDREN, MULTI, PING, Odd, OddServer, answer, framed,
 from waiting import eventually
 
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
-from loadmanager.adapters.zookeeper.kazoo_connection import LARGEST_ANSWER_BYTES
+from loadmanager.adapters.zookeeper.kazoo_overrides import LARGEST_ANSWER_BYTES
 from loadmanager.ports.coordination import Check, Connection, CoordinationError
 
 READY_WITHIN_S: Final = 10.0
