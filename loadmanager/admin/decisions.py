@@ -3,7 +3,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, computed_field
 
-from loadmanager.adapters.http.live.feed import OVERVIEW_PATH
+from loadmanager.adapters.http.live.page import OVERVIEW_PATH
 from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query, Whole
 from loadmanager.admin.brokers import BalancingState

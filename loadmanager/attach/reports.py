@@ -19,8 +19,7 @@ from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.history import open_history
 from loadmanager.adapters.http.health_listener import feed_watchdog
 from loadmanager.adapters.http.listening import TimedSite, listening_sockets
-from loadmanager.adapters.http.live.feed import Feed, OverviewReader
-from loadmanager.adapters.http.live.page import LivePage
+from loadmanager.adapters.http.live.page import Feed, LivePage, OverviewReader
 from loadmanager.adapters.http.protocol import Admission, ConnectionServer
 from loadmanager.adapters.http.replies import (
     Refused,

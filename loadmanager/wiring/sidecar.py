@@ -22,8 +22,7 @@ from loadmanager.adapters.http.assign_client import HttpAssignClient, HttpTopics
 from loadmanager.adapters.http.health_listener import HealthListener, LoopWatch
 from loadmanager.adapters.http.http_server import HttpServer
 from loadmanager.adapters.http.listening import listening_sockets
-from loadmanager.adapters.http.live.feed import Feed, OverviewReader
-from loadmanager.adapters.http.live.page import Forwarder
+from loadmanager.adapters.http.live.page import Feed, Forwarder, OverviewReader
 from loadmanager.adapters.http.operations import Resource
 from loadmanager.adapters.http.routes import Role, Route
 from loadmanager.adapters.http.security.guard import (

@@ -17,8 +17,7 @@ from leader_queries import B2, OVERVIEW
 from live_sidecars import BOUNDARIES, LiveSidecars, LoopThread, live_sidecars, loop_thread
 from playwright.sync_api import Browser, Page, expect
 
-from loadmanager.adapters.http.live.feed import Feed, OverviewReader
-from loadmanager.adapters.http.live.page import LivePage
+from loadmanager.adapters.http.live.page import Feed, LivePage, OverviewReader
 from loadmanager.adapters.http.routes import Route, target_of
 from loadmanager.admin.decisions import overview_document
 from loadmanager.ports.overview import BrokerUse

@@ -14,8 +14,7 @@ from loadmanager.adapters.http.fast_path import Answers, FastPath
 from loadmanager.adapters.http.health import Health, Watching
 from loadmanager.adapters.http.health_listener import HealthListener
 from loadmanager.adapters.http.listening import TimedSite, listening_sockets
-from loadmanager.adapters.http.live.feed import Feed
-from loadmanager.adapters.http.live.page import Forwarder, LivePage
+from loadmanager.adapters.http.live.page import Feed, Forwarder, LivePage
 from loadmanager.adapters.http.lookups import Lookups
 from loadmanager.adapters.http.operations import Operation
 from loadmanager.adapters.http.protocol import Admission, ConnectionServer

@@ -14,8 +14,7 @@ from prometheus_client import CollectorRegistry
 from yarl import URL
 
 from loadmanager.adapters.http.http_server import HttpServer
-from loadmanager.adapters.http.live.feed import Feed
-from loadmanager.adapters.http.live.page import Forwarder
+from loadmanager.adapters.http.live.page import Feed, Forwarder
 from loadmanager.adapters.http.protocol import HttpProtocol
 from loadmanager.adapters.http.routes import Route
 from loadmanager.adapters.http.security.guard import Guard

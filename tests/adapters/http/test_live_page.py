@@ -17,8 +17,7 @@ from aiohttp import web
 from leader_queries import AT_MS, B1, B2, BUNDLE, OVERVIEW, FakeLeaderQueries
 
 from loadmanager.adapters.http.assign_client import HttpAssignClient
-from loadmanager.adapters.http.live.feed import Feed, FeedLimits, OverviewReader
-from loadmanager.adapters.http.live.page import Forwarder
+from loadmanager.adapters.http.live.page import Feed, FeedLimits, Forwarder, OverviewReader
 from loadmanager.adapters.http.replies import json_reply
 from loadmanager.adapters.http.routes import Role, Route, Target
 from loadmanager.adapters.http.security.guard import ClusterKeyGuard, Guard, OwnNames, Rights
