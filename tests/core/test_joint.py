@@ -156,6 +156,28 @@ def test_another_process_counts_once_it_lasted_and_at_once_where_it_is_urgent() 
     assert moved(0.65, 1) > 0
 
 
+@pytest.mark.parametrize("common", [0.05, 0.3, 0.5, 0.8, 0.95])
+def test_where_other_work_hides_what_traffic_uses_rates_are_evened_out(common: float) -> None:
+    """Brokers of one host report the use of all that runs there, whichever has the traffic."""
+    rng = np.random.default_rng(3)
+    brokers, little = (
+        split(range(16), (), ()),
+        {k: Traffic(msgs=40.0, size=100.0) for k in range(16)},
+    )
+    memory = RoundMemory()
+    for number in range(1, 11):
+        varied = np.clip(common + rng.normal(0.0, 0.06, 3), 0.0, 0.99)
+        brokers = {
+            key: replace(one, background=used)
+            for (key, one), used in zip(brokers.items(), varied.tolist(), strict=True)
+        }
+        plan = planner(cool_down_s=0.0).round(
+            view(brokers, little, now_s=60.0 * number), memory, np.random.default_rng(1)
+        )
+        brokers, memory = after(plan, brokers), plan.memory
+    assert max(counts(brokers)) <= 6
+
+
 def test_a_process_that_comes_and_goes_is_not_followed() -> None:
     assert busy_now_and_then(lambda number: 0.3 if number % 6 >= 3 else 0.0, 60) == 0
 

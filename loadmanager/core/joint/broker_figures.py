@@ -5,7 +5,7 @@ import numpy as np
 
 from loadmanager.core.columns import BrokerColumns, Mask
 from loadmanager.core.ids import BrokerId
-from loadmanager.core.joint.served import KINDS
+from loadmanager.core.joint.served import KINDS, fractions, served_by
 from loadmanager.core.scores import RESOURCES, FloatArray
 
 _BACKGROUND_SD: Final = 0.1
@@ -16,6 +16,12 @@ SPEEDS: Final = (0.1, 10.0)
 _SPANS: Final = 5
 _SPAN_S: Final = 60.0
 """Number and least length of the spans of recent reports."""
+
+_IDLE: Final = 0.1
+"""Traffic up to which a broker is idle, as a fraction of the mean."""
+
+_ALIKE: Final = 0.1
+"""How far an idle broker's usage may be above the least of all, which others use as well then."""
 
 _KEPT: Final = 0.6
 """Weight of the reports before the last one in what counts as measured now."""
@@ -94,6 +100,17 @@ class BrokerFigures:
         for name in ("spans", "weights"):
             getattr(found, name)[:, to] = getattr(self, name)[:, taken]
         return found
+
+    def supposed(self, columns: BrokerColumns) -> "BrokerFigures":
+        """Return the figures in which new brokers use what idle ones do, as those of one host."""
+        new = np.isneginf(self.seen_s)
+        if not new.any():
+            return self
+        work, usage = served_by(columns), fractions(columns.usage, columns.limit)
+        idle = (work <= _IDLE * work.mean(axis=0)).all(axis=1)
+        least = usage.min(axis=0)
+        common = np.where((usage[idle] <= least + _ALIKE).any(axis=0), least, 0.0)
+        return replace(self, background=np.where(new[:, np.newaxis], common, self.background))
 
     def expected(self, varying: FloatArray) -> FloatArray:
         """Return (B, R): the expected usage for work that uses ``varying`` at speed 1."""

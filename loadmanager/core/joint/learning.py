@@ -72,7 +72,7 @@ class Learned:
     def after(self, view: ClusterView) -> "Learned":
         """Return the state after the reports of ``view``, with the brokers of the view."""
         columns = view.brokers.reported
-        known = replace(self, brokers=self.brokers.of(columns), at_s=view.now_s)
+        known = replace(self, brokers=self.brokers.of(columns).supposed(columns), at_s=view.now_s)
         minutes = max(view.now_s - self.at_s, 0.0) / 60.0
         fresh = columns.seen_s > known.brokers.seen_s
         varies = known.varies or not np.isnan(columns.variance).all()

@@ -39,9 +39,8 @@ SUPPOSED_TURNOVER: Final = 0.016
 _STEADY: Final = 0.04
 """Turnover at which a move has its normal price."""
 
-_LEAST_RISK: Final = 0.15
 _MOST_RISK: Final = 2.0
-"""Bounds of the price, as factors of the normal one."""
+"""Largest price, as a factor of the normal one."""
 
 _LEAST_PRICE: Final = 0.35
 """No price is reduced below this, at which the noise of an even cluster begins to move bundles."""
@@ -89,7 +88,7 @@ class Persistence:
 
     def price(self, normal: float) -> float:
         """Return the price of a move: where traffic changes anyway, a move brings little."""
-        least = max(_LEAST_RISK * normal, min(normal, _LEAST_PRICE))
+        least = min(normal, _LEAST_PRICE)
         return min(max((self.turnover / _STEADY) ** 2 * normal, least), _MOST_RISK * normal)
 
     def lasting_of(self, count: int, at_once: Mask) -> FloatArray:

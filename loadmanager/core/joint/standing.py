@@ -31,6 +31,9 @@ EVEN: Final = 1.02
 URGENT: Final = 0.9
 """Above this usage a broker does not wait to see whether its background lasts."""
 
+_RELIEF: Final = 3.0
+"""What such a broker sheds of a background that may end, in units of what it is above."""
+
 _LOADED: Final = [CPU, BANDWIDTH_IN, BANDWIDTH_OUT]
 """The resources for which a change of traffic may be urgent; memory may be full without one."""
 
@@ -65,7 +68,8 @@ class Standing:
     ``background`` (B, R) varied recently. ``unit`` (B, R) is the use added to a broker per unit
     of ``cost`` (K, R), ``share`` (B, R) a broker's capacity relative to the mean. ``weight`` (K,)
     is a bundle's fraction of the cluster's current traffic, ``effort`` (K,) the cost of moving
-    it, in weights of a mean broker. ``resources`` names the columns.
+    it, in weights of a mean broker. ``resources`` names the columns. ``urgent`` (B,) are the
+    brokers above `URGENT` with all that came to them; none is known to be by rates alone.
     """
 
     level: float
@@ -79,13 +83,7 @@ class Standing:
     weight: FloatArray
     effort: FloatArray
     owner: Indices
-
-    @property
-    def urgent(self) -> Mask:
-        """Return (B,): the brokers above `URGENT`; by rates alone none is known to be."""
-        if self.resources == RATES_ALONE:
-            return np.zeros(len(self.low), dtype=np.bool_)
-        return np.asarray(self.low.max(axis=1, initial=0.0) * self.level > URGENT)
+    urgent: Mask
 
     @property
     def over(self) -> FloatArray:
@@ -99,6 +97,7 @@ class _Use:
     resources: tuple[str, ...]
     low: FloatArray
     high: FloatArray
+    full: FloatArray
     background: FloatArray
     unit: FloatArray
     cost: FloatArray
@@ -144,10 +143,12 @@ def standing(
     level = max(level, _heaviest(use, counted, owner), 1e-12)
     capacity = 1.0 / use.unit
     weight, effort = _weights(view, owner, int(counted.sum()))
+    # What may end soon is shed only so far as it takes a broker above the limit.
+    beyond = np.minimum(use.full, level + _RELIEF * (use.full - URGENT))
     return Standing(
         level=level,
         resources=use.resources,
-        low=use.low / level,
+        low=np.where(use.full > URGENT, np.maximum(use.low, beyond), use.low) / level,
         high=use.high / level,
         background=use.background / level,
         unit=use.unit / level,
@@ -156,6 +157,7 @@ def standing(
         weight=weight,
         effort=effort,
         owner=owner,
+        urgent=np.asarray((use.full > URGENT).any(axis=1)),
     )
 
 
@@ -173,13 +175,15 @@ def predicted_rates(view: ClusterView, state: JointState) -> FloatArray:
 
 
 def _mixed(usage: _Use, rates: _Use, owner: Indices, counted: Mask) -> _Use:
-    """Return the use by ``usage`` so far as it is more than idling, else by ``rates``.
+    """Return the use by ``usage`` so far as traffic or other work differs there, else by ``rates``.
 
     Rates are brought to the level and to the speeds of usage, so that both mean the same where
     usage follows traffic.
     """
-    level = _level(usage, counted)
-    stands = max(level, float(usage.low[counted].max(initial=0.0)) / 2.0)
+    level, made = _level(usage, counted), (usage.work * usage.unit)[counted]
+    mean = usage.work[counted].sum(axis=0) / (1.0 / usage.unit[counted]).sum(axis=0)
+    above = float(usage.low[counted].max(initial=0.0)) - level
+    stands = max(float(mean.max(initial=0.0)), float(made.max(initial=0.0)) / 2.0, above)
     believed = stands**_SHARPNESS / (stands**_SHARPNESS + QUIET**_SHARPNESS)
     if believed < _LEAST_BELIEVED:
         return rates
@@ -221,7 +225,9 @@ def _by_usage(
     counting = _counting(columns, learned, weights)
     limit = columns.limit[:, counting]
     factor = weights.as_array()[counting]
-    speed, background, least, most = (factor * one for one in _anchored(learned, columns, counting))
+    speed, background, least, most, every = (
+        factor * one for one in _anchored(learned, columns, counting)
+    )
     cost = served_in(view.bundles, predicted_rates(view, state)) @ learned.unit_costs[counting].T
     unit = speed / limit
     work = sums_by_broker(owner, cost, len(limit))
@@ -229,6 +235,7 @@ def _by_usage(
         resources=tuple(RESOURCES[row] for row in counting),
         low=least + work * unit,
         high=most + work * unit,
+        full=every + work * unit,
         background=background,
         unit=unit,
         cost=cost,
@@ -238,11 +245,12 @@ def _by_usage(
 
 def _anchored(
     learned: Learned, columns: BrokerColumns, counting: list[int]
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+) -> tuple[FloatArray, ...]:
     """Return (B, R): speeds and backgrounds that agree with the last reports, and extremes of them.
 
     The least background is without what came in one of the spans, the most includes what went;
-    what the change of traffic since then would explain at twice its cost is neither.
+    what the change of traffic since then would explain at twice its cost is neither. The last is
+    the least, but with what came where a report is above `URGENT`.
     """
     figures, limit = learned.brokers, columns.limit[:, counting]
 
@@ -273,8 +281,9 @@ def _anchored(
         np.maximum(sign * grown - np.abs(by_traffic), 0.0).max(axis=0) for sign in (1.0, -1.0)
     )
     noise = _NOISE_SDS * np.sqrt(learned.noise[counting])
-    least = np.where(urgent, background, np.maximum(background - came - noise, 0.0))
-    return speed, background, least, background + went + noise
+    least = np.maximum(background - came - noise, 0.0)
+    every = np.where(urgent, background, least)
+    return speed, background, least, background + went + noise, every
 
 
 def _explained(
@@ -305,6 +314,7 @@ def _by_rates(view: ClusterView, state: JointState, owner: Indices) -> _Use:
         resources=RATES_ALONE,
         low=use,
         high=use,
+        full=np.zeros_like(use),
         background=np.zeros_like(use),
         unit=unit,
         cost=cost,
