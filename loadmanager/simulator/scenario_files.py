@@ -414,6 +414,8 @@ def _fault(at: KeyPath, error: ErrorDetails) -> str:
     if error["type"].startswith("union_tag"):
         return f"expected one of {context.get('expected_tags', 'the kinds of this table')}"
     if error["type"] == "extra_forbidden":
+        if at == ("model",):
+            return "no such key; expected it to be left out: there is one model"
         close = difflib.get_close_matches(str(at[-1]), _known_keys(), 1, 0.6)
         hint = f"; did you mean {close[0]}?" if close else ""
         return f"no such key; expected one of docs/scenario-format.md{hint}"

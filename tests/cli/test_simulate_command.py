@@ -160,6 +160,11 @@ def test_one_table_in_both_modes_names_them(scenario: Path) -> None:
     assert "threshold+avg parity moves" in done.stdout
 
 
+def test_the_former_model_is_refused(scenario: Path) -> None:
+    done = simulate(scenario, "--model", 1)
+    assert (done.exit_code, "there is one model; leave the option out" in done.stderr) == (2, True)
+
+
 def test_one_table_is_no_page(scenario: Path, tmp_path: Path) -> None:
     done = simulate(scenario, "--table", "--html", tmp_path / "page.html")
     assert (done.exit_code, "--table is not given with --html" in done.stderr) == (2, True)
