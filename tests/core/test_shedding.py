@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from small_view import bundle, heaviest, make_view
 
@@ -17,6 +17,7 @@ from loadmanager.core.plan import Reason
 from loadmanager.core.shedding import (
     SHEDDERS,
     AvgShedder,
+    JointShedder,
     OverloadShedder,
     Shed,
     Shedder,
@@ -207,6 +208,7 @@ clusters = st.dictionaries(
 
 
 @given(brokers=clusters, kind=st.sampled_from(EVERY))
+@example(brokers={"b:1": (2.2250738585e-313, {0: 1.0})}, kind=JointShedder)
 def test_an_offer_is_of_a_bundle_its_broker_has_and_only_once(
     brokers: dict[str, tuple[float, dict[int, float]]], kind: type[Shedder]
 ) -> None:

@@ -48,6 +48,9 @@ _BELIEVED: Final = 0.02
 _AGREES: Final = 1.15
 """A factor of all costs by which predictions may differ from reports without a correction."""
 
+_LEAST_COSTS: Final = 1e-9
+"""Least of that factor, for capacities to be numbers where next to nothing is used."""
+
 _NOISE_SDS: Final = 0.5
 """Standard deviations of prediction errors by which a broker sheds later and takes less."""
 
@@ -297,6 +300,7 @@ def _explained(
     factor = np.divide(
         beyond, by_work, out=np.ones_like(by_work), where=(by_work > 0) & (beyond > 0)
     )
+    factor = np.maximum(factor, _LEAST_COSTS)
     return np.asarray(factor / np.clip(factor, 1.0 / _AGREES, _AGREES))
 
 
