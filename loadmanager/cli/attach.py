@@ -14,7 +14,7 @@ from loadmanager.core.ids import parse_broker
 from loadmanager.core.move_limits import InvalidWindow, MoveLimits, MoveWindow, parse_window
 
 if TYPE_CHECKING:
-    from loadmanager.adapters.pulsar_admin.client import Access
+    from loadmanager.pulsar.client import Access
 
 
 def _parse_addresses(
@@ -77,7 +77,7 @@ class AccessFiles:
 
     def access(self) -> "Access":
         from loadmanager.adapters.http.security.tls import TlsFilesUnusable
-        from loadmanager.adapters.pulsar_admin.client import OAUTH2, access_of
+        from loadmanager.pulsar.client import OAUTH2, access_of
 
         of = self.settings
         if (of["certificate_file"] is None) != (of["key_file"] is None):
@@ -360,9 +360,9 @@ def attach_command(context: click.Context, /, **options: Any) -> None:
     """  # noqa: D301 - the backspace keeps click from wrapping the examples
     import asyncio
 
-    from loadmanager.adapters.pulsar_admin.client import PulsarAdmin
-    from loadmanager.attach.controller import AttachActions
     from loadmanager.cli.attach_output import PrintedLog, strategy_of
+    from loadmanager.pulsar.client import PulsarAdmin
+    from loadmanager.pulsar.controller import AttachActions
 
     _check_options(options)
     admin = PulsarAdmin(options["access_files"].access())

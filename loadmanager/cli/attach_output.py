@@ -15,21 +15,6 @@ from urllib.parse import quote
 
 import click
 
-from loadmanager.adapters.pulsar_admin.answers import (
-    BALANCER_KEYS,
-    BUFFERS,
-    MANAGER,
-    PulsarCluster,
-    addresses,
-    manager_of,
-)
-from loadmanager.adapters.pulsar_admin.client import Cost
-from loadmanager.adapters.pulsar_admin.moves import CUT_AT, Proposal
-from loadmanager.attach.observation import Observation, document, refusal_text
-from loadmanager.attach.observer import name_in
-from loadmanager.attach.sampling import BrokerSample, Hosts, SampledLoads
-from loadmanager.attach.state import SHEDDING, SWITCHES
-from loadmanager.attach.strategy import Strategy
 from loadmanager.cli.options import fitted, print_table, terminal_width
 from loadmanager.config import Config, load_config
 from loadmanager.config.strategies import go_together, not_together, planner_of
@@ -40,6 +25,21 @@ from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.rates import Rates, total
 from loadmanager.core.shedding import SHEDDERS, UniformLoadShedder
 from loadmanager.core.shedding.joint import JointShedder
+from loadmanager.pulsar.answers import (
+    BALANCER_KEYS,
+    BUFFERS,
+    MANAGER,
+    PulsarCluster,
+    addresses,
+    manager_of,
+)
+from loadmanager.pulsar.client import Cost
+from loadmanager.pulsar.moves import CUT_AT, Proposal
+from loadmanager.pulsar.observation import Observation, document, refusal_text
+from loadmanager.pulsar.observer import name_in
+from loadmanager.pulsar.sampling import BrokerSample, Hosts, SampledLoads
+from loadmanager.pulsar.state import SHEDDING, SWITCHES
+from loadmanager.pulsar.strategy import Strategy
 
 _NO_BROKER: Final = "attach:1"  # A candidate has none; what it is called is never seen.
 

@@ -173,9 +173,9 @@ def simulate_command(
     if source is not None:
         if asked or everything:
             raise click.UsageError("--from is given instead of scenarios")
-        from loadmanager.attach.what_if import Change
         from loadmanager.cli.what_if import print_what_if
         from loadmanager.core.errors import LoadManagerError
+        from loadmanager.pulsar.what_if import Change
 
         with ending(LoadManagerError, code=2):
             change = Change(add=add, lose=lose, times=times)

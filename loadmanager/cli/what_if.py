@@ -8,16 +8,16 @@ from typing import Any
 
 import click
 
-from loadmanager.adapters.pulsar_admin.answers import ClusterReader, addresses
-from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
-from loadmanager.attach.observation import Rules
-from loadmanager.attach.observation import document as observed
-from loadmanager.attach.observer import Observer
-from loadmanager.attach.sampling import Sampler
-from loadmanager.attach.what_if import Change, document, forecast, snapshot_in
 from loadmanager.cli.attach import AccessFiles
 from loadmanager.cli.options import print_table
 from loadmanager.core.errors import LoadManagerError
+from loadmanager.pulsar.answers import ClusterReader, addresses
+from loadmanager.pulsar.client import Access, PulsarAdmin
+from loadmanager.pulsar.observation import Rules
+from loadmanager.pulsar.observation import document as observed
+from loadmanager.pulsar.observer import Observer
+from loadmanager.pulsar.sampling import Sampler
+from loadmanager.pulsar.what_if import Change, document, forecast, snapshot_in
 
 INTERVAL_S = 10.0  # How long a cluster is observed.
 _MOST_NAMED = 3

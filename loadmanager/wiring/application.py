@@ -28,7 +28,7 @@ from loadmanager.leader.term import ForeignTerm, Leadership, LeaderTerm
 from loadmanager.lookup.service import LookupService, OwnBundles, OwnerResolver
 from loadmanager.ports.host import HostProbe
 from loadmanager.ports.lookup import LeaderLine
-from loadmanager.pulsar_sidecar.kind import BesidePulsar
+from loadmanager.pulsar.sidecar import BesidePulsar
 
 _SPLIT_WAIT_S: Final = 15.0
 _MERGE_WAIT_S: Final = 30.0

@@ -63,7 +63,7 @@ from loadmanager.core.hosts import is_loopback
 from loadmanager.leader.explain import preview_round
 from loadmanager.ports.broker import BrokerControl
 from loadmanager.ports.history import NoHistory, NoSeed
-from loadmanager.pulsar_sidecar.kind import BesidePulsar, make_pulsar_broker
+from loadmanager.pulsar.sidecar import BesidePulsar, make_pulsar_broker
 from loadmanager.telemetry.logging import change_level
 from loadmanager.telemetry.metrics import HistoryMetrics, Metrics
 from loadmanager.wiring.application import Application, Commanded, Kind

@@ -8,11 +8,11 @@ import pytest
 from coordination_worlds import connected
 from fake_pulsar import FakeBroker, FakePulsar, running
 
-from loadmanager.adapters.pulsar_admin.moves import BundleMover
-from loadmanager.attach.state import SharedState, State, state_file
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import Namespace, parse_full_topic
+from loadmanager.pulsar.moves import BundleMover
+from loadmanager.pulsar.state import SharedState, State, state_file
 from tests.testbed.memory import MemoryCoordination, MemoryService
 
 BOUNDARIES = Boundaries.even(Namespace("bench/skew"), 8)
@@ -32,10 +32,10 @@ def topics_in_bundles() -> dict[str, str]:
 def brief_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look for less long, and more often, where a bundle went: a fake broker moves it at once."""
     brief = partial(BundleMover, look_s=0.2)
-    monkeypatch.setattr("loadmanager.attach.orders.BundleMover", brief)
-    monkeypatch.setattr("loadmanager.adapters.pulsar_admin.moves._PAUSE_S", 0.02)
-    monkeypatch.setattr("loadmanager.adapters.pulsar_admin.moves._SPLIT_LOOK_S", 0.2)
-    monkeypatch.setattr("loadmanager.attach.state._PAUSE_S", 0.02)
+    monkeypatch.setattr("loadmanager.pulsar.orders.BundleMover", brief)
+    monkeypatch.setattr("loadmanager.pulsar.moves._PAUSE_S", 0.02)
+    monkeypatch.setattr("loadmanager.pulsar.moves._SPLIT_LOOK_S", 0.2)
+    monkeypatch.setattr("loadmanager.pulsar.state._PAUSE_S", 0.02)
 
 
 @pytest.fixture

@@ -13,14 +13,14 @@ from aiohttp.test_utils import TestServer
 from click.testing import CliRunner
 from fake_pulsar import FakePulsar
 
-from loadmanager.adapters.pulsar_admin.client import (
+from loadmanager.cli import main
+from loadmanager.pulsar.client import (
     Access,
     ClientCredentials,
     PulsarAdmin,
     RequestFailed,
     RightMissing,
 )
-from loadmanager.cli import main
 
 SECRET = "s3cret-of-the-client"  # noqa: S105 - of the fake issuer
 VERSION = "/admin/v2/brokers/version"
@@ -104,7 +104,7 @@ async def test_a_token_serves_until_it_expires_while_the_issuer_does_not_answer(
     pulsar: FakePulsar, issuer: Issuer, admin: PulsarAdmin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = [1000.0]
-    monkeypatch.setattr("loadmanager.adapters.pulsar_admin.client.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("loadmanager.pulsar.client.monotonic", lambda: now_s[0])
     await admin.text(f"{pulsar.url}{VERSION}")
     issuer.status = 503
     now_s[0] += 3600 - 30

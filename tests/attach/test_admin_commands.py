@@ -7,16 +7,16 @@ import pytest
 from click.testing import CliRunner
 from fake_pulsar import EXTENSIBLE, FakePulsar
 
-from loadmanager.adapters.pulsar_admin.answers import PulsarCluster
-from loadmanager.adapters.pulsar_admin.moves import Proposal
-from loadmanager.attach.observation import Observation
-from loadmanager.attach.sampling import BrokerSample
 from loadmanager.cli import main
 from loadmanager.cli.attach_output import commands
 from loadmanager.core.bundle_task import TaskKind
 from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.ids import BrokerId, parse_bundle
 from loadmanager.core.plan import Cause
+from loadmanager.pulsar.answers import PulsarCluster
+from loadmanager.pulsar.moves import Proposal
+from loadmanager.pulsar.observation import Observation
+from loadmanager.pulsar.sampling import BrokerSample
 
 VERSION = "/admin/v2/brokers/version"
 

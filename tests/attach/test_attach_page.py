@@ -19,9 +19,9 @@ from click.testing import CliRunner
 from fake_pulsar import FakePulsar
 from prometheus_client.parser import text_string_to_metric_families
 
-from loadmanager.attach import reports
-from loadmanager.attach.state import SHEDDING
 from loadmanager.cli import main
+from loadmanager.pulsar import reports
+from loadmanager.pulsar.state import SHEDDING
 
 BALANCING = "/admin/v2/loadmanager/balancing"
 PAUSE = f"{BALANCING}/pause?by=live%20page&reason=a%20look%0Afirst"

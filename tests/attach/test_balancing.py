@@ -17,15 +17,15 @@ from attach_process import AttachProcess, attached
 from click.testing import CliRunner, Result
 from fake_pulsar import FakeBroker, FakePulsar, answer, metrics, running
 
-from loadmanager.attach.orders import ACTIVE_WINDOWS, SampledOwners
-from loadmanager.attach.sampling import BrokerSample
-from loadmanager.attach.state import SHEDDING, SWITCHES
 from loadmanager.cli import main
 from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import BundleId, Namespace, parse_broker, parse_full_topic
 from loadmanager.core.rates import Rates
+from loadmanager.pulsar.orders import ACTIVE_WINDOWS, SampledOwners
+from loadmanager.pulsar.sampling import BrokerSample
+from loadmanager.pulsar.state import SHEDDING, SWITCHES
 
 OFF = dict.fromkeys(SWITCHES, "false")
 

@@ -9,19 +9,19 @@ from aiohttp import web
 from fake_pulsar import FakePulsar, lies_in
 
 from loadmanager.adapters.host.processes import Listener
-from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
-from loadmanager.attach.observation import Rules
 from loadmanager.core.ids import BrokerId, parse_bundle
 from loadmanager.core.orders import SplitOrder
 from loadmanager.ports.broker import BrokerRefused
-from loadmanager.pulsar_sidecar.term import PulsarBroker, find_cut
+from loadmanager.pulsar.client import Access, PulsarAdmin
+from loadmanager.pulsar.observation import Rules
+from loadmanager.pulsar.sidecar_term import PulsarBroker, find_cut
 
 
 @pytest.fixture
 async def broker(
     pulsar: FakePulsar, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[PulsarBroker]:
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.term.FIRST_WINDOW_S", 0.1)
+    monkeypatch.setattr("loadmanager.pulsar.sidecar_term.FIRST_WINDOW_S", 0.1)
     admin = PulsarAdmin(Access(), known={one.name for one in pulsar.brokers})
     one = PulsarBroker(admin, pulsar.url, BrokerId(pulsar.brokers[0].name), Rules().why_stays)
     yield one
@@ -43,14 +43,14 @@ async def test_one_that_ended_is_looked_for_anew_and_a_living_one_rarely(
         asked.append(port)
         return next(answers, None)
 
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.term.listener_on", listener_on)
+    monkeypatch.setattr("loadmanager.pulsar.sidecar_term.listener_on", listener_on)
     found = [(await broker.stats()).process_id for _ in range(4)]
     assert found == [2**22 + 1, os.getpid(), os.getpid(), os.getpid()]
     assert asked == [int(broker.url.rpartition(":")[2])] * 2
 
 
 async def test_it_may_be_unknown(broker: PulsarBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.term.listener_on", lambda _: None)
+    monkeypatch.setattr("loadmanager.pulsar.sidecar_term.listener_on", lambda _: None)
     assert (await broker.stats()).process_id is None
 
 
@@ -75,7 +75,7 @@ async def test_what_a_reader_ever_received_is_no_traffic_of_the_window_in_which_
 async def test_a_cut_waits_for_the_page_after_one_that_is_repeated(
     broker: PulsarBroker, pulsar: FakePulsar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.term.WINDOW_S", 0.01)
+    monkeypatch.setattr("loadmanager.pulsar.sidecar_term.WINDOW_S", 0.01)
     first, looks = pulsar.brokers[0], itertools.count()
     bundle = first.owned[0]
     topic = next(one for one in first.topics if lies_in(one, bundle))

@@ -16,8 +16,8 @@ from click.testing import CliRunner, Result
 from fake_pulsar import FakePulsar
 from kazoo.client import KazooClient
 
-from loadmanager.attach.state import SWITCHES
 from loadmanager.cli import main
+from loadmanager.pulsar.state import SWITCHES
 
 pytestmark = pytest.mark.zookeeper
 OFF = dict.fromkeys(SWITCHES, "false")

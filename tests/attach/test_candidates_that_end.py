@@ -9,12 +9,12 @@ from coordination_worlds import connected
 from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.clock import SystemClock
-from loadmanager.attach.controller import Candidate
 from loadmanager.common.cluster_state import ClusterState
 from loadmanager.common.context import Identity, UnexpectedErrors
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import BrokerUrls
+from loadmanager.pulsar.controller import Candidate
 from loadmanager.telemetry.metrics import Metrics
 from tests.testbed.memory import MemoryCoordination, MemoryService
 

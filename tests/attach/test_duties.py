@@ -12,12 +12,6 @@ from attach_process import attached
 from click.testing import CliRunner
 from fake_pulsar import FakeBroker, FakePulsar, running
 
-from loadmanager.adapters.pulsar_admin.answers import PulsarCluster
-from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
-from loadmanager.attach.observation import Observation, Rules, observe
-from loadmanager.attach.observer import Observer
-from loadmanager.attach.sampling import BrokerSample
-from loadmanager.attach.strategy import Strategy
 from loadmanager.cli import main
 from loadmanager.core.bundle_traffic import CHANGE_EVENTS, SNAPSHOTS, BundleTraffic
 from loadmanager.core.bundles import Boundaries
@@ -25,6 +19,12 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.plan import Cause
 from loadmanager.core.policies import IsolationPolicy, Policies
 from loadmanager.core.rates import Rates
+from loadmanager.pulsar.answers import PulsarCluster
+from loadmanager.pulsar.client import Access, PulsarAdmin
+from loadmanager.pulsar.observation import Observation, Rules, observe
+from loadmanager.pulsar.observer import Observer
+from loadmanager.pulsar.sampling import BrokerSample
+from loadmanager.pulsar.strategy import Strategy
 from tests.attach.conftest import topics_in_bundles
 
 BROKERS = tuple(BrokerId(f"127.0.0.{number}:8080") for number in range(1, 5))

@@ -2,8 +2,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from loadmanager.adapters.pulsar_admin.answers import Exposition, read_exposition
 from loadmanager.core.bundle_traffic import Flow, TopicCounters
+from loadmanager.pulsar.answers import Exposition, read_exposition
 
 TOPIC = "persistent://t/n/a"
 LABELS = f'cluster="c",namespace="t/n",topic="{TOPIC}"'

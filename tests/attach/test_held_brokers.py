@@ -15,12 +15,16 @@ from attach_process import AttachProcess, attached, event, free_port
 from click.testing import CliRunner
 from fake_pulsar import FakePulsar
 
-from loadmanager.adapters.pulsar_admin.answers import ClusterReader
-from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
-from loadmanager.adapters.pulsar_admin.moves import BundleMover
-from loadmanager.attach.balancing import Balancer
-from loadmanager.attach.observation import Observation, Rules
-from loadmanager.attach.state import (
+from loadmanager.cli import main
+from loadmanager.core.bundle_task import BundleTask
+from loadmanager.core.ids import BrokerId, Namespace
+from loadmanager.core.move_limits import Begun, HeldReason, MoveBudget, MoveLimits
+from loadmanager.pulsar.answers import ClusterReader
+from loadmanager.pulsar.balancing import Balancer
+from loadmanager.pulsar.client import Access, PulsarAdmin
+from loadmanager.pulsar.moves import BundleMover
+from loadmanager.pulsar.observation import Observation, Rules
+from loadmanager.pulsar.state import (
     NOT_SERVED_S,
     Changes,
     HeldTargets,
@@ -31,11 +35,7 @@ from loadmanager.attach.state import (
     StoredBudget,
     state_file,
 )
-from loadmanager.attach.strategy import Strategy
-from loadmanager.cli import main
-from loadmanager.core.bundle_task import BundleTask
-from loadmanager.core.ids import BrokerId, Namespace
-from loadmanager.core.move_limits import Begun, HeldReason, MoveBudget, MoveLimits
+from loadmanager.pulsar.strategy import Strategy
 from tests.attach.conftest import BOUNDARIES
 
 A, B, C = (BrokerId(f"broker-{name}:8080") for name in "abc")
@@ -199,7 +199,7 @@ async def test_a_bundle_of_a_topic_that_others_need_is_served_if_that_topic_load
     pulsar: FakePulsar, state: State, monkeypatch: pytest.MonkeyPatch, *, opens: bool
 ) -> None:
     brief = partial(BundleMover, look_s=0.2, served_s=0.1)
-    monkeypatch.setattr("loadmanager.attach.orders.BundleMover", brief)
+    monkeypatch.setattr("loadmanager.pulsar.orders.BundleMover", brief)
     topic, bounds = "persistent://bench/one/__change_events", "0x00000000_0xffffffff"
     first, *others = pulsar.brokers
     first.owned, first.topics = [f"bench/one/{bounds}", f"bench/other/{bounds}"], {topic: [1.0] * 4}
@@ -217,7 +217,7 @@ async def test_a_target_that_serves_nothing_is_left_out_until_it_is_cleared(
     pulsar: FakePulsar, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     brief = partial(BundleMover, look_s=0.2, served_s=0.1)
-    monkeypatch.setattr("loadmanager.attach.orders.BundleMover", brief)
+    monkeypatch.setattr("loadmanager.pulsar.orders.BundleMover", brief)
     for broker in pulsar.brokers[1:]:
         broker.opens = False
     told, _, _ = await rounds(pulsar, state, 6, rules=Rules(move_partial=False, most_moves=1))
@@ -259,9 +259,9 @@ async def test_a_broker_that_restarts_is_left_out(pulsar: FakePulsar, state: Sta
 async def test_a_bundle_whose_unload_is_stuck_and_its_target_are_left_out(
     pulsar: FakePulsar, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadmanager.adapters.pulsar_admin.moves._WATCH_S", 0.02)
+    monkeypatch.setattr("loadmanager.pulsar.moves._WATCH_S", 0.02)
     brief = partial(BundleMover, look_s=0.2, stuck_s=0.1)
-    monkeypatch.setattr("loadmanager.attach.orders.BundleMover", brief)
+    monkeypatch.setattr("loadmanager.pulsar.orders.BundleMover", brief)
     pulsar.unload_s = 3600.0
     told, _, _ = await rounds(pulsar, state, 2, rules=Rules(move_partial=False, most_moves=1))
     first = next(one for one in told.tasks if one.state.ended)

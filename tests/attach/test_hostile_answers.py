@@ -8,16 +8,16 @@ import pytest
 from click.testing import CliRunner
 from fake_pulsar import CONFIGURATION, FakeBroker, FakePulsar, running
 
-from loadmanager.adapters.pulsar_admin.answers import ClusterReader, ask_each
-from loadmanager.adapters.pulsar_admin.client import (
+from loadmanager.cli import main
+from loadmanager.core.ids import BrokerId
+from loadmanager.pulsar.answers import ClusterReader, ask_each
+from loadmanager.pulsar.client import (
     Access,
     NotPulsar,
     PulsarAdmin,
     PulsarAdminError,
 )
-from loadmanager.attach.state import SHEDDING, SWITCHES, PulsarBalancer, state_file
-from loadmanager.cli import main
-from loadmanager.core.ids import BrokerId
+from loadmanager.pulsar.state import SHEDDING, SWITCHES, PulsarBalancer, state_file
 
 OWNED = "/admin/v2/brokers/research/{}/ownedNamespaces"
 REPORT = "/admin/v2/broker-stats/load-report"

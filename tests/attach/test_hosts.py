@@ -6,10 +6,10 @@ import pytest
 from click.testing import CliRunner
 from fake_pulsar import FakePulsar
 
-from loadmanager.attach.sampling import HostFigures, Hosts
 from loadmanager.cli import main
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import ResourceUsage
+from loadmanager.pulsar.sampling import HostFigures, Hosts
 
 BROKER = BrokerId("broker-1:8080")
 MEMORY = ResourceUsage(100.0, 1000.0)

@@ -8,11 +8,11 @@ from coordination_worlds import connected
 from fake_pulsar import FakePulsar, refused
 
 from loadmanager.adapters.clock import SystemClock
-from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
-from loadmanager.attach.observation import Rules
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
-from loadmanager.pulsar_sidecar.term import Importer, PulsarBroker
+from loadmanager.pulsar.client import Access, PulsarAdmin
+from loadmanager.pulsar.observation import Rules
+from loadmanager.pulsar.sidecar_term import Importer, PulsarBroker
 from tests.testbed.memory import MemoryCoordination, MemoryService
 
 

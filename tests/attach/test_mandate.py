@@ -9,12 +9,17 @@ from coordination_worlds import connected
 from fake_pulsar import FakePulsar
 from waiting import eventually
 
-from loadmanager.adapters.pulsar_admin.answers import ClusterReader
-from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
-from loadmanager.attach.balancing import Balancer
-from loadmanager.attach.observation import Observation, Rules
-from loadmanager.attach.orders import Elected
-from loadmanager.attach.state import (
+from loadmanager.core import znodes
+from loadmanager.core.bundle_task import BundleTask, TaskState
+from loadmanager.core.move_limits import MoveBudget, MoveLimits
+from loadmanager.leader.election import Deposed, Term
+from loadmanager.ports.coordination import Connection
+from loadmanager.pulsar.answers import ClusterReader
+from loadmanager.pulsar.balancing import Balancer
+from loadmanager.pulsar.client import Access, PulsarAdmin
+from loadmanager.pulsar.observation import Observation, Rules
+from loadmanager.pulsar.orders import Elected
+from loadmanager.pulsar.state import (
     SWITCHES,
     Part,
     PriorSettings,
@@ -22,11 +27,6 @@ from loadmanager.attach.state import (
     SharedState,
     StateUnusable,
 )
-from loadmanager.core import znodes
-from loadmanager.core.bundle_task import BundleTask, TaskState
-from loadmanager.core.move_limits import MoveBudget, MoveLimits
-from loadmanager.leader.election import Deposed, Term
-from loadmanager.ports.coordination import Connection
 from tests.testbed.memory import MemoryCoordination, MemoryService
 
 OFF = dict.fromkeys(SWITCHES, "false")

@@ -11,9 +11,9 @@ from aiohttp import web
 from fake_pulsar import EXTENSIBLE, FakePulsar, Handler, refused, release
 from waiting import eventually
 
-from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
-from loadmanager.adapters.pulsar_admin.moves import PAUSE_RATIO, BrokerQueries, BundleMover, Move
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle, parse_full_topic
+from loadmanager.pulsar.client import Access, PulsarAdmin
+from loadmanager.pulsar.moves import PAUSE_RATIO, BrokerQueries, BundleMover, Move
 
 
 @pytest.fixture
@@ -288,7 +288,7 @@ def moved(request: web.Request) -> str:
 @pytest.fixture(autouse=True)
 def _brief_watches(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_WATCH_S", "_STUCK_LOOK_S", "_PAUSE_S"):
-        monkeypatch.setattr(f"loadmanager.adapters.pulsar_admin.moves.{name}", 0.02)
+        monkeypatch.setattr(f"loadmanager.pulsar.moves.{name}", 0.02)
 
 
 @pytest.mark.parametrize(
@@ -350,7 +350,7 @@ async def test_an_unload_that_does_not_end_is_stuck_and_its_bundle_claimed_when_
 async def test_a_stuck_bundle_is_left_out_for_as_long_as_its_source_lists_it(
     pulsar: FakePulsar, admin: PulsarAdmin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadmanager.adapters.pulsar_admin.moves.STUCK_FOLLOWED_S", 0.05)
+    monkeypatch.setattr("loadmanager.pulsar.moves.STUCK_FOLLOWED_S", 0.05)
     wanted, (source, target, _) = move(pulsar), pulsar.brokers
     pulsar.unload_s = 3600.0
     moves = mover(admin, pulsar)

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from loadmanager.adapters.pulsar_admin.answers import PulsarCluster
-from loadmanager.attach.observation import Rules, observe
-from loadmanager.attach.sampling import BrokerSample, HostFigures, SampledLoads
-from loadmanager.attach.strategy import Strategy
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskEvent, TaskKind, advanced
 from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, Namespace
+from loadmanager.pulsar.answers import PulsarCluster
+from loadmanager.pulsar.observation import Rules, observe
+from loadmanager.pulsar.sampling import BrokerSample, HostFigures, SampledLoads
+from loadmanager.pulsar.strategy import Strategy
 
 WINDOW_S = 10.0
 HOUR_S = 3600.0

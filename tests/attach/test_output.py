@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from loadmanager.adapters.pulsar_admin.answers import PulsarCluster
-from loadmanager.attach.observation import Observation
-from loadmanager.attach.sampling import BrokerSample, HostFigures
 from loadmanager.cli.attach_output import LastHour, columns, short_line, summary
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind, TaskState
 from loadmanager.core.ids import BrokerId, BundleId, parse_bundle
 from loadmanager.core.load import ResourceUsage
 from loadmanager.core.plan import Cause
 from loadmanager.core.rates import Rates
+from loadmanager.pulsar.answers import PulsarCluster
+from loadmanager.pulsar.observation import Observation
+from loadmanager.pulsar.sampling import BrokerSample, HostFigures
 
 BUNDLES = [
     parse_bundle(f"shop/orders/0x{number}0000000_0x{number + 1}0000000") for number in range(9)

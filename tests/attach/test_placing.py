@@ -12,12 +12,6 @@ import pytest
 from aiohttp import web
 from fake_pulsar import EXTENSIBLE, FakeBroker, FakePulsar, running
 
-from loadmanager.adapters.pulsar_admin.answers import ClusterReader
-from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
-from loadmanager.attach.balancing import Balancer, Stopped
-from loadmanager.attach.observation import Observation, Rules
-from loadmanager.attach.observer import MOST_BUNDLES, holds_policies, name_in
-from loadmanager.attach.state import PulsarBalancer, StateFile
 from loadmanager.cli.attach_output import line
 from loadmanager.core.bundle_task import BundleTask, TaskKind, TaskState
 from loadmanager.core.bundle_traffic import CHANGE_EVENTS
@@ -25,6 +19,12 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import FULL_RANGE_END, lies_in, position
 from loadmanager.core.ids import BundleId, Namespace, TopicName, namespace_of
 from loadmanager.core.move_limits import MoveBudget, MoveLimits
+from loadmanager.pulsar.answers import ClusterReader
+from loadmanager.pulsar.balancing import Balancer, Stopped
+from loadmanager.pulsar.client import Access, PulsarAdmin
+from loadmanager.pulsar.observation import Observation, Rules
+from loadmanager.pulsar.observer import MOST_BUNDLES, holds_policies, name_in
+from loadmanager.pulsar.state import PulsarBalancer, StateFile
 
 NEW = Namespace("bench/new")
 

@@ -14,14 +14,15 @@ from aiohttp.test_utils import TestServer
 from fake_pulsar import FakePulsar, lies_in
 from tls_files import Files
 
-from loadmanager.adapters.pulsar_admin.answers import (
+from loadmanager.core.ids import Namespace, parse_broker, parse_bundle, parse_full_topic
+from loadmanager.pulsar.answers import (
     read_boundaries,
     read_lookup,
     read_own_urls,
     read_partitions,
     read_topics,
 )
-from loadmanager.adapters.pulsar_admin.client import (
+from loadmanager.pulsar.client import (
     Access,
     AnswerRefused,
     NotPulsar,
@@ -29,7 +30,6 @@ from loadmanager.adapters.pulsar_admin.client import (
     RequestFailed,
     Unanswered,
 )
-from loadmanager.core.ids import Namespace, parse_broker, parse_bundle, parse_full_topic
 
 NAMESPACE = Namespace("bench/skew")
 TOPIC = parse_full_topic("persistent://bench/skew/topic-0")

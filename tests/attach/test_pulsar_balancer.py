@@ -9,9 +9,9 @@ import pytest
 from aiohttp import web
 from fake_pulsar import CONFIGURATION, FakePulsar, refused
 
-from loadmanager.adapters.pulsar_admin.answers import ClusterReader
-from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin, RightMissing
-from loadmanager.attach.state import (
+from loadmanager.pulsar.answers import ClusterReader
+from loadmanager.pulsar.client import Access, PulsarAdmin, RightMissing
+from loadmanager.pulsar.state import (
     SHEDDING,
     SWITCHES,
     BalancerNotOff,

@@ -12,10 +12,6 @@ from fake_pulsar import FakePulsar, answer
 from waiting import eventually
 
 from loadmanager.adapters.clock import SystemClock
-from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin, RightMissing
-from loadmanager.adapters.pulsar_admin.moves import CUT_AT, BrokerQueries, Outcome
-from loadmanager.attach.orders import CUT_EVENLY, Mandate, PulsarOrders, SampledOwners
-from loadmanager.attach.sampling import BrokerSample
 from loadmanager.common.runtime_settings import TaskBounds
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind
 from loadmanager.core.bundle_traffic import BundleTraffic
@@ -25,6 +21,10 @@ from loadmanager.core.plan import Cause
 from loadmanager.core.splitting.merging import MERGE_WITH_NEXT
 from loadmanager.leader.election import Deposed
 from loadmanager.leader.task_controller import TaskController
+from loadmanager.pulsar.client import Access, PulsarAdmin, RightMissing
+from loadmanager.pulsar.moves import CUT_AT, BrokerQueries, Outcome
+from loadmanager.pulsar.orders import CUT_EVENLY, Mandate, PulsarOrders, SampledOwners
+from loadmanager.pulsar.sampling import BrokerSample
 
 
 @dataclass
@@ -231,8 +231,8 @@ async def test_a_term_that_ends_orders_no_further_attempt(term: Term, closed: bo
 
 
 async def test_waiting_moves_end_with_the_term(term: Term, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadmanager.adapters.pulsar_admin.moves.PAUSE_RATIO", 1e6)
-    monkeypatch.setattr("loadmanager.adapters.pulsar_admin.moves.LONGEST_PAUSE_S", 600.0)
+    monkeypatch.setattr("loadmanager.pulsar.moves.PAUSE_RATIO", 1e6)
+    monkeypatch.setattr("loadmanager.pulsar.moves.LONGEST_PAUSE_S", 600.0)
     first, second = term.bundle(0), term.bundle(1)
     await term.order(first, term.brokers[1])
     await term.order(second, term.brokers[1])
@@ -301,7 +301,7 @@ async def test_an_unfinished_split_is_the_last(term: Term, monkeypatch: pytest.M
     async def lost(*_: Any) -> Outcome:
         return Outcome(state="timed_out", reason="no parts", attempts=1)
 
-    monkeypatch.setattr("loadmanager.attach.orders.split_bundle", lost)
+    monkeypatch.setattr("loadmanager.pulsar.orders.split_bundle", lost)
     first, second = term.bundle(0), term.bundle(1)
     for bundle in (first, second):
         split: dict[str, Any] = {"kind": TaskKind.SPLIT, "splits": {bundle: SplitOrder(CUT_EVENLY)}}

@@ -19,19 +19,19 @@ from fake_pulsar import CONFIGURATION, EXTENSIBLE, FakeBroker, FakePulsar, runni
 from tls_files import Files
 from waiting import eventually
 
-from loadmanager.adapters.pulsar_admin import client
-from loadmanager.adapters.pulsar_admin.answers import ClusterReader, addresses, read_dynamic
-from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
-from loadmanager.adapters.pulsar_admin.moves import BrokerQueries
-from loadmanager.attach.balancing import Balancer, Stopped
-from loadmanager.attach.observation import Observation, Rules
-from loadmanager.attach.sampling import Sampler
-from loadmanager.attach.state import SWITCHES, PulsarBalancer, StateFile, state_file
 from loadmanager.cli import main
 from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.ids import parse_broker
 from loadmanager.core.move_limits import MoveBudget, MoveLimits
-from loadmanager.pulsar_sidecar.term import PulsarBroker
+from loadmanager.pulsar import client
+from loadmanager.pulsar.answers import ClusterReader, addresses, read_dynamic
+from loadmanager.pulsar.balancing import Balancer, Stopped
+from loadmanager.pulsar.client import Access, PulsarAdmin
+from loadmanager.pulsar.moves import BrokerQueries
+from loadmanager.pulsar.observation import Observation, Rules
+from loadmanager.pulsar.sampling import Sampler
+from loadmanager.pulsar.sidecar_term import PulsarBroker
+from loadmanager.pulsar.state import SWITCHES, PulsarBalancer, StateFile, state_file
 
 RUNTIME = f"{CONFIGURATION}/runtime"
 OFF = dict.fromkeys(SWITCHES, "false")
@@ -302,7 +302,7 @@ async def test_a_right_that_is_missing_for_a_while_holds_rounds(
 async def test_a_right_that_stays_missing_ends_it_after_what_can_be_restored(
     pulsar: FakePulsar, balancer: Balancer, monkeypatch: pytest.MonkeyPatch, restores: bool
 ) -> None:
-    monkeypatch.setattr("loadmanager.attach.balancing._RESTORE_PAUSE_S", 0.01)
+    monkeypatch.setattr("loadmanager.pulsar.balancing._RESTORE_PAUSE_S", 0.01)
     balancer.refused_s = 0.3
     cluster = await balancer.reader.read()
     log = balancer.log

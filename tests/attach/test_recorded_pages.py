@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from loadmanager.adapters.pulsar_admin.answers import Exposition, read_exposition
 from loadmanager.core.bundle_traffic import Window, between
+from loadmanager.pulsar.answers import Exposition, read_exposition
 
 FILE = Path(__file__).with_name("recorded_pages.txt")
 PAGES = {

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from fake_pulsar import FakeBroker, FakePulsar, running
 
-from loadmanager.adapters.pulsar_admin.answers import ClusterReader, addresses
-from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
-from loadmanager.attach.observation import Rules
-from loadmanager.attach.observer import MOST_TENANTS, NewNamespaces, Observer
-from loadmanager.attach.sampling import Hosts, Sampler
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace
+from loadmanager.pulsar.answers import ClusterReader, addresses
+from loadmanager.pulsar.client import Access, PulsarAdmin
+from loadmanager.pulsar.observation import Rules
+from loadmanager.pulsar.observer import MOST_TENANTS, NewNamespaces, Observer
+from loadmanager.pulsar.sampling import Hosts, Sampler
 
 BROKERS, NAMESPACES = 10, 60
 SETTINGS = "configuration/runtime"

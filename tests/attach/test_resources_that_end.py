@@ -20,7 +20,9 @@ from aiohttp import web
 from attach_process import free_port
 from fake_pulsar import FakePulsar
 
-from loadmanager.attach.state import (
+from loadmanager.core.ids import BundleId
+from loadmanager.core.move_limits import MoveBudget, MoveLimits
+from loadmanager.pulsar.state import (
     SHEDDING,
     Part,
     StateUnusable,
@@ -28,8 +30,6 @@ from loadmanager.attach.state import (
     locked_state,
     state_file,
 )
-from loadmanager.core.ids import BundleId
-from loadmanager.core.move_limits import MoveBudget, MoveLimits
 
 FEW_FILES: Final = 64
 LIMIT_S: Final = 300.0

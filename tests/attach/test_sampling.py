@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from loadmanager.adapters.pulsar_admin.answers import BUFFERS, PulsarCluster
-from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin, Unanswered
-from loadmanager.attach.sampling import Sampler
 from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.pulsar.answers import BUFFERS, PulsarCluster
+from loadmanager.pulsar.client import Access, PulsarAdmin, Unanswered
+from loadmanager.pulsar.sampling import Sampler
 
 BROKER = BrokerId("b:1")
 BUNDLE = BundleId("t/n/0x00000000_0xffffffff")
@@ -187,7 +187,7 @@ STORIES: dict[str, list[tuple[Page | None, str]]] = {
 @pytest.fixture
 def admin(monkeypatch: pytest.MonkeyPatch) -> Answers:
     made = Answers(Access())
-    monkeypatch.setattr("loadmanager.adapters.pulsar_admin.answers.monotonic", lambda: made.now_s)
+    monkeypatch.setattr("loadmanager.pulsar.answers.monotonic", lambda: made.now_s)
     return made
 
 

@@ -14,7 +14,6 @@ from prometheus_client import CollectorRegistry
 from waiting import eventually
 
 from loadmanager.adapters.clock import SystemClock
-from loadmanager.attach.state import SHEDDING, SWITCHES
 from loadmanager.common.cluster_conditions import ClusterDisagrees, Conditions, agree, conditions_of
 from loadmanager.common.cluster_state import ClusterState
 from loadmanager.common.context import Context, Identity
@@ -28,8 +27,9 @@ from loadmanager.core.wire.records import encode_balancing
 from loadmanager.core.wire.standby import decode_standby
 from loadmanager.leader.term import LeaderTerm
 from loadmanager.ports.lookup import LeaderInfo, NamespaceUnknown, Unavailable
-from loadmanager.pulsar_sidecar.kind import BesidePulsar, make_pulsar_broker
-from loadmanager.pulsar_sidecar.term import PulsarBroker
+from loadmanager.pulsar.sidecar import BesidePulsar, make_pulsar_broker
+from loadmanager.pulsar.sidecar_term import PulsarBroker
+from loadmanager.pulsar.state import SHEDDING, SWITCHES
 from loadmanager.telemetry.metrics import Metrics
 from loadmanager.wiring.application import Application
 from loadmanager.wiring.lifecycle import Sidecar
@@ -222,12 +222,12 @@ OBSERVE = {"shedding": {"observe": True}}
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at brokers and at Pulsar's settings more often, so that no test has to wait."""
     monkeypatch.setattr("loadmanager.common.cluster_conditions._RETRY_S", 0.02)
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.kind._PAUSE_S", 0.05)
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.term._LEAST_PAUSE_S", 0.1)
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.term.FIRST_WINDOW_S", 0.1)
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.kind.OWNED_EVERY_S", 0.1)
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.term.CHECK_EVERY_S", 0.1)
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.term.CHECK_EVERY_S", 0.1)
+    monkeypatch.setattr("loadmanager.pulsar.sidecar._PAUSE_S", 0.05)
+    monkeypatch.setattr("loadmanager.pulsar.sidecar_term._LEAST_PAUSE_S", 0.1)
+    monkeypatch.setattr("loadmanager.pulsar.sidecar_term.FIRST_WINDOW_S", 0.1)
+    monkeypatch.setattr("loadmanager.pulsar.sidecar.OWNED_EVERY_S", 0.1)
+    monkeypatch.setattr("loadmanager.pulsar.sidecar_term.CHECK_EVERY_S", 0.1)
+    monkeypatch.setattr("loadmanager.pulsar.sidecar_term.CHECK_EVERY_S", 0.1)
 
 
 @pytest.fixture
@@ -352,7 +352,7 @@ async def test_after_a_crash_of_the_leader_another_one_goes_on_and_the_last_one_
 async def test_the_last_one_restores_also_what_older_brokers_keep_until_they_are_told(
     pulsar: FakePulsar, sidecars: PulsarSidecars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.term.SETTLE_S", 1.5)
+    monkeypatch.setattr("loadmanager.pulsar.sidecar_term.SETTLE_S", 1.5)
     pulsar.older, sidecars.leave_s = True, 1.0
     one = await sidecars.start(pulsar.brokers[0])
     await eventually(lambda: pulsar.dynamic == OFF)
@@ -467,7 +467,7 @@ async def test_what_somebody_has_unloaded_rests_under_the_next_leader_too(
 async def test_a_broker_that_does_not_answer_is_taken_out_until_it_does(
     sidecars: PulsarSidecars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.kind.LOST_AFTER_S", 0.5)
+    monkeypatch.setattr("loadmanager.pulsar.sidecar.LOST_AFTER_S", 0.5)
     await start_all(sidecars, **OBSERVE)
     mute = sidecars.living[2]
 
@@ -494,7 +494,7 @@ def topic_beside(topic: str, bundle: str) -> str:
 async def test_a_bundle_that_is_too_large_is_cut_between_its_topics(
     pulsar: FakePulsar, sidecars: PulsarSidecars, monkeypatch: pytest.MonkeyPatch, algorithm: str
 ) -> None:
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.term.WINDOW_S", 0.1)
+    monkeypatch.setattr("loadmanager.pulsar.sidecar_term.WINDOW_S", 0.1)
     first = pulsar.brokers[0]
     whole = first.owned[0]
     topic = next(one for one in first.topics if lies_in(one, whole))
@@ -583,7 +583,7 @@ async def test_groups_and_isolation_policies_are_entered_as_pulsar_has_them(
 async def test_failure_domains_are_entered_as_pulsar_has_them(
     pulsar: FakePulsar, sidecars: PulsarSidecars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.term.POLICIES_EVERY_S", 0.1)
+    monkeypatch.setattr("loadmanager.pulsar.sidecar_term.POLICIES_EVERY_S", 0.1)
     names = [one.name for one in pulsar.brokers]
     pulsar.domains |= {"east": {"brokers": names[:2]}, "west": {"brokers": names[2:]}}
     await start_all(sidecars, **OBSERVE)
@@ -600,7 +600,7 @@ async def test_failure_domains_are_entered_as_pulsar_has_them(
 async def test_a_cluster_without_isolation_policies_is_not_asked_for_them_at_each_look(
     sidecars: PulsarSidecars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.term.POLICIES_EVERY_S", 0.1)
+    monkeypatch.setattr("loadmanager.pulsar.sidecar_term.POLICIES_EVERY_S", 0.1)
     await start_all(sidecars)
     leader = sidecars.leader
     assert leader is not None

@@ -11,14 +11,14 @@ from aiohttp import web
 from click.testing import CliRunner, Result
 from fake_pulsar import FakeBroker, FakePulsar, answer, lies_in, running
 
-from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
-from loadmanager.adapters.pulsar_admin.moves import BrokerQueries, split_bundle
-from loadmanager.attach.observation import topic_loads
-from loadmanager.attach.sampling import BrokerSample
 from loadmanager.cli import main
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import parse_broker, parse_bundle, parse_full_topic
 from loadmanager.core.rates import Rates
+from loadmanager.pulsar.client import Access, PulsarAdmin
+from loadmanager.pulsar.moves import BrokerQueries, split_bundle
+from loadmanager.pulsar.observation import topic_loads
+from loadmanager.pulsar.sampling import BrokerSample
 
 WHOLE = "bench/hot/0x00000000_0xffffffff"
 

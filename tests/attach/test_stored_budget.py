@@ -7,10 +7,10 @@ import pytest
 from click.testing import CliRunner
 from fake_pulsar import FakePulsar
 
-from loadmanager.attach.state import Part, State, StateUnusable, StoredBudget
 from loadmanager.cli import main
 from loadmanager.core.ids import BundleId
 from loadmanager.core.move_limits import MoveBudget, MoveLimits
+from loadmanager.pulsar.state import Part, State, StateUnusable, StoredBudget
 
 BUNDLE = BundleId("t/n/0x00000000_0xffffffff")
 

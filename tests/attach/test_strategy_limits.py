@@ -6,11 +6,6 @@ from typing import Any
 
 import pytest
 
-from loadmanager.adapters.pulsar_admin.answers import BUFFERS, PulsarCluster, addresses
-from loadmanager.adapters.pulsar_admin.moves import Proposal
-from loadmanager.attach.observation import Observation, Rules, observe
-from loadmanager.attach.sampling import BrokerSample, HostFigures, Hosts, SampledLoads
-from loadmanager.attach.strategy import Strategy
 from loadmanager.cli.attach_output import examine
 from loadmanager.config.sections import (
     LeaderSettings,
@@ -29,6 +24,11 @@ from loadmanager.core.plan import Cause, Reason
 from loadmanager.core.policies import IsolationPolicy, Policies
 from loadmanager.core.rates import Rates
 from loadmanager.core.shedding.joint import JointShedder
+from loadmanager.pulsar.answers import BUFFERS, PulsarCluster, addresses
+from loadmanager.pulsar.moves import Proposal
+from loadmanager.pulsar.observation import Observation, Rules, observe
+from loadmanager.pulsar.sampling import BrokerSample, HostFigures, Hosts, SampledLoads
+from loadmanager.pulsar.strategy import Strategy
 
 EAGER: Mapping[str, Mapping[str, float]] = {
     "avg": {"high_hits": 0, "low_hits": 0},

@@ -13,10 +13,10 @@ from aiohttp import web
 from fake_pulsar import EXTENSIBLE, FakeBroker, FakePulsar, refused
 from waiting import eventually
 
-from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
-from loadmanager.adapters.pulsar_admin.moves import BrokerQueries, BundleMover, Move, Outcome
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import parse_broker, parse_bundle, parse_full_topic
+from loadmanager.pulsar.client import Access, PulsarAdmin
+from loadmanager.pulsar.moves import BrokerQueries, BundleMover, Move, Outcome
 
 INACTIVE = "Not allowed unload namespace bundle to inactive destination broker"
 

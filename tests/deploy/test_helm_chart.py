@@ -7,9 +7,9 @@ import click
 import pytest
 import yaml
 
-from loadmanager.attach.controller import _LAST_LOOK_S
 from loadmanager.cli.attach import attach_command
 from loadmanager.config import Config
+from loadmanager.pulsar.controller import _LAST_LOOK_S
 
 SET_BY_THE_CHART = {
     *("pulsar", "config", "state-dir", "history", "token-file"),

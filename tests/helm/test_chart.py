@@ -111,7 +111,7 @@ def test_candidates_and_the_job_read_one_configuration(
             if path.endswith(".toml"):
                 file = tmp_path / "attach.toml"
                 file.write_text(text, encoding="utf-8")
-                # A candidate gives itself a name, as attach/controller.py does.
+                # A candidate gives itself a name, as pulsar/controller.py does.
                 named = {**environment_of(pod), "LOADMANAGER_BROKER__ID": "attach-a:1"}
                 del named["LOADMANAGER_PULSAR"]
                 named.pop("LOADMANAGER_PULSAR_TOKEN_FILE", None)

@@ -15,7 +15,7 @@ from pulsar_traffic import Sends, sending, zipf_rates
 from pulsar_watch import Watch, quantile, watching
 from real_pulsar import RealPulsar
 
-from loadmanager.attach.state import SHEDDING, SWITCHES
+from loadmanager.pulsar.state import SHEDDING, SWITCHES
 
 pulsar = pytest.importorskip("pulsar", reason="needs pulsar-client: pip install pulsar-client")
 pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(600), pytest.mark.flaky(reruns=1)]

@@ -25,7 +25,7 @@ from attaching import (
 from pulsar_traffic import Sends, sending, zipf_rates
 from real_pulsar import CLUSTER, RealPulsar, lies_in, marks
 
-from loadmanager.attach.state import SWITCHES
+from loadmanager.pulsar.state import SWITCHES
 
 SILENT_S: Final = 5.0
 _LOG_LINES: Final = 20

@@ -22,8 +22,8 @@ from pulsar_traffic import sending, zipf_rates
 from real_pulsar import RealPulsar, lies_in
 
 from loadmanager.adapters.zookeeper.embedded import find_java, zookeeper_class_path
-from loadmanager.attach.state import SHEDDING, SWITCHES
 from loadmanager.demo.cluster import free_ports
+from loadmanager.pulsar.state import SHEDDING, SWITCHES
 
 _TRANSACTION: Final = re.compile(rb"^\S+ \S+ \S+ UTC session (0x[0-9a-f]+) cxid \S+ zxid \S+ (.*)$")
 _ALONE: Final = re.compile(rb"(?:create\w*|setData|delete|setACL) (/[^,]*)")

@@ -12,15 +12,15 @@ from attaching import PATIENCE_S
 from pulsar_traffic import sending
 from real_pulsar import CHOSEN, CLUSTER, RealPulsar, marks, trial_cluster
 
-from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
-from loadmanager.adapters.pulsar_admin.moves import (
+from loadmanager.core.ids import parse_broker, parse_bundle, parse_full_topic
+from loadmanager.pulsar.client import Access, PulsarAdmin
+from loadmanager.pulsar.moves import (
     SERVED_S,
     BrokerQueries,
     BundleMover,
     Move,
     Outcome,
 )
-from loadmanager.core.ids import parse_broker, parse_bundle, parse_full_topic
 
 pulsar = pytest.importorskip("pulsar", reason="needs pulsar-client: pip install pulsar-client")
 

@@ -13,7 +13,7 @@ from pulsar_processes import NoPulsar
 from real_pulsar import CHOSEN, VERSION, RealPulsar, marks, real_pulsar
 from secured_pulsar import SUPERUSER, Secured
 
-from loadmanager.attach.state import SWITCHES
+from loadmanager.pulsar.state import SWITCHES
 
 pytestmark = marks(600)
 # What they refuse does not depend on the manager.

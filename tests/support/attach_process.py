@@ -19,7 +19,7 @@ from loadmanager.cli import main
 LIMIT_S: Final = 90.0
 _SERVER: Final = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
-    ["loadmanager.attach.controller", "loadmanager.cli.attach_output", __name__]
+    ["loadmanager.pulsar.controller", "loadmanager.cli.attach_output", __name__]
 )
 
 

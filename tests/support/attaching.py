@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 from real_pulsar import RealPulsar
 
-from loadmanager.attach.state import SWITCHES
+from loadmanager.pulsar.state import SWITCHES
 
 PATIENCE_S: Final = 240.0
 """So long anything may take on a busy machine; a test waits no longer than it needs to."""

@@ -9,14 +9,6 @@ from coordination_worlds import connected
 from largest_reports import largest_report
 
 from loadmanager.adapters.clock import SystemClock
-from loadmanager.attach.state import (
-    Course,
-    HeldTargets,
-    Part,
-    PriorSettings,
-    SharedState,
-    StoredBudget,
-)
 from loadmanager.common.cluster_conditions import FORMAT, Conditions, agree
 from loadmanager.core import znodes
 from loadmanager.core.averages import BundleAverages, Running
@@ -46,6 +38,14 @@ from loadmanager.core.wire.records import (
 from loadmanager.core.wire.registrations import encode_registration
 from loadmanager.core.wire.reports import encode_loads
 from loadmanager.core.wire.standby import Standby, encode_standby
+from loadmanager.pulsar.state import (
+    Course,
+    HeldTargets,
+    Part,
+    PriorSettings,
+    SharedState,
+    StoredBudget,
+)
 from tests.testbed.memory import MemoryCoordination, MemoryService
 
 BROKER: Final = BrokerId("{broker}")

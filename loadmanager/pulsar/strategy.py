@@ -6,8 +6,6 @@ from typing import Final
 
 import numpy as np
 
-from loadmanager.adapters.pulsar_admin.answers import PulsarCluster
-from loadmanager.attach.sampling import BrokerSample, Hosts, SampledLoads
 from loadmanager.core.bundle_task import BundleTask, TaskKind, TaskState
 from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.cluster import ClusterView
@@ -21,6 +19,8 @@ from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.shedding.contract import Shedder
 from loadmanager.core.shedding.joint import JointShedder
+from loadmanager.pulsar.answers import PulsarCluster
+from loadmanager.pulsar.sampling import BrokerSample, Hosts, SampledLoads
 
 Samples = Mapping[BrokerId, BrokerSample]
 Missing = Mapping[BrokerId, str]

@@ -12,15 +12,6 @@ from time import monotonic
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote, urlsplit
 
-from loadmanager.adapters.pulsar_admin.client import (
-    AnswerRefused,
-    NotPulsar,
-    PulsarAdmin,
-    PulsarAdminError,
-    RightMissing,
-    answer_of,
-    shown,
-)
 from loadmanager.core.bundle_traffic import Flow, TopicCounters, topics_in
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName, MalformedContent
@@ -36,6 +27,15 @@ from loadmanager.core.ids import (
 from loadmanager.core.load import BrokerUrls
 from loadmanager.core.policies import NO_POLICIES, Policies
 from loadmanager.core.wire.policies import decode_isolation
+from loadmanager.pulsar.client import (
+    AnswerRefused,
+    NotPulsar,
+    PulsarAdmin,
+    PulsarAdminError,
+    RightMissing,
+    answer_of,
+    shown,
+)
 
 CONFIGURATION: Final = "/admin/v2/brokers/configuration"
 RUNTIME: Final = f"{CONFIGURATION}/runtime"

@@ -8,10 +8,6 @@ from typing import Any, Final
 import numpy as np
 from pydantic.alias_generators import to_camel
 
-from loadmanager.adapters.pulsar_admin.answers import PulsarCluster
-from loadmanager.adapters.pulsar_admin.moves import Proposal
-from loadmanager.attach.sampling import BrokerSample
-from loadmanager.attach.strategy import ChosenMoves, Rows, Strategy, StrategyInput
 from loadmanager.core.bundle_task import TaskKind
 from loadmanager.core.bundle_traffic import BundleTraffic, topics_in
 from loadmanager.core.duty_moves import Served, duty_moves
@@ -31,6 +27,10 @@ from loadmanager.core.rate_splits import NEAR_ENOUGH, best_split_point, worth_cu
 from loadmanager.core.rates import Rates, total
 from loadmanager.core.reason_texts import REASONS
 from loadmanager.core.wire.policies import isolation_to_json
+from loadmanager.pulsar.answers import PulsarCluster
+from loadmanager.pulsar.moves import Proposal
+from loadmanager.pulsar.sampling import BrokerSample
+from loadmanager.pulsar.strategy import ChosenMoves, Rows, Strategy, StrategyInput
 
 
 def proposed_splits(
@@ -459,7 +459,7 @@ def document(
     """Return an observation as the JSON object that ``attach --json`` prints.
 
     With ``traffic`` it also has the isolation policies and, for each broker, the traffic of each
-    of its bundles in columns, which `attach.what_if` reads.
+    of its bundles in columns, which `pulsar.what_if` reads.
     """
     plan = seen.plan
     return {

@@ -9,20 +9,6 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from loadmanager.adapters.pulsar_admin.answers import (
-    ClusterReader,
-    read_boundaries,
-    read_lookup,
-    read_partitions,
-)
-from loadmanager.adapters.pulsar_admin.client import (
-    AnswerRefused,
-    PulsarAdmin,
-    PulsarAdminError,
-    access_of,
-    answer_of,
-    confidential,
-)
 from loadmanager.agent.load_reports import Publisher
 from loadmanager.agent.registration import (
     Agent,
@@ -35,7 +21,6 @@ from loadmanager.agent.registration import (
     deregister,
     register,
 )
-from loadmanager.attach.observation import Rules
 from loadmanager.common.context import Context, first_leaf, leaves, raise_if_cancelled
 from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.common.watching import Subscriptions
@@ -52,7 +37,22 @@ from loadmanager.lookup.service import LookupService, OwnBundles
 from loadmanager.ports.broker import BrokerError
 from loadmanager.ports.coordination import CoordinationError, Disconnected, TooLarge
 from loadmanager.ports.lookup import NamespaceUnknown, Owner, Redirection, Unavailable
-from loadmanager.pulsar_sidecar.term import PulsarBroker, PulsarTerm, restore
+from loadmanager.pulsar.answers import (
+    ClusterReader,
+    read_boundaries,
+    read_lookup,
+    read_partitions,
+)
+from loadmanager.pulsar.client import (
+    AnswerRefused,
+    PulsarAdmin,
+    PulsarAdminError,
+    access_of,
+    answer_of,
+    confidential,
+)
+from loadmanager.pulsar.observation import Rules
+from loadmanager.pulsar.sidecar_term import PulsarBroker, PulsarTerm, restore
 
 _RULES: Final = Rules(pinned=(SNAPSHOTS,))
 log = structlog.get_logger()

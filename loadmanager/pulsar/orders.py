@@ -16,21 +16,6 @@ from time import monotonic
 from typing import Final, NamedTuple, Protocol
 
 from loadmanager.adapters.clock import SystemClock
-from loadmanager.adapters.pulsar_admin.answers import PulsarCluster
-from loadmanager.adapters.pulsar_admin.client import PulsarAdmin, RightMissing
-from loadmanager.adapters.pulsar_admin.moves import (
-    CUT_AT,
-    BrokerQueries,
-    BundleMover,
-    Move,
-    Outcome,
-    OutcomeState,
-    Proposal,
-    split_bundle,
-)
-from loadmanager.attach.observation import Observation
-from loadmanager.attach.observer import holds_policies, name_in
-from loadmanager.attach.sampling import Samples
 from loadmanager.common.cluster_state import Holding, OwnerView
 from loadmanager.common.runtime_settings import TaskBounds
 from loadmanager.common.watching import Subscriptions
@@ -55,6 +40,21 @@ from loadmanager.ports.coordination import (
     SetData,
 )
 from loadmanager.ports.orders import Reported
+from loadmanager.pulsar.answers import PulsarCluster
+from loadmanager.pulsar.client import PulsarAdmin, RightMissing
+from loadmanager.pulsar.moves import (
+    CUT_AT,
+    BrokerQueries,
+    BundleMover,
+    Move,
+    Outcome,
+    OutcomeState,
+    Proposal,
+    split_bundle,
+)
+from loadmanager.pulsar.observation import Observation
+from loadmanager.pulsar.observer import holds_policies, name_in
+from loadmanager.pulsar.sampling import Samples
 
 
 class Mandate:

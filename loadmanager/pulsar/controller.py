@@ -15,35 +15,7 @@ from typing import Any, Final, Protocol
 from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.clock import SystemClock
-from loadmanager.adapters.pulsar_admin.answers import ClusterReader, PulsarCluster, addresses
-from loadmanager.adapters.pulsar_admin.client import PulsarAdmin, PulsarAdminError, RequestFailed
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, zookeeper_options
-from loadmanager.attach.balancing import Balancer, Log
-from loadmanager.attach.observation import Observation, Rules
-from loadmanager.attach.observer import Observer
-from loadmanager.attach.orders import Elected, Mandate
-from loadmanager.attach.reports import (
-    AttachOverviews,
-    BalancerLog,
-    host_name,
-    recording,
-    served_metrics,
-    served_page,
-    show_window,
-)
-from loadmanager.attach.sampling import LONGEST_REPEATED_S, REPEATED, Hosts, Sampler
-from loadmanager.attach.state import (
-    HeldTargets,
-    PulsarBalancer,
-    SharedState,
-    State,
-    StateUnusable,
-    locked_state,
-    state_file,
-    state_name,
-    stored_brokers,
-)
-from loadmanager.attach.strategy import Strategy
 from loadmanager.common.cluster_conditions import OF_ATTACH, agree, conditions_of
 from loadmanager.common.cluster_state import ClusterState
 from loadmanager.common.context import Identity, Liveness, UnexpectedErrors, make_identity
@@ -58,6 +30,34 @@ from loadmanager.core.move_limits import HeldReason, MoveBudget, MoveLimits
 from loadmanager.leader.election import Deposed, Election, Term, TermGivenUp
 from loadmanager.ports.coordination import Coordination, CoordinationError
 from loadmanager.ports.host import Clock
+from loadmanager.pulsar.answers import ClusterReader, PulsarCluster, addresses
+from loadmanager.pulsar.balancing import Balancer, Log
+from loadmanager.pulsar.client import PulsarAdmin, PulsarAdminError, RequestFailed
+from loadmanager.pulsar.observation import Observation, Rules
+from loadmanager.pulsar.observer import Observer
+from loadmanager.pulsar.orders import Elected, Mandate
+from loadmanager.pulsar.reports import (
+    AttachOverviews,
+    BalancerLog,
+    host_name,
+    recording,
+    served_metrics,
+    served_page,
+    show_window,
+)
+from loadmanager.pulsar.sampling import LONGEST_REPEATED_S, REPEATED, Hosts, Sampler
+from loadmanager.pulsar.state import (
+    HeldTargets,
+    PulsarBalancer,
+    SharedState,
+    State,
+    StateUnusable,
+    locked_state,
+    state_file,
+    state_name,
+    stored_brokers,
+)
+from loadmanager.pulsar.strategy import Strategy
 from loadmanager.telemetry.logging import warnings_alone
 from loadmanager.telemetry.metrics import AttachMetrics, Metrics
 

@@ -7,25 +7,30 @@ from datetime import UTC, datetime
 from time import monotonic
 from typing import Final, Protocol
 
-from loadmanager.adapters.pulsar_admin.answers import (
+from loadmanager.core.bundle_task import BundleTask, TaskState
+from loadmanager.core.errors import LoadManagerError
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
+from loadmanager.core.move_limits import HeldReason, MoveBudget
+from loadmanager.core.plan import Cause
+from loadmanager.pulsar.answers import (
     MIXED,
     ClusterReader,
     PulsarCluster,
     addresses,
     read_boundaries,
 )
-from loadmanager.adapters.pulsar_admin.client import (
+from loadmanager.pulsar.client import (
     PulsarAdminError,
     RequestFailed,
     RightMissing,
     answer_of,
 )
-from loadmanager.adapters.pulsar_admin.moves import Proposal
-from loadmanager.attach.observation import Observation, Rules
-from loadmanager.attach.observer import NewNamespaces, Observer
-from loadmanager.attach.orders import Dispatcher, Mandate
-from loadmanager.attach.sampling import BrokerSample, Sampler
-from loadmanager.attach.state import (
+from loadmanager.pulsar.moves import Proposal
+from loadmanager.pulsar.observation import Observation, Rules
+from loadmanager.pulsar.observer import NewNamespaces, Observer
+from loadmanager.pulsar.orders import Dispatcher, Mandate
+from loadmanager.pulsar.sampling import BrokerSample, Sampler
+from loadmanager.pulsar.state import (
     Changes,
     Course,
     HeldTargets,
@@ -34,12 +39,7 @@ from loadmanager.attach.state import (
     StoredBudget,
     switched_on,
 )
-from loadmanager.attach.strategy import Strategy
-from loadmanager.core.bundle_task import BundleTask, TaskState
-from loadmanager.core.errors import LoadManagerError
-from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
-from loadmanager.core.move_limits import HeldReason, MoveBudget
-from loadmanager.core.plan import Cause
+from loadmanager.pulsar.strategy import Strategy
 
 SPLIT_WINDOWS: Final = 3
 """Windows in a row in which a bundle has to be too large before it is split."""

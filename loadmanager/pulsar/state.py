@@ -24,14 +24,6 @@ from urllib.parse import quote
 
 from pydantic import AfterValidator, BaseModel, Field, StrictInt
 
-from loadmanager.adapters.pulsar_admin.answers import (
-    CONFIGURATION,
-    ClusterReader,
-    PulsarCluster,
-    read_dynamic,
-)
-from loadmanager.adapters.pulsar_admin.client import PulsarAdminError, RequestFailed, RightMissing
-from loadmanager.attach.observation import Observation
 from loadmanager.core import znodes
 from loadmanager.core.balance_course import (
     BalancePoint,
@@ -44,6 +36,14 @@ from loadmanager.core.fields import Fields, unpacked_object
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, parse_namespace
 from loadmanager.core.move_limits import Begun, MoveBudget
 from loadmanager.ports.coordination import Coordination, CoordinationError, NodeExists, NodeMissing
+from loadmanager.pulsar.answers import (
+    CONFIGURATION,
+    ClusterReader,
+    PulsarCluster,
+    read_dynamic,
+)
+from loadmanager.pulsar.client import PulsarAdminError, RequestFailed, RightMissing
+from loadmanager.pulsar.observation import Observation
 
 _WRITING: Final = threading.Lock()
 """Held by the threads that write: one whose caller was cancelled goes on."""

@@ -11,39 +11,6 @@ from urllib.parse import urlsplit
 import structlog
 
 from loadmanager.adapters.host.processes import SEARCH_EVERY_S, listener_on
-from loadmanager.adapters.pulsar_admin.answers import (
-    MANAGER,
-    ClusterReader,
-    PulsarCluster,
-    addresses,
-    locate,
-    manager_of,
-    prefer_tls,
-    read_anti_affinity_group,
-    read_boundaries,
-    read_brokers,
-    read_failure_domains,
-    read_isolation,
-    read_own_urls,
-    read_owned,
-    read_readiness,
-    read_runtime,
-    read_topics,
-    read_version,
-)
-from loadmanager.adapters.pulsar_admin.client import (
-    AnswerRefused,
-    PulsarAdmin,
-    PulsarAdminError,
-    Unanswered,
-    answer_of,
-)
-from loadmanager.adapters.pulsar_admin.moves import BrokerQueries
-from loadmanager.attach.observation import topic_loads
-from loadmanager.attach.observer import name_in
-from loadmanager.attach.orders import Elected, PulsarOrders, ordered_cut
-from loadmanager.attach.sampling import LONGEST_REPEATED_S, REPEATED, BrokerSample, Sampler
-from loadmanager.attach.state import PulsarBalancer, SharedState, switched_on
 from loadmanager.common.cluster_state import ClusterState, Holding
 from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents
@@ -74,6 +41,39 @@ from loadmanager.core.wire.policies import (
 from loadmanager.leader.election import Deposed, Term
 from loadmanager.ports.broker import BrokerRefused, BrokerStats, BrokerUnreachable
 from loadmanager.ports.host import Clock
+from loadmanager.pulsar.answers import (
+    MANAGER,
+    ClusterReader,
+    PulsarCluster,
+    addresses,
+    locate,
+    manager_of,
+    prefer_tls,
+    read_anti_affinity_group,
+    read_boundaries,
+    read_brokers,
+    read_failure_domains,
+    read_isolation,
+    read_own_urls,
+    read_owned,
+    read_readiness,
+    read_runtime,
+    read_topics,
+    read_version,
+)
+from loadmanager.pulsar.client import (
+    AnswerRefused,
+    PulsarAdmin,
+    PulsarAdminError,
+    Unanswered,
+    answer_of,
+)
+from loadmanager.pulsar.moves import BrokerQueries
+from loadmanager.pulsar.observation import topic_loads
+from loadmanager.pulsar.observer import name_in
+from loadmanager.pulsar.orders import Elected, PulsarOrders, ordered_cut
+from loadmanager.pulsar.sampling import LONGEST_REPEATED_S, REPEATED, BrokerSample, Sampler
+from loadmanager.pulsar.state import PulsarBalancer, SharedState, switched_on
 
 log = structlog.get_logger()
 

@@ -8,17 +8,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from loadmanager.adapters.pulsar_admin.answers import (
-    BUFFERS,
-    Exposition,
-    Moment,
-    PulsarCluster,
-    ask_each,
-    read_exposition,
-    read_load_report,
-    read_owned,
-)
-from loadmanager.adapters.pulsar_admin.client import NotPulsar, PulsarAdmin, PulsarAdminError
 from loadmanager.core.bundle_traffic import NO_TRAFFIC, BundleTraffic, between, bundle_traffic
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId
@@ -28,6 +17,17 @@ from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.policies import Policies
 from loadmanager.core.rates import Rates, total
 from loadmanager.core.scores import ResourceWeights
+from loadmanager.pulsar.answers import (
+    BUFFERS,
+    Exposition,
+    Moment,
+    PulsarCluster,
+    ask_each,
+    read_exposition,
+    read_load_report,
+    read_owned,
+)
+from loadmanager.pulsar.client import NotPulsar, PulsarAdmin, PulsarAdminError
 
 _PERCENT: Final = 100.0
 # The core's name of each resource, and its names in metrics and in load reports.

@@ -38,14 +38,8 @@ from loadmanager.adapters.http.security.guard import (
     refuse_foreign_hosts,
     refuse_foreign_page,
 )
-from loadmanager.adapters.pulsar_admin.answers import PulsarCluster
-from loadmanager.adapters.pulsar_admin.moves import STUCK_S
 from loadmanager.admin.brokers import BalancingState
 from loadmanager.admin.decisions import overview_document
-from loadmanager.attach.balancing import Log
-from loadmanager.attach.observation import Observation
-from loadmanager.attach.state import SHEDDING, Course, State, StateUnusable
-from loadmanager.attach.strategy import Strategy
 from loadmanager.config.sections import HistorySettings, HttpSettings
 from loadmanager.core.balancing import Balancing, BalancingMode
 from loadmanager.core.bundle_task import BundleTask, TaskKind, TaskState
@@ -70,6 +64,12 @@ from loadmanager.ports.history import HistorySink, NoHistory, offer_report
 from loadmanager.ports.leading import TaskList
 from loadmanager.ports.lookup import Unavailable
 from loadmanager.ports.overview import BrokerUse, MissingBroker, Overview
+from loadmanager.pulsar.answers import PulsarCluster
+from loadmanager.pulsar.balancing import Log
+from loadmanager.pulsar.moves import STUCK_S
+from loadmanager.pulsar.observation import Observation
+from loadmanager.pulsar.state import SHEDDING, Course, State, StateUnusable
+from loadmanager.pulsar.strategy import Strategy
 from loadmanager.telemetry.logging import warnings_alone
 from loadmanager.telemetry.metrics import AttachMetrics, HistoryMetrics
 

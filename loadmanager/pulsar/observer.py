@@ -8,27 +8,6 @@ from math import inf
 from time import monotonic
 from typing import Final
 
-from loadmanager.adapters.pulsar_admin.answers import (
-    FAILURE_DOMAINS,
-    PulsarCluster,
-    ask_each,
-    read_anti_affinity_group,
-    read_boundaries,
-    read_failure_domains,
-    read_namespaces,
-    read_tenants,
-)
-from loadmanager.adapters.pulsar_admin.client import (
-    NotPulsar,
-    PulsarAdmin,
-    PulsarAdminError,
-    RequestFailed,
-    RightMissing,
-)
-from loadmanager.adapters.pulsar_admin.moves import Proposal
-from loadmanager.attach.observation import Observation, Rules, observe
-from loadmanager.attach.sampling import Samples
-from loadmanager.attach.strategy import Strategy
 from loadmanager.core.bundle_task import TaskKind
 from loadmanager.core.bundle_traffic import CHANGE_EVENTS, BundleTraffic, topics_in
 from loadmanager.core.errors import MalformedContent
@@ -43,6 +22,27 @@ from loadmanager.core.ids import (
 from loadmanager.core.plan import Cause
 from loadmanager.core.policies import open_to
 from loadmanager.core.wire.policies import decode_failure_domain
+from loadmanager.pulsar.answers import (
+    FAILURE_DOMAINS,
+    PulsarCluster,
+    ask_each,
+    read_anti_affinity_group,
+    read_boundaries,
+    read_failure_domains,
+    read_namespaces,
+    read_tenants,
+)
+from loadmanager.pulsar.client import (
+    NotPulsar,
+    PulsarAdmin,
+    PulsarAdminError,
+    RequestFailed,
+    RightMissing,
+)
+from loadmanager.pulsar.moves import Proposal
+from loadmanager.pulsar.observation import Observation, Rules, observe
+from loadmanager.pulsar.sampling import Samples
+from loadmanager.pulsar.strategy import Strategy
 
 _KNOWN_FOR_S: Final = 300.0
 _READ_A_ROUND: Final = 50  # Namespaces without a proposed move whose group is read in one window.

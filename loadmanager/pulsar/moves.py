@@ -22,8 +22,14 @@ from time import monotonic
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
-from loadmanager.adapters.pulsar_admin.answers import lookup_path, read_owned, read_readiness
-from loadmanager.adapters.pulsar_admin.client import (
+from loadmanager.core.bundle_task import AskedBy, BundleTask, Pause, TaskKind
+from loadmanager.core.errors import LoadManagerError
+from loadmanager.core.ids import BrokerId, BundleId, TopicName
+from loadmanager.core.orders import SplitOrder
+from loadmanager.core.plan import Cause
+from loadmanager.core.splitting.cutting import parts_at
+from loadmanager.pulsar.answers import lookup_path, read_owned, read_readiness
+from loadmanager.pulsar.client import (
     AnswerRefused,
     PulsarAdmin,
     PulsarAdminError,
@@ -32,12 +38,6 @@ from loadmanager.adapters.pulsar_admin.client import (
     Unanswered,
     answer_of,
 )
-from loadmanager.core.bundle_task import AskedBy, BundleTask, Pause, TaskKind
-from loadmanager.core.errors import LoadManagerError
-from loadmanager.core.ids import BrokerId, BundleId, TopicName
-from loadmanager.core.orders import SplitOrder
-from loadmanager.core.plan import Cause
-from loadmanager.core.splitting.cutting import parts_at
 
 OutcomeState = Literal[
     "serving", "failed", "superseded", "timed_out", "landed_elsewhere", "stuck", "owned_not_served"
