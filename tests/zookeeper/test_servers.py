@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 from coordination_worlds import connected
+from kazoo.client import KeeperState
 from waiting import eventually, own_time_s
 from zookeeper_proxy import ZooKeeperProxy
 
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
 from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeper
+from loadmanager.adapters.zookeeper.session import KazooSession
 from loadmanager.demo.cluster import free_ports
-from loadmanager.ports.coordination import Connection, Disconnected
+from loadmanager.ports.coordination import Connection, Disconnected, SessionState
 
 pytestmark = pytest.mark.zookeeper
 
@@ -65,6 +67,10 @@ def own_server() -> Iterator[EmbeddedZooKeeper]:
 @contextmanager
 def frozen(server: EmbeddedZooKeeper) -> Iterator[None]:
     os.kill(server.pid, signal.SIGSTOP)
+    # Its threads stop one after the other, and until then they answer.
+    tasks = Path(f"/proc/{server.pid}/task")
+    while any(" T " not in (task / "stat").read_text() for task in tasks.glob("*")):
+        time.sleep(0.001)
     try:
         yield
     finally:
@@ -164,3 +170,20 @@ async def test_a_session_outlives_outages_that_leave_it_little_time(zookeeper_ad
             await eventually(lambda: session.session.connection is Connection.CONNECTED)
             assert session.session.session_id == before
         await session.close()
+
+
+async def test_a_client_that_gives_up_as_its_session_closes_leaves_nothing_open(
+    own_server: EmbeddedZooKeeper,
+) -> None:
+    states: list[SessionState] = []
+    session = KazooSession(ZooKeeperOptions(hosts=own_server.address))
+    session.open(states.append)
+    await eventually(lambda: states and states[-1].connection is Connection.CONNECTED)
+    client = session._client
+    assert client is not None
+    asyncio.get_running_loop().call_soon(client._report_state, KeeperState.CLOSED)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await session.close()
+    assert session._client is None
+    assert client._connection.connection_closed.is_set()

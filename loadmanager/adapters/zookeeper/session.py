@@ -361,7 +361,9 @@ class KazooSession:
                 # Done at once, because one client may report more than one such event.
                 self._client = None
                 self._suspend()
-                _run(self._replace(event.client, event.state), self._tasks)
+                # Its threads must end even if `close` cancels the other task before it begins.
+                disposal = _run(self._dispose(event.client), self._disposals)
+                _run(self._replace(event.client, event.state, disposal), self._tasks)
 
     def _connected(self, event: ClientEvent) -> None:
         former = self._state.session_id
@@ -392,7 +394,7 @@ class KazooSession:
         self._state = SessionState(connection, self._state.session_id, self._state.timeout_s)
         self._changed(self._state)
 
-    async def _replace(self, client: GatedClient, state: str) -> None:
+    async def _replace(self, client: GatedClient, state: str, disposal: asyncio.Task[None]) -> None:
         """Resume the session with a new client after kazoo gave up.
 
         kazoo gives up when a login fails, and a server that fails during the login looks the
@@ -407,8 +409,7 @@ class KazooSession:
             self._resumption = Resumption(
                 session.session_id, session.session_password, client.last_zxid
             )
-        # Its threads must end even if `close` cancels this very task.
-        await asyncio.shield(_run(self._dispose(client), self._disposals))
+        await asyncio.shield(disposal)
         await asyncio.sleep(delay_s)
         self._start_client()
 
