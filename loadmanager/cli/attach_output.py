@@ -34,7 +34,7 @@ from loadmanager.pulsar.answers import (
     manager_of,
 )
 from loadmanager.pulsar.client import Cost
-from loadmanager.pulsar.moves import CUT_AT, Proposal
+from loadmanager.pulsar.moves import CUT_AT, cut_of
 from loadmanager.pulsar.observation import Observation, document, refusal_text
 from loadmanager.pulsar.observer import name_in
 from loadmanager.pulsar.sampling import BrokerSample, Hosts, SampledLoads
@@ -124,7 +124,7 @@ def summary(seen: Observation, *, proposals: bool = True) -> Iterator[str]:
         yield f"fullest broker: {seen.plan.max_over_mean:.2f} times the mean; {least}"
     if not seen.whole and seen.samples:
         yield "some topics were loaded within the window: their rates are lower bounds"
-    splits = [f"  cut {one.bundle} at 0x{one.cut:08x}: {one.reason}" for one in seen.splits]
+    splits = [f"  cut {one.bundle} at 0x{cut_of(one):08x}: {one.reason}" for one in seen.splits]
     moves = [
         f"  {number}. {move.bundle}: {move.source} -> {move.target}\n     {move.reason}"
         for number, move in enumerate(seen.proposals, 1)
@@ -306,8 +306,8 @@ def commands(seen: Observation, address: Callable[[BrokerId], str]) -> Iterator[
     for number, one in enumerate((*seen.splits, *seen.proposals), 1):
         yield ""
         yield _comment(f"{number}. {one.source} -> {one.target}: {one.reason}")
-        if one.cut is not None:
-            named = ["--split-algorithm-name", CUT_AT, "--split-boundaries", str(one.cut)]
+        if (cut := cut_of(one)) is not None:
+            named = ["--split-algorithm-name", CUT_AT, "--split-boundaries", str(cut)]
             yield join([*_command("split-bundle", one.bundle), *named])
         elif one.bundle in {split.bundle for split in seen.splits}:
             yield _comment(f"{one.bundle} is split: propose the moves of its parts afterwards")
@@ -315,7 +315,7 @@ def commands(seen: Observation, address: Callable[[BrokerId], str]) -> Iterator[
             yield _move(seen, one, address)
 
 
-def _move(seen: Observation, one: Proposal, address: Callable[[BrokerId], str]) -> str:
+def _move(seen: Observation, one: BundleTask, address: Callable[[BrokerId], str]) -> str:
     command = _command("unload", one.bundle)
     if version_rank(seen.cluster.version) >= _WITH_DESTINATIONS:
         command += ["--destinationBroker", one.target]
@@ -345,21 +345,21 @@ _HOUR_S: Final = 3600.0
 _OFTEN: Final = 3
 
 
-def line(task: BundleTask, why: str = "", traffic: Rates | None = None) -> str:
-    """Return a task as one line, with ``why`` it was ordered unless it has ended."""
+def line(task: BundleTask) -> str:
+    """Return a task as one line, with why it was ordered unless it has ended."""
     tries = f" after {task.attempts} attempts" if task.attempts > 1 else ""
-    cut = _cut(task)
+    cut = cut_of(task)
     text = f"{task.source or 'no broker'} -> {task.target}"
     text = text if cut is None else f"cut at 0x{cut:08x}"
     if task.state is TaskState.SERVING and task.kind is TaskKind.MOVE:
-        text += "" if traffic is None else f", {traffic.msgs_per_s:,.0f} msg/s"
+        text += f", {task.influence.msgs_per_s:,.0f} msg/s" if task.influence else ""
         text += "" if task.pause_s is None else f", pause {task.pause_s:.1f} s"
-    note = task.note if task.state.ended else why
+    note = task.note if task.state.ended else task.reason
     return f"{task.state}{tries}  {task.bundle}: {text}{note and f': {note}'}"
 
 
-def short_line(task: BundleTask, traffic: Rates | None, columns: int) -> str:
-    text = line(task, traffic=traffic)
+def short_line(task: BundleTask, columns: int) -> str:
+    text = line(task)
     if len(text) > columns:
         for broker in {task.source, task.target} - {None}:
             host = str(broker).rpartition(":")[0]
@@ -372,32 +372,33 @@ def short_line(task: BundleTask, traffic: Rates | None, columns: int) -> str:
 class LastHour:
     """The moves of the last hour; times are on any monotonic clock."""
 
-    _moves: deque[tuple[float, BundleTask, Rates]] = field(default_factory=deque)
+    _moves: deque[tuple[float, BundleTask]] = field(default_factory=deque)
 
-    def add(self, now_s: float, task: BundleTask, traffic: Rates | None) -> None:
+    def add(self, now_s: float, task: BundleTask) -> None:
         if task.kind is TaskKind.MOVE and task.attempts:
-            self._moves.append((now_s, task, traffic or Rates()))
+            self._moves.append((now_s, task))
 
     def summary(self, now_s: float) -> Iterator[str]:
         while self._moves and self._moves[0][0] <= now_s - _HOUR_S:
             self._moves.popleft()
         if not self._moves:
             return
-        states = Counter(str(task.state) for _, task, _ in self._moves)
+        tasks = [task for _, task in self._moves]
+        states = Counter(str(task.state) for task in tasks)
         ends = ", ".join(f"{count} {state}" for state, count in states.most_common())
-        moved = total([rates for *_, rates in self._moves])
+        moved = total([task.influence or Rates() for task in tasks])
         whole = f"{moved.msgs_per_s:,.0f} msg/s and {moved.bytes_per_s / 1e6:,.1f} MB/s moved"
         yield f"last hour: {len(self._moves)} moves ({ends}), {whole}"
-        counts = Counter(task.bundle for _, task, _ in self._moves).most_common()
+        counts = Counter(task.bundle for task in tasks).most_common()
         if often := [f"{bundle} ({count})" for bundle, count in counts if count >= _OFTEN]:
             more = f" and {len(often) - _OFTEN} more" if len(often) > _OFTEN else ""
             yield f"moved more than twice: {', '.join(often[:_OFTEN])}{more}"
-        paused = [(task.pause_s or 0.0, task.bundle) for _, task, _ in self._moves]
+        paused = [(task.pause_s or 0.0, task.bundle) for task in tasks]
         if max(paused)[0] > 0:
             yield f"longest pause: {max(paused)[0]:.1f} s, of {max(paused)[1]}"
 
 
-def task_document(task: BundleTask, why: str) -> dict[str, Any]:
+def task_document(task: BundleTask) -> dict[str, Any]:
     return {
         "epoch": task.epoch,
         "number": task.number,
@@ -405,9 +406,9 @@ def task_document(task: BundleTask, why: str) -> dict[str, Any]:
         "bundle": task.bundle,
         "source": task.source,
         "target": task.target,
-        "cut": _cut(task),
+        "cut": cut_of(task),
         "cause": task.cause.value,
-        "why": why,
+        "why": task.reason,
         "askedBy": task.asked_by.word,
         "state": task.state.value,
         "attempts": task.attempts,
@@ -416,23 +417,14 @@ def task_document(task: BundleTask, why: str) -> dict[str, Any]:
     }
 
 
-def _cut(task: BundleTask) -> int | None:
-    order = task.splits.get(task.bundle)
-    return order.positions[0] if order else None
-
-
 @dataclass(slots=True)
 class PrintedLog:
     cost: Cost
     as_json: bool
     verbose: bool = False
     _last_hour: LastHour = field(default_factory=LastHour)
-    _moving: dict[BundleId, Rates] = field(default_factory=dict)
 
     def round(self, seen: Observation, held: str) -> None:
-        self._moving = {
-            one.bundle: Rates(one.msgs_per_s, 0.0, one.bytes_per_s, 0.0) for one in seen.proposals
-        }
         self.window(seen, held=held)
         if held and not self.as_json:
             self.event(f"nothing moves in this round: {held}")
@@ -449,17 +441,16 @@ class PrintedLog:
             click.echo(fitted(one, terminal_width()))
         click.echo(f"read with {requests} requests and {size / 1e6:.1f} MB so far")
 
-    def task(self, task: BundleTask, why: str) -> None:
-        traffic = self._moving.get(task.bundle)
+    def task(self, task: BundleTask) -> None:
         if task.state.ended:
-            self._last_hour.add(monotonic(), task, traffic)
+            self._last_hour.add(monotonic(), task)
         if self.as_json:
-            _print_json({"at": _now(), "task": task_document(task, why)})
+            _print_json({"at": _now(), "task": task_document(task)})
         elif self.verbose:
-            self.event(line(task, why, traffic))
+            self.event(line(task))
         elif task.state.ended:
             columns = MOST_COLUMNS - len(_now(short=True)) - 2
-            self.event(short_line(task, traffic, columns))
+            self.event(short_line(task, columns))
 
     def findings(self, seen: Observation, restore: str) -> bool:
         """Return whether any is a problem."""

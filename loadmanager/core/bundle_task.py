@@ -158,7 +158,8 @@ class BundleTask:
     ``bundles`` are one, or the two halves of a merge; the ``target`` of a split is to make it.
     ``planned`` are the orders for its bundles at the time of the decision: if they have changed
     before it is written, it is refused, except a move requested by people. ``influence`` is the
-    traffic that the target is predicted to gain and the source to lose. ``number`` is unique in its
+    traffic that the target is predicted to gain and the source to lose, ``reason`` why it is
+    proposed, if that is more than its cause. ``number`` is unique in its
     epoch, from 1; 0 before it is admitted. Times are on the leader's monotonic clock, when it
     reached that state; ``attempted_at_s`` is when the order was last written.
     """
@@ -172,6 +173,7 @@ class BundleTask:
     planned: Mapping[BundleId, BrokerId] = field(default_factory=dict)
     splits: Mapping[BundleId, SplitOrder] = field(default_factory=dict)
     influence: Rates | None = None
+    reason: str = ""
     number: int = 0
     epoch: int = 0
     state: TaskState = TaskState.PROPOSED

@@ -25,7 +25,6 @@ from loadmanager.pulsar.client import (
     RightMissing,
     answer_of,
 )
-from loadmanager.pulsar.moves import Proposal
 from loadmanager.pulsar.observation import Observation, Rules
 from loadmanager.pulsar.observer import NewNamespaces, Observer
 from loadmanager.pulsar.orders import Dispatcher, Mandate
@@ -54,7 +53,7 @@ class Log(Protocol):
     def round(self, seen: Observation, held: str) -> None:
         """``held`` is why nothing may move now, "" if moves are allowed."""
 
-    def task(self, task: BundleTask, why: str) -> None: ...
+    def task(self, task: BundleTask) -> None: ...
 
     def event(self, what: str) -> None: ...
 
@@ -187,7 +186,7 @@ class Balancer:
         self._note_restarts(samples)
         self._dispatcher.owners.window(samples)
         left_out = await self._left_out()
-        url, placements = self.reader.url, tuple[Proposal, ...]()
+        url, placements = self.reader.url, tuple[BundleTask, ...]()
         with answer_of(url):
             seen = await self._observer.observe(
                 url,
@@ -265,10 +264,10 @@ class Balancer:
                     self.log.event(f"the next controller counts all moves of this round: {error}")
         return True
 
-    def _log_task(self, task: BundleTask, why: str) -> None:
+    def _log_task(self, task: BundleTask) -> None:
         if task.state is TaskState.OWNED_NOT_SERVED:
             self._targets.add(task.target, f"it owned {task.bundle} without serving its topics")
-        self.log.task(task, why)
+        self.log.task(task)
 
     async def _left_out(self) -> Mapping[BrokerId, str]:
         held = dict(self._changes.held(monotonic()))
@@ -280,12 +279,12 @@ class Balancer:
             self.log.event(str(error))
         return {**held, **self._targets.held}
 
-    def _lasting(self, splits: tuple[Proposal, ...]) -> list[Proposal]:
+    def _lasting(self, splits: tuple[BundleTask, ...]) -> list[BundleTask]:
         """Return the splits of bundles that were too large in each of the last windows."""
         self._oversized = {one.bundle: self._oversized.get(one.bundle, 0) + 1 for one in splits}
         return [one for one in splits if self._oversized[one.bundle] >= SPLIT_WINDOWS]
 
-    async def _allowed(self, url: str, splits: list[Proposal]) -> tuple[Proposal, ...]:
+    async def _allowed(self, url: str, splits: list[BundleTask]) -> tuple[BundleTask, ...]:
         most, allowed, counts = self.rules.most_bundles, [], Counter[Namespace]()
         for one in splits:
             namespace = namespace_of(one.bundle)

@@ -19,14 +19,23 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from time import monotonic
-from typing import Any, Final, Literal
+from typing import Any, Final
 from urllib.parse import quote
 
-from loadmanager.core.bundle_task import AskedBy, BundleTask, Pause, TaskKind
+from loadmanager.core.bundle_task import (
+    TRANSITIONS,
+    AskedBy,
+    BundleTask,
+    Pause,
+    TaskEvent,
+    TaskKind,
+    TaskState,
+)
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId, TopicName
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.plan import Cause
+from loadmanager.core.rates import Rates
 from loadmanager.core.splitting.cutting import parts_at
 from loadmanager.pulsar.answers import lookup_path, read_owned, read_readiness
 from loadmanager.pulsar.client import (
@@ -38,10 +47,6 @@ from loadmanager.pulsar.client import (
     Unanswered,
     answer_of,
 )
-
-OutcomeState = Literal[
-    "serving", "failed", "superseded", "timed_out", "landed_elsewhere", "stuck", "owned_not_served"
-]
 
 MOST_ATTEMPTS: Final = 3
 LOOK_S: Final = 2.0  # Time after an order within which the target is expected to serve the bundle.
@@ -73,35 +78,35 @@ _NOBODY: Final = "no broker says that it serves it"
 CUT_AT: Final = "specified_positions_divide"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
-    """``max_over_mean`` is that of the fullest broker after a move and all moves before it."""
+def proposal(
+    *,
+    kind: TaskKind,
+    bundle: BundleId,
+    source: BrokerId | None,
+    target: BrokerId,
+    cause: Cause,
+    reason: str,
+    cut: int | None = None,
+    influence: Rates | None = None,
+) -> BundleTask:
+    """Return a task to propose, which is outdated once the bundle has left its source."""
+    return BundleTask(
+        kind=kind,
+        bundles=(bundle,),
+        source=source,
+        target=target,
+        cause=cause,
+        asked_by=AskedBy.BALANCING,
+        planned={} if source is None else {bundle: source},
+        splits={} if cut is None else {bundle: SplitOrder(CUT_AT, (cut,))},
+        influence=influence,
+        reason=reason,
+    )
 
-    kind: TaskKind
-    bundle: BundleId
-    source: BrokerId | None
-    target: BrokerId
-    cause: Cause
-    reason: str
-    cut: int | None = None
-    msgs_per_s: float = 0.0
-    bytes_per_s: float = 0.0
-    max_over_mean: float = 0.0
-    weighed: str = ""
 
-    def task(self) -> BundleTask:
-        """Return its task, which is outdated if the bundle leaves its source."""
-        splits = {} if self.cut is None else {self.bundle: SplitOrder(CUT_AT, (self.cut,))}
-        return BundleTask(
-            kind=self.kind,
-            bundles=(self.bundle,),
-            source=self.source,
-            target=self.target,
-            cause=self.cause,
-            asked_by=AskedBy.BALANCING,
-            planned={} if self.source is None else {self.bundle: self.source},
-            splits=splits,
-        )
+def cut_of(task: BundleTask) -> int | None:
+    order = task.splits.get(task.bundle)
+    return order.positions[0] if order else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,15 +172,19 @@ class Move:
 class Outcome:
     """The result of a move, placement or split, after ``attempts`` orders.
 
-    ``failed`` is refused, or could not be ordered; ``superseded``: the bundle had changed, or the
-    term had ended, before the order; ``timed_out``: no broker reports that it serves the bundle.
+    With ``GAVE_UP`` it was refused, or could not be ordered; ``REPLACED``: the bundle had changed,
+    or the term had ended, before the order; ``EXPIRED``: no broker reports that it serves it.
     """
 
-    state: OutcomeState
+    event: TaskEvent
     reason: str = ""
     attempts: int = 0
     owner: BrokerId | None = None
     pause: Pause | None = None
+
+    @property
+    def state(self) -> TaskState:
+        return TRANSITIONS[TaskState.ORDERED, self.event]
 
 
 class _Stuck(LoadManagerError):
@@ -220,10 +229,10 @@ class BundleMover:
     ) -> Outcome:
         order = _Order(self, move, ordered, sent)
         outcome = await self._moved(order)
-        if outcome.state == "stuck" and move.bundle not in self.stuck:
+        if outcome.event is TaskEvent.STUCK and move.bundle not in self.stuck:
             self.stuck[move.bundle] = move
             self._follow(self._until_released(move))
-        if outcome.state != "serving" or not move.active:
+        if outcome.event is not TaskEvent.DONE or not move.active:
             return outcome
         served, seen_s = await self._serves_again(move)
         if served:
@@ -231,18 +240,18 @@ class BundleMover:
             return replace(outcome, pause=pause)
         if not await self.brokers.serves(move.target, move.bundle):
             owner = await self.brokers.owner(move.bundle, but=move.target)
-            state: OutcomeState = "timed_out" if owner is None else "landed_elsewhere"
+            event = TaskEvent.EXPIRED if owner is None else TaskEvent.SERVED_ELSEWHERE
             why = f"{move.target} served it, and does not any more"
-            return replace(outcome, state=state, reason=why, owner=owner)
+            return replace(outcome, event=event, reason=why, owner=owner)
         self._avoid(move.target)
         back = replace(move, source=move.target, target=move.source)
         try:
             last = await self._moved(_Order(self, back, ordered, sent), to_avoided=True)
         except LoadManagerError as error:
-            last = Outcome(state="failed", reason=str(error), owner=move.target)
+            last = Outcome(event=TaskEvent.GAVE_UP, reason=str(error), owner=move.target)
         return replace(
             outcome,
-            state="owned_not_served",
+            event=TaskEvent.NOT_SERVED,
             reason=f"{move.target} owns it, but most of its topics were not seen active there "
             f"within {self.served_s:g} s; released there once, it is now at "
             f"{last.owner or 'no broker'} ({last.state})",
@@ -257,9 +266,9 @@ class BundleMover:
         order = _Order(self, Move(bundle=bundle, source=target, target=target, topic=topic))
         async with self._turns["target", target]:
             if self.over.is_set():
-                return Outcome(state="superseded", reason="the term ended")
+                return Outcome(event=TaskEvent.REPLACED, reason="the term ended")
             if why := await self.brokers.why_not_ready(target):
-                return Outcome(state="failed", reason=why)
+                return Outcome(event=TaskEvent.GAVE_UP, reason=why)
             ordered()
             order.attempts = 1
             await order.claim()
@@ -294,19 +303,19 @@ class BundleMover:
 
     async def _why_not(self, move: Move, *, to_avoided: bool) -> Outcome | None:
         if self.over.is_set():
-            return Outcome(state="superseded", reason="the term ended", owner=move.source)
+            return Outcome(event=TaskEvent.REPLACED, reason="the term ended", owner=move.source)
         try:
             if not (await self.brokers.owned(move.source)).get(move.bundle):
                 why = f"{move.source} does not serve it any more"
-                return Outcome(state="superseded", reason=why)
+                return Outcome(event=TaskEvent.REPLACED, reason=why)
         except RequestFailed as error:
-            return Outcome(state="failed", reason=str(error), owner=move.source)
+            return Outcome(event=TaskEvent.GAVE_UP, reason=str(error), owner=move.source)
         why = await self.brokers.why_not_ready(move.target)
         if not why and move.target in {one.target for one in self.stuck.values()}:
             why = f"the unload of a bundle for {move.target} is stuck"
         if not why and move.target in self.avoided and not to_avoided:
             why = f"{move.target} says that it is ready, but a move to it did not arrive before"
-        return Outcome(state="failed", reason=why, owner=move.source) if why else None
+        return Outcome(event=TaskEvent.GAVE_UP, reason=why, owner=move.source) if why else None
 
     async def _serves_again(self, move: Move) -> tuple[bool, float | None]:
         """Return whether most of the active topics are seen at the target, and when they were.
@@ -403,7 +412,7 @@ class _Order:
                     return outcome
             return await self._released_again() if self.left else self.ended_at(self._owner)
         except _Stuck as error:
-            return Outcome(state="stuck", reason=str(error), attempts=self.attempts)
+            return Outcome(event=TaskEvent.STUCK, reason=str(error), attempts=self.attempts)
 
     async def claim(self) -> None:
         if self.move.topic is not None:
@@ -426,9 +435,9 @@ class _Order:
         except RequestFailed as error:
             # The broker may have carried out the order without an answer, or with an error.
             self._said = str(error)
-            final = _final_state(error)
+            final = _final_event(error)
             if final is not None and not self.left:
-                return Outcome(state=final, reason=self._said, attempts=self.attempts)
+                return Outcome(event=final, reason=self._said, attempts=self.attempts)
             self.left = self.left or (isinstance(error, Unanswered) and not claims)
         if self._last and self.left:
             return None
@@ -445,7 +454,7 @@ class _Order:
             if not await self._unloaded(owner, url, _WATCH_S if claims else look_s):
                 self.left = self._last = True
         except RequestFailed as error:
-            if not claims or self._last or _final_state(error) is not None:
+            if not claims or self._last or _final_event(error) is not None:
                 raise
             await self._released_after(error, owner)
         if claims:
@@ -546,24 +555,24 @@ class _Order:
         return f"{self.mover.brokers.address(owner)}/admin/v2/namespaces/{self.move.bundle}/unload"
 
     def ended_at(self, owner: BrokerId | None) -> Outcome:
-        state: OutcomeState = "landed_elsewhere"
+        event = TaskEvent.SERVED_ELSEWHERE
         why = f"{owner} serves it after {self.attempts} attempt{'s' if self.attempts > 1 else ''}"
         if self._said:
             why = f"{why}: {self._said}"
         if owner == self.move.target:
-            state, why = "serving", ""
+            event, why = TaskEvent.DONE, ""
         elif owner is None:
-            state, why = "timed_out", self._said or _NOBODY
+            event, why = TaskEvent.EXPIRED, self._said or _NOBODY
         elif self._said and owner == self.move.source:
-            state, why = "failed", self._said
-        return Outcome(state=state, reason=why, attempts=self.attempts, owner=owner)
+            event, why = TaskEvent.GAVE_UP, self._said
+        return Outcome(event=event, reason=why, attempts=self.attempts, owner=owner)
 
 
-def _final_state(error: RequestFailed) -> OutcomeState | None:
+def _final_event(error: RequestFailed) -> TaskEvent | None:
     status = error.status if isinstance(error, AnswerRefused) else 0
     if status in _CHANGED:
-        return "superseded"
-    return "failed" if status == HTTPStatus.CONFLICT else None
+        return TaskEvent.REPLACED
+    return TaskEvent.GAVE_UP if status == HTTPStatus.CONFLICT else None
 
 
 _SPLIT_ANSWER_S: Final = 30.0
@@ -586,9 +595,9 @@ async def split_bundle(
     try:
         if not (await brokers.owned(broker)).get(bundle):
             why = f"{broker} does not serve it any more"
-            return Outcome(state="superseded", reason=why)
+            return Outcome(event=TaskEvent.REPLACED, reason=why)
     except RequestFailed as error:
-        return Outcome(state="failed", reason=str(error))
+        return Outcome(event=TaskEvent.GAVE_UP, reason=str(error))
     ordered()
     why = f"{broker} does not serve both parts"
     url = f"{brokers.address(broker)}/admin/v2/namespaces/{bundle}/split?unload=false"
@@ -596,7 +605,7 @@ async def split_bundle(
     try:
         await brokers.admin.change("PUT", f"{url}&{by}", f"[{cut}]", timeout_s=_SPLIT_ANSWER_S)
     except AnswerRefused as error:
-        return Outcome(state="failed", reason=str(error), attempts=1, owner=broker)
+        return Outcome(event=TaskEvent.GAVE_UP, reason=str(error), attempts=1, owner=broker)
     except RequestFailed as error:
         why = str(error)
     until_s = monotonic() + _SPLIT_LOOK_S
@@ -607,6 +616,6 @@ async def split_bundle(
             why = str(error)
         else:
             if all(owned.get(part) for part in parts_at(bundle, cut)):
-                return Outcome(state="serving", attempts=1, owner=broker)
+                return Outcome(event=TaskEvent.DONE, attempts=1, owner=broker)
         await asyncio.sleep(_PAUSE_S)
-    return Outcome(state="timed_out", reason=why, attempts=1)
+    return Outcome(event=TaskEvent.EXPIRED, reason=why, attempts=1)

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from pydantic.alias_generators import to_camel
 
-from loadmanager.core.bundle_task import TaskKind
+from loadmanager.core.bundle_task import BundleTask, TaskKind
 from loadmanager.core.bundle_traffic import BundleTraffic, topics_in
 from loadmanager.core.duty_moves import Served, duty_moves
 from loadmanager.core.ids import (
@@ -28,17 +28,17 @@ from loadmanager.core.rates import Rates, total
 from loadmanager.core.reason_texts import REASONS
 from loadmanager.core.wire.policies import isolation_to_json
 from loadmanager.pulsar.answers import PulsarCluster
-from loadmanager.pulsar.moves import Proposal
+from loadmanager.pulsar.moves import cut_of, proposal
 from loadmanager.pulsar.sampling import BrokerSample
 from loadmanager.pulsar.strategy import ChosenMoves, Rows, Strategy, StrategyInput
 
 
 def proposed_splits(
     samples: Mapping[BrokerId, BrokerSample], stays: Collection[BundleId], plan: RatePlan
-) -> tuple[Proposal, ...]:
+) -> tuple[BundleTask, ...]:
     whole = total([sample.total for sample in samples.values()])
     msgs, size = (rate / max(len(samples), 1) for rate in (whole.msgs_per_s, whole.bytes_per_s))
-    found: list[tuple[float, Proposal]] = []
+    found: list[tuple[float, BundleTask]] = []
     for broker, sample in samples.items():
         for bundle, one in sample.bundles.items():
             share = max(_share(one.msgs_per_s, msgs), _share(one.bytes_per_s, size))
@@ -48,18 +48,19 @@ def proposed_splits(
             if cut is None:
                 continue
             reason = f"it has {share:.2f} times the mean of a broker, and moves alone do not "
-            proposal = Proposal(
+            reason += "even out the load"
+            task = proposal(
                 kind=TaskKind.SPLIT,
                 bundle=bundle,
                 source=broker,
                 target=broker,
                 cause=Cause.OVERSIZED,
-                reason=f"{reason}even out the load",
+                reason=reason,
                 cut=cut,
             )
-            found.append((share, proposal))
+            found.append((share, task))
     found.sort(key=lambda one: (-one[0], one[1].bundle))
-    return tuple(proposal for _, proposal in found)
+    return tuple(task for _, task in found)
 
 
 def topic_loads(
@@ -149,24 +150,26 @@ class Observation:
     are the bundles with traffic that never move, with the reason, ``still`` also those without,
     and ``late`` those that move last; ``staying_rates`` are the rates of those that never move, by
     what kind they are of. ``holds`` is why nothing moves now, or not all that should; ``lost`` are
-    brokers that have left.
+    brokers that have left. ``outlook`` is how full the fullest broker is after each move and all
+    before it, and the benefit and cost of the move, "" if none are compared.
     """
 
     cluster: PulsarCluster
     samples: Mapping[BrokerId, BrokerSample]
     missing: Mapping[BrokerId, str]
     plan: RatePlan | None
-    proposals: tuple[Proposal, ...]
+    proposals: tuple[BundleTask, ...]
     staying: Mapping[BundleId, str]
-    splits: tuple[Proposal, ...] = ()
+    splits: tuple[BundleTask, ...] = ()
     strategy: str = "joint"
     refusals: tuple[Refusal, ...] = ()
     still: frozenset[BundleId] = frozenset()
-    placements: tuple[Proposal, ...] = ()
+    placements: tuple[BundleTask, ...] = ()
     late: Mapping[BundleId, str] = field(default_factory=dict)
     holds: Mapping[HeldReason, str] = field(default_factory=dict)
     lost: tuple[BrokerId, ...] = ()
     staying_rates: Mapping[str, Rates] = field(default_factory=dict)
+    outlook: Mapping[BundleId, tuple[float, str]] = field(default_factory=dict)
 
     @property
     def twice(self) -> Mapping[BundleId, tuple[BrokerId, ...]]:
@@ -339,7 +342,7 @@ def observe(
     moving = {rows[one.bundle][0] for one in due}
     rest = replace(given, rows=tuple(placed), stays={*stays, *late, *moving}, most_moves=left)
     chosen = strategy.choose(rest)
-    splits: tuple[Proposal, ...] = ()
+    splits: tuple[BundleTask, ...] = ()
     if rules.split and not urgent:
         splits = proposed_splits(samples, {*stays, *moving}, chosen.plan)
     if not (chosen.plan.moves or splits or due) and chosen.plan.max_over_mean > NEAR_ENOUGH:
@@ -361,6 +364,13 @@ def observe(
         seen,
         plan=chosen.plan if busy else None,
         proposals=_proposals(given, chosen, strategy.name),
+        outlook={
+            given.rows[one.bundle][0]: (
+                one.max_over_mean,
+                chosen.weighed.get(given.rows[one.bundle][0], ""),
+            )
+            for one in chosen.plan.moves
+        },
         splits=splits,
         refusals=chosen.refusals,
         holds={HeldReason.WORK: f"the round was cut short: {cut}"} if cut else {},
@@ -407,7 +417,7 @@ def _worth_their_price(served: Served) -> set[BundleId]:
     return {served.bundles[row] for row in worth.tolist()}
 
 
-def _proposals(given: StrategyInput, chosen: ChosenMoves, strategy: str) -> tuple[Proposal, ...]:
+def _proposals(given: StrategyInput, chosen: ChosenMoves, strategy: str) -> tuple[BundleTask, ...]:
     found = []
     for move in chosen.plan.moves:
         bundle, _, traffic = given.rows[move.bundle]
@@ -425,17 +435,14 @@ def _proposals(given: StrategyInput, chosen: ChosenMoves, strategy: str) -> tupl
             f"{f'; {weighed}' if weighed else ''}"
         )
         found.append(
-            Proposal(
+            proposal(
                 kind=TaskKind.MOVE,
                 bundle=bundle,
                 source=source,
                 target=target,
                 cause=cause,
                 reason=reason,
-                msgs_per_s=traffic.msgs_per_s,
-                bytes_per_s=traffic.bytes_per_s,
-                max_over_mean=move.max_over_mean,
-                weighed=weighed,
+                influence=total((traffic,)),
             )
         )
     return tuple(found)
@@ -482,8 +489,10 @@ def document(
         "missing": dict(seen.missing),
         "proposals": [
             {
-                **_fields(one, "bundle", "source", "target", "msgs_per_s", "bytes_per_s"),
-                **_fields(one, "max_over_mean", "weighed", "reason"),
+                **_fields(one, "bundle", "source", "target"),
+                **_fields(one.influence or Rates(), "msgs_per_s", "bytes_per_s"),
+                **dict(zip(("maxOverMean", "weighed"), seen.outlook[one.bundle], strict=True)),
+                "reason": one.reason,
                 "cause": one.cause.value,
             }
             for one in seen.proposals
@@ -493,7 +502,8 @@ def document(
             for one in seen.refusals
         ],
         "splits": [
-            {"broker": one.target, **_fields(one, "bundle", "cut", "reason")} for one in seen.splits
+            {"broker": one.target, "cut": cut_of(one), **_fields(one, "bundle", "reason")}
+            for one in seen.splits
         ],
         "placements": [_fields(one, "bundle", "target", "reason") for one in seen.placements],
         "staying": dict(seen.staying),

@@ -8,7 +8,7 @@ from math import inf
 from time import monotonic
 from typing import Final
 
-from loadmanager.core.bundle_task import TaskKind
+from loadmanager.core.bundle_task import BundleTask, TaskKind
 from loadmanager.core.bundle_traffic import CHANGE_EVENTS, BundleTraffic, topics_in
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import (
@@ -39,7 +39,7 @@ from loadmanager.pulsar.client import (
     RequestFailed,
     RightMissing,
 )
-from loadmanager.pulsar.moves import Proposal
+from loadmanager.pulsar.moves import proposal
 from loadmanager.pulsar.observation import Observation, Rules, observe
 from loadmanager.pulsar.sampling import Samples
 from loadmanager.pulsar.strategy import Strategy
@@ -174,7 +174,7 @@ class NewNamespaces:
         cluster: PulsarCluster,
         samples: Samples,
         rules: Rules,
-    ) -> tuple[Proposal, ...]:
+    ) -> tuple[BundleTask, ...]:
         """Return a broker for each bundle of a new namespace that no broker serves.
 
         A namespace counts as new for a minute after it is first read. Those that the rules exclude,
@@ -186,7 +186,7 @@ class NewNamespaces:
         self._until_s = {name: until_s for name, until_s in new if now_s < until_s}
         if not samples.keys() >= set(cluster.brokers):
             return ()
-        found: list[Proposal] = []
+        found: list[BundleTask] = []
         for name in sorted(self._until_s):
             with suppress(RequestFailed):
                 left = await self._unserved(url, name, samples, rules)
@@ -227,7 +227,7 @@ class NewNamespaces:
 
 def spread(
     namespace: Namespace, bundles: list[BundleId], cluster: PulsarCluster, samples: Samples
-) -> list[Proposal]:
+) -> list[BundleTask]:
     isolation, brokers = cluster.isolation, tuple(samples)
     open_mask = open_to(isolation, isolation.governing(namespace), brokers, cluster.brokers)
     counts = {
@@ -236,12 +236,12 @@ def spread(
         if is_open and not isolation.refusal(namespace)
     }
     msgs_per_s = {broker: samples[broker].total.msgs_per_s for broker in counts}
-    found: list[Proposal] = []
+    found: list[BundleTask] = []
     for bundle in bundles if counts else ():
         target = min(counts, key=lambda one: (counts[one], msgs_per_s[one], one))
         counts[target] += 1
         found.append(
-            Proposal(
+            proposal(
                 kind=TaskKind.PLACE,
                 bundle=bundle,
                 source=None,

@@ -48,8 +48,6 @@ from loadmanager.pulsar.moves import (
     BundleMover,
     Move,
     Outcome,
-    OutcomeState,
-    Proposal,
     split_bundle,
 )
 from loadmanager.pulsar.observation import Observation
@@ -123,15 +121,6 @@ class Elected(Mandate):
 
 
 CUT_EVENLY: Final = "range_equally_divide"
-_EVENTS: Final[Mapping[OutcomeState, TaskEvent]] = {
-    "serving": TaskEvent.DONE,
-    "failed": TaskEvent.GAVE_UP,
-    "superseded": TaskEvent.REPLACED,
-    "timed_out": TaskEvent.EXPIRED,
-    "landed_elsewhere": TaskEvent.SERVED_ELSEWHERE,
-    "stuck": TaskEvent.STUCK,
-    "owned_not_served": TaskEvent.NOT_SERVED,
-}
 CutOf = Callable[[BundleId, SplitOrder, BrokerId], Awaitable[int | None]]
 UNFINISHED_S: Final = 60.0  # Time without splits after a split whose parts did not appear.
 
@@ -284,14 +273,14 @@ class PulsarOrders:
         try:
             outcome = await self._outcome(bundle, order)
         except _Lapsed as error:
-            outcome = Outcome(state="superseded", reason=str(error))
+            outcome = Outcome(event=TaskEvent.REPLACED, reason=str(error))
         except Exception as error:  # noqa: BLE001 - each task comes to an end with its reason
-            outcome = Outcome(state="failed", reason=str(error))
+            outcome = Outcome(event=TaskEvent.GAVE_UP, reason=str(error))
             if isinstance(error, RightMissing) or not isinstance(error, LoadManagerError):
                 self.failed(error)
         if self._under_way.get(bundle) is order:
             del self._under_way[bundle]
-            self._reported(bundle, _EVENTS[outcome.state], outcome.reason, outcome.pause)
+            self._reported(bundle, outcome.event, outcome.reason, outcome.pause)
         parts = self._parts.pop(bundle, None)
         if parts is not None:
             self.owners.found({bundle: None, **dict.fromkeys(parts, outcome.owner)})
@@ -300,10 +289,10 @@ class PulsarOrders:
 
     async def _outcome(self, bundle: BundleId, order: _Order) -> Outcome:
         if why := self.disputed(bundle):
-            return Outcome(state="superseded", reason=why)
+            return Outcome(event=TaskEvent.REPLACED, reason=why)
         source = self.owners.listed_owner(bundle)
         if order.split is None and source == order.target:
-            return Outcome(state="serving", owner=source)
+            return Outcome(event=TaskEvent.DONE, owner=source)
         sent = 0
 
         def ordered() -> None:
@@ -321,7 +310,7 @@ class PulsarOrders:
             places = order.split is None and self.claims
             topic = self.name_in(bundle) if places else None
             if topic is None:
-                return Outcome(state="superseded", reason="no broker is seen to serve it")
+                return Outcome(event=TaskEvent.REPLACED, reason="no broker is seen to serve it")
             return await self._mover.place(bundle, order.target, topic, ordered)
         if order.split is not None:
             return await self._split(bundle, order.split, source, ordered)
@@ -341,23 +330,23 @@ class PulsarOrders:
         async with self._splitting:
             if monotonic() < self._unfinished_until_s:
                 why = "a split before it is not finished"
-                return Outcome(state="superseded", reason=why, owner=broker)
+                return Outcome(event=TaskEvent.REPLACED, reason=why, owner=broker)
             cut = await self.cut_of(bundle, split, broker)
             if cut is None:
                 why = f"{split.algorithm}: Pulsar is asked for one cut, with topics on both sides"
-                return Outcome(state="failed", reason=why, owner=broker)
+                return Outcome(event=TaskEvent.GAVE_UP, reason=why, owner=broker)
 
             def begun() -> None:
                 ordered()
                 self.sent(bundle)
 
             outcome = await split_bundle(self.brokers, broker, bundle, cut, begun)
-        if outcome.state == "timed_out":
+        if outcome.event is TaskEvent.EXPIRED:
             self._unfinished_until_s = monotonic() + UNFINISHED_S
-        if outcome.attempts and outcome.state != "serving":
+        if outcome.attempts and outcome.event is not TaskEvent.DONE:
             # A retry fails, too: the version cannot split so, or the namespace does not allow it.
             self.unsplittable.add(bundle)
-        elif outcome.state == "serving":
+        elif outcome.event is TaskEvent.DONE:
             self._parts[bundle] = parts_at(bundle, cut)
         return outcome
 
@@ -438,9 +427,8 @@ class Dispatcher:
     budget: MoveBudget
     stopping: asyncio.Event
     mandate: Mandate
-    log: Callable[[BundleTask, str], None]
+    log: Callable[[BundleTask], None]
     _seen: Observation | None = None
-    _why: dict[BundleId, str] = field(default_factory=dict)
     _placing: frozenset[BundleId] = frozenset()
     _sent: dict[BundleId, int] = field(default_factory=dict)
     _unfinished: BundleId | None = None
@@ -483,7 +471,6 @@ class Dispatcher:
         self.owners.sampled(seen.cluster.brokers, seen.samples)
         splits = [one for one in seen.splits if one.bundle not in self.orders.unsplittable]
         moving = splits or seen.proposals
-        self._why = {one.bundle: one.reason for one in (*seen.placements, *moving)}
         self._failures.clear()
         self._placing = frozenset(one.bundle for one in seen.placements)
         self._unfinished, self._seen = None, seen
@@ -510,8 +497,8 @@ class Dispatcher:
         topics = sum(under_way) + self.owners.topics(proposal.bundle)
         return not under_way or topics <= self.budget.limits.topics_at_once
 
-    async def _carry_out(self, proposed: Iterable[Proposal], at_once: int) -> None:
-        waiting, live = deque(one.task() for one in proposed), self._tasks.tasks
+    async def _carry_out(self, proposed: Iterable[BundleTask], at_once: int) -> None:
+        waiting, live = deque(proposed), self._tasks.tasks
         while waiting or len(live):
             self._changed.clear()
             while waiting and len(live) < at_once and self._fits(waiting[0]):
@@ -559,7 +546,7 @@ class Dispatcher:
         if task.kind is TaskKind.SPLIT and task.state is TaskState.TIMED_OUT:
             self._unfinished = task.bundle
         if begins or task.state.ended:
-            self.log(task, self._why.get(task.bundle, ""))
+            self.log(task)
 
     def _failed(self, error: BaseException) -> None:
         if not isinstance(error, RightMissing):

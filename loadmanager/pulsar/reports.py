@@ -493,7 +493,7 @@ class BalancerLog:
             self.event(f"history is not written: {trouble}")
         self._trouble = trouble
 
-    def task(self, task: BundleTask, why: str) -> None:
+    def task(self, task: BundleTask) -> None:
         self.begun(STUCK_S)
         self.strategy.task(task)
         self.overviews.task(task)
@@ -503,7 +503,7 @@ class BalancerLog:
             self.metrics.move_pause_seconds.observe(task.pause_s)
         self.history.task(task)
         with suppress(OSError):
-            self.printed.task(task, why)
+            self.printed.task(task)
 
     def event(self, what: str) -> None:
         self.printed.event(what)

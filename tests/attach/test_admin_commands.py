@@ -14,7 +14,7 @@ from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.ids import BrokerId, parse_bundle
 from loadmanager.core.plan import Cause
 from loadmanager.pulsar.answers import PulsarCluster
-from loadmanager.pulsar.moves import Proposal
+from loadmanager.pulsar.moves import proposal
 from loadmanager.pulsar.observation import Observation
 from loadmanager.pulsar.sampling import BrokerSample
 
@@ -94,7 +94,7 @@ def test_names_and_reasons_are_no_commands() -> None:
     source, target = BrokerId("a:8080"), BrokerId("b:8080")
     bundle = parse_bundle("t/n/0x00000000_0xffffffff")
     topic = "persistent://t/n/it's; rm -rf $HOME"
-    move = Proposal(
+    move = proposal(
         kind=TaskKind.MOVE,
         bundle=bundle,
         source=source,

@@ -43,7 +43,7 @@ class Told:
         self.held.append(held)
         self.after_round()
 
-    def task(self, task: BundleTask, _why: str) -> None:
+    def task(self, task: BundleTask) -> None:
         self.tasks.append(task)
 
     def event(self, what: str) -> None:

@@ -27,6 +27,7 @@ def task(
     source: str = "broker-1:8080",
     took_s: float = 0.3,
     note: str = "",
+    influence: Rates | None = RATES,
 ) -> BundleTask:
     return BundleTask(
         kind=TaskKind.MOVE,
@@ -40,11 +41,12 @@ def task(
         released_at_s=10.0,
         ended_at_s=10.0 + took_s,
         note=note,
+        influence=influence,
     )
 
 
 def test_a_move_that_arrived_is_a_line_with_traffic_and_pause() -> None:
-    assert short_line(task(), RATES, 100) == (
+    assert short_line(task(), 100) == (
         f"serving  {BUNDLES[0]}: broker-1:8080 -> broker-2:8080, 1,240 msg/s, pause 0.3 s"
     )
 
@@ -58,7 +60,7 @@ def test_a_move_that_arrived_is_a_line_with_traffic_and_pause() -> None:
 )
 def test_lines_fit_by_short_names_and_long_reasons_are_cut(source: str, shown: str) -> None:
     failed = task(TaskState.FAILED, source=source, note="refused " * 30)
-    line = short_line(failed, RATES, 100)
+    line = short_line(failed, 100)
     assert len(line) == 100
     assert shown in line
     assert line.endswith("…")
@@ -68,12 +70,12 @@ def test_lines_fit_by_short_names_and_long_reasons_are_cut(source: str, shown: s
 def test_the_summary_of_the_last_hour() -> None:
     hour = LastHour()
     assert list(hour.summary(0.0)) == []
-    hour.add(0.0, task(bundle=BUNDLES[8], took_s=9.0), RATES)
+    hour.add(0.0, task(bundle=BUNDLES[8], took_s=9.0))
     for number in range(5):
         for _ in range(number + 1):
-            hour.add(100.0, task(bundle=BUNDLES[number], took_s=number / 10), RATES)
-    hour.add(200.0, task(TaskState.FAILED, BUNDLES[5]), None)
-    hour.add(200.0, replace(task(TaskState.SUPERSEDED, BUNDLES[5]), attempts=0), RATES)
+            hour.add(100.0, task(bundle=BUNDLES[number], took_s=number / 10))
+    hour.add(200.0, task(TaskState.FAILED, BUNDLES[5], influence=None))
+    hour.add(200.0, replace(task(TaskState.SUPERSEDED, BUNDLES[5]), attempts=0))
     assert list(hour.summary(3650.0)) == [
         "last hour: 16 moves (15 serving, 1 failed), 18,600 msg/s and 45.0 MB/s moved",
         f"moved more than twice: {BUNDLES[4]} (5), {BUNDLES[3]} (4), {BUNDLES[2]} (3)",

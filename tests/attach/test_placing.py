@@ -45,7 +45,7 @@ def pulsar() -> Iterator[FakePulsar]:
 
 @dataclass
 class Told:
-    tasks: list[tuple[BundleTask, str]] = field(default_factory=list)
+    tasks: list[BundleTask] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
     rounds: int = 0
     after_first: Callable[[], None] = lambda: None
@@ -55,15 +55,15 @@ class Told:
         if self.rounds == 1:
             self.after_first()
 
-    def task(self, task: BundleTask, why: str) -> None:
-        self.tasks.append((task, why))
+    def task(self, task: BundleTask) -> None:
+        self.tasks.append(task)
 
     def event(self, what: str) -> None:
         self.events.append(what)
 
     @property
     def ended(self) -> dict[BundleId, TaskState]:
-        return {task.bundle: task.state for task, _ in self.tasks if task.state.ended}
+        return {task.bundle: task.state for task in self.tasks if task.state.ended}
 
 
 @pytest.fixture
@@ -109,14 +109,13 @@ async def test_a_new_namespace_alone_is_spread(pulsar: FakePulsar, balancer: Bal
     assert sorted(owners(pulsar).values()) == [2, 2, 3]
     assert owners(pulsar)[1] == 2
     assert set(log.ended.values()) == {TaskState.SERVING}
-    assert {task.kind for task, _ in log.tasks} == {TaskKind.PLACE}
+    assert {task.kind for task in log.tasks} == {TaskKind.PLACE}
     assert all(namespace_of(one) == NEW for one in log.ended)
     assert len([one for one in pulsar.unloaded if "unused" in one]) == 4
     assert pulsar.unloads == []
     assert balancer.budget.begun(monotonic()) == ()
-    ordered, why = log.tasks[0]
-    assert "no broker -> " in line(ordered, why)
-    assert "its namespace is new" in line(ordered, why)
+    assert "no broker -> " in line(log.tasks[0])
+    assert "its namespace is new" in line(log.tasks[0])
 
 
 async def test_the_bundle_of_a_namespaces_policies_is_placed_before_pulsar_does_it(
@@ -125,7 +124,7 @@ async def test_the_bundle_of_a_namespaces_policies_is_placed_before_pulsar_does_
     namespaces = (Namespace(f"bench/new-{number}") for number in count())
     late = next(one for one in namespaces if holds_policies(Boundaries.even(one, 6).bundles[-1]))
     log = await balanced(balancer, created(pulsar, 6, late))
-    assert log.tasks[0][0].bundle == Boundaries.even(late, 6).bundles[-1]
+    assert log.tasks[0].bundle == Boundaries.even(late, 6).bundles[-1]
     assert set(log.ended.values()) == {TaskState.SERVING}
     assert owners(pulsar, late) == {0: 2, 1: 2, 2: 2}
 

@@ -13,7 +13,7 @@ from waiting import eventually
 
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.common.runtime_settings import TaskBounds
-from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind
+from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskEvent, TaskKind
 from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle
 from loadmanager.core.orders import OrderChanges, SplitOrder
@@ -299,7 +299,7 @@ async def test_a_split_leaves_its_parts_at_their_broker(term: Term, order: Split
 
 async def test_an_unfinished_split_is_the_last(term: Term, monkeypatch: pytest.MonkeyPatch) -> None:
     async def lost(*_: Any) -> Outcome:
-        return Outcome(state="timed_out", reason="no parts", attempts=1)
+        return Outcome(event=TaskEvent.EXPIRED, reason="no parts", attempts=1)
 
     monkeypatch.setattr("loadmanager.pulsar.orders.split_bundle", lost)
     first, second = term.bundle(0), term.bundle(1)

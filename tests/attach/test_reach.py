@@ -236,7 +236,7 @@ class Told:
     def round(self, _seen: Observation, held: str) -> None:
         self.held.append(held)
 
-    def task(self, _task: BundleTask, _why: str) -> None: ...
+    def task(self, _task: BundleTask) -> None: ...
 
     def event(self, what: str) -> None:
         self.events.append(what)

@@ -14,7 +14,7 @@ from loadmanager.config.sections import (
     SheddingSettings,
 )
 from loadmanager.config.strategies import planner_of
-from loadmanager.core.bundle_task import AskedBy, BundleTask, Pause, TaskEvent, TaskKind, advanced
+from loadmanager.core.bundle_task import Pause, TaskEvent, advanced
 from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, Namespace, namespace_of
@@ -25,7 +25,6 @@ from loadmanager.core.policies import IsolationPolicy, Policies
 from loadmanager.core.rates import Rates
 from loadmanager.core.shedding.joint import JointShedder
 from loadmanager.pulsar.answers import BUFFERS, PulsarCluster, addresses
-from loadmanager.pulsar.moves import Proposal
 from loadmanager.pulsar.observation import Observation, Rules, observe
 from loadmanager.pulsar.sampling import BrokerSample, HostFigures, Hosts, SampledLoads
 from loadmanager.pulsar.strategy import Strategy
@@ -152,17 +151,6 @@ def test_a_broker_without_a_sample_neither_gives_nor_takes(name: str) -> None:
     assert BROKERS[1] not in {one.target for one in again.proposals}
 
 
-def task_of(one: Proposal) -> BundleTask:
-    return BundleTask(
-        kind=TaskKind.MOVE,
-        bundles=(one.bundle,),
-        source=one.source,
-        target=one.target,
-        cause=one.cause,
-        asked_by=AskedBy.BALANCING,
-    )
-
-
 class Watched:
     """A strategy whose clock a test sets, and what it sees and has ordered."""
 
@@ -176,7 +164,7 @@ class Watched:
         return look(self.decides, samples(began_s=self.now_s - 10.0), at=self.at)
 
     def carry_out(self, seen: Observation) -> None:
-        task = task_of(seen.proposals[0])
+        task = seen.proposals[0]
         for event in (TaskEvent.ORDER_WRITTEN, TaskEvent.DONE):
             task = advanced(task, event, self.now_s)
             self.decides.task(task)
@@ -242,7 +230,7 @@ def test_moves_are_priced_by_measured_pauses(pauses_s: tuple[float, ...], priced
     watched = Watched("joint")
     (one, *_) = watched.look().proposals
     for pause_s in pauses_s:
-        ordered = advanced(task_of(one), TaskEvent.ORDER_WRITTEN, 0.0)
+        ordered = advanced(one, TaskEvent.ORDER_WRITTEN, 0.0)
         watched.decides.task(
             advanced(ordered, TaskEvent.DONE, watched.now_s, pause=Pause(5.0, 5.0 + pause_s))
         )
@@ -256,9 +244,7 @@ def test_moves_are_priced_by_measured_pauses(pauses_s: tuple[float, ...], priced
 def test_a_task_that_was_never_ordered_delays_nothing() -> None:
     watched = Watched("threshold")
     (one, *_) = watched.look().proposals
-    watched.decides.task(
-        advanced(task_of(one), TaskEvent.TERM_ENDED, watched.now_s, "held: budget")
-    )
+    watched.decides.task(advanced(one, TaskEvent.TERM_ENDED, watched.now_s, "held: budget"))
     watched.now_s += 1.0
     assert one.bundle in {again.bundle for again in watched.look().proposals}
 
