@@ -1,9 +1,12 @@
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Final, Literal
 
+import numpy as np
 from pydantic import Field, computed_field
 
-from loadmanager.adapters.http.live.page import OVERVIEW_PATH
 from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query, Whole
 from loadmanager.admin.brokers import BalancingState
@@ -12,7 +15,7 @@ from loadmanager.admin.documents import (
     OptimalityDocument,
     PaybackDocument,
     ShadowsDocument,
-    TaskDocument,
+    TaskList,
     TasksDocument,
     TasksQuery,
     WeighingDocument,
@@ -20,14 +23,37 @@ from loadmanager.admin.documents import (
     shadows_document,
     tasks_document,
 )
+from loadmanager.common.context import Context
+from loadmanager.config.forms import ConfigError
+from loadmanager.config.strategies import Wanted, planner_for
+from loadmanager.core.balancing import Balancing
+from loadmanager.core.bundles import Boundaries
 from loadmanager.core.candidates import Candidate
-from loadmanager.core.explaining import Decision
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.errors import InvalidName
+from loadmanager.core.explaining import Decision, Explanation, Known, explain_broker, explain_bundle
+from loadmanager.core.ids import (
+    BrokerId,
+    BundleId,
+    Namespace,
+    belongs_to_a_broker,
+    namespace_of,
+    parse_broker,
+    parse_bundle,
+)
+from loadmanager.core.optimality import Optimality
 from loadmanager.core.plan import Cause, Reason
+from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.reason_texts import REASONS, sentence
-from loadmanager.core.snapshot.encoding import in_force_to_json
-from loadmanager.leader.explain import Explainer
-from loadmanager.ports.leading import Account, DecisionFilter, PlanOverrides, Preview, TaskFilter
-from loadmanager.ports.overview import Overview, RefusalCount
+from loadmanager.core.round_memory import shifted
+from loadmanager.core.snapshot.agreement import agreed
+from loadmanager.core.snapshot.document import InForce, RunningLoad, Snapshot
+from loadmanager.core.snapshot.encoding import encode_snapshot, in_force, in_force_to_json
+from loadmanager.leader.decisions import Observation
+from loadmanager.leader.rounds import Assessment
+from loadmanager.leader.term import Leadership
+from loadmanager.ports.administration import Unfit
+from loadmanager.ports.lookup import SubjectUnknown, Unavailable
 
 _DEFAULT_LIMIT: Final = 100
 _MOST: Final = 10_000
@@ -65,6 +91,191 @@ class DecisionsQuery(Query):
     """Lists only decisions with this outcome."""
     round: Whole = Field(0, ge=0, le=2**62)
     """Lists only decisions of this round; 0 lists all."""
+
+    def of(self, every: Iterable[Decision]) -> list[Decision]:
+        return list(islice(filter(self._wants, every), self.limit))
+
+    def _wants(self, one: Decision) -> bool:
+        return (
+            (not self.before or one.number < self.before)
+            and (not self.subject or self.subject in {one.subject, one.source, one.target})
+            and (not self.broker or self.broker in {one.source, one.target})
+            and (not self.namespace or one.subject.startswith(f"{self.namespace}/"))
+            and (not self.kinds or one.kind in self.kinds)
+            and one.at_ms >= self.since_ms
+            and (not self.outcome or one.outcome == self.outcome)
+            and (not self.round or one.round == self.round)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """An explanation by the leader of ``epoch``, at ``at_ms``.
+
+    ``last_round`` and ``last_round_at_ms`` are 0 before the first round of the epoch.
+    ``tasks`` are the live task of a bundle and the one that ended last, none for a broker.
+    ``assessment`` is the last one of the cluster, None if there is none yet.
+    """
+
+    explanation: Explanation
+    tasks: TaskList
+    assessment: Assessment | None
+    leader: str
+    epoch: int
+    at_ms: int
+    last_round: int
+    last_round_at_ms: int
+    in_force: InForce
+    balancing: Balancing
+
+
+class Explainer:
+    """Answers for the leader; raises `LeaderElsewhere`, and `Unavailable` while none leads."""
+
+    def __init__(self, context: Context, leading: Leadership, cluster: str) -> None:
+        self._context = context
+        self._leading = leading
+        self._cluster = cluster
+
+    async def snapshot(self) -> bytes:
+        look = self._leading.require_term().look()
+        if not look.view.brokers.names:
+            raise Unavailable("no broker has a load report yet")
+        snapshot = self._snapshot_of(look)
+        # Encoding a large cluster takes seconds; the snapshot is immutable.
+        return await asyncio.to_thread(_written, snapshot)
+
+    def explain(self, subject: str) -> Account:
+        """Raises `InvalidName`, or `SubjectUnknown`: the leader has no such bundle or broker."""
+        leader_term = self._leading.require_term()
+        look = leader_term.look()
+        if subject in look.quarantined:
+            raise SubjectUnknown(
+                f"{subject}: left out of all decisions until it reports something else, because "
+                f"its report makes them fail: {look.quarantined[BrokerId(subject)]}"
+            )
+        past = leader_term.decision_log
+        known = Known(
+            view=look.view, planner=look.steered, memory=look.memory, refusals=past.refusals
+        )
+        return Account(
+            explanation=_explained(known, subject, self._with_tasks(past.about(subject))),
+            tasks=self._tasks_of(subject),
+            assessment=leader_term.optimality_watch.last,
+            leader=self._context.identity.broker,
+            epoch=look.epoch,
+            at_ms=self._context.clock.wall_ms(),
+            last_round=past.rounds,
+            last_round_at_ms=past.last_round_at_ms,
+            in_force=in_force(look.steered),
+            balancing=look.balancing,
+        )
+
+    def assessment(self) -> Assessment | None:
+        return self._leading.require_term().optimality_watch.last
+
+    def shadows(self) -> ShadowsDocument:
+        leader_term = self._leading.require_term()
+        active = type(leader_term.look().planner.shedder).__name__
+        return shadows_document(active, leader_term.optimality_watch.shadows)
+
+    def decisions(self, query: DecisionsQuery) -> Sequence[Decision]:
+        every = self._leading.require_term().decision_log.decisions(query.subject)
+        return self._with_tasks(query.of(every))
+
+    def tasks(self, query: TasksQuery) -> TaskList:
+        controller = self._leading.require_term().tasks
+        every = (*controller.tasks, *reversed(controller.ended))
+        wanted = [task for task in every if query.wants(task)]
+        return TaskList(
+            tasks=wanted[: query.limit],
+            found=len(wanted),
+            leader=self._context.identity.broker,
+            epoch=controller.tasks.epoch,
+            at_ms=self._context.clock.wall_ms(),
+            now_s=self._context.clock.monotonic_s(),
+        )
+
+    def _with_tasks(self, decisions: Sequence[Decision]) -> Sequence[Decision]:
+        controller = self._leading.require_term().tasks
+        states = {task.number: task.state for task in (*controller.ended, *controller.tasks)}
+        return [replace(one, task_state=states.get(one.task)) for one in decisions]
+
+    def _tasks_of(self, bundle: str) -> TaskList:
+        listed = self.tasks(TasksQuery(limit=2, bundle=bundle))
+        none_live = bool(listed.tasks) and listed.tasks[0].state.ended
+        return replace(listed, tasks=listed.tasks[:1]) if none_live else listed
+
+    def _snapshot_of(self, look: Observation) -> Snapshot:
+        view, cluster_state = look.view, self._context.cluster_state
+        wall_ms = self._context.clock.wall_ms()
+        names = view.brokers.names
+        # The view and the cluster state differ only by reads since the view was made.
+        reports = {name: cluster_state.loads.reports[name].report for name in names}
+        owners = {
+            bundle: holding.broker
+            for bundle, holding in cluster_state.owners.items()
+            if holding.broker in reports
+        }
+        in_flight = dict(view.moved)
+        unowned = tuple(bundle for bundle in look.unowned if bundle not in owners)
+        ages_s = np.maximum(view.age_s, 0.0).tolist()
+        changed_ago_s = view.now_s - view.membership_changed_s
+        return Snapshot(
+            reports=reports,
+            taken_at_ms=wall_ms,
+            cluster=self._cluster,
+            epoch=look.epoch,
+            age_s=dict(zip(names, ages_s, strict=True)),
+            averages=look.averages,
+            running=_running(view),
+            boundaries=self._boundaries([*owners, *in_flight]),
+            owners=owners,
+            in_flight=in_flight,
+            unowned=unowned,
+            policies=view.policies,
+            memory=shifted(look.memory, wall_ms / 1000 - view.now_s),
+            membership_changed_ago_s=changed_ago_s if np.isfinite(changed_ago_s) else None,
+            departed_ago_s=tuple(view.now_s - left_s for left_s in view.departures_s),
+            in_force=in_force(look.steered),
+        )
+
+    def _boundaries(self, bundles: Sequence[BundleId]) -> dict[Namespace, Boundaries]:
+        namespaces = {namespace_of(one) for one in bundles if not belongs_to_a_broker(one)}
+        found = {name: self._context.cluster_state.known_boundaries(name) for name in namespaces}
+        known = {name: boundaries for name, boundaries in found.items() if boundaries is not None}
+        return known if len(known) == len(found) else {}
+
+
+def _written(snapshot: Snapshot) -> bytes:
+    # During a split, owners and boundaries may briefly be inconsistent.
+    return encode_snapshot(agreed("the live picture", snapshot, [], lenient=True))
+
+
+def _running(view: ClusterView) -> dict[BrokerId, RunningLoad]:
+    brokers = view.brokers
+    rows = zip(brokers.names, brokers.load_ema.tolist(), brokers.bytes_ema.tolist(), strict=True)
+    return {
+        name: RunningLoad(load, bytes_per_s)
+        for name, load, bytes_per_s in rows
+        if np.isfinite(load) and np.isfinite(bytes_per_s)
+    }
+
+
+def _explained(known: Known, subject: str, decisions: Sequence[Decision]) -> Explanation:
+    if "/" in subject:
+        bundle = parse_bundle(subject)
+        if not decisions and known.view.bundles.row(bundle) is None:
+            raise SubjectUnknown(f"{bundle}: no broker reports it and nothing was decided about it")
+        return explain_bundle(known, bundle, decisions)
+    try:
+        broker = parse_broker(subject)
+    except InvalidName:
+        expected = "a broker, host:port, or a bundle, tenant/namespace/0xLLLLLLLL_0xUUUUUUUU"
+        raise InvalidName("subject", subject, expected) from None
+    if broker not in known.view.brokers.index:
+        raise SubjectUnknown(f"{broker}: no such broker is registered")
+    return explain_broker(known, broker, decisions)
 
 
 class Decisions(Resource, tag="decisions"):
@@ -122,7 +333,7 @@ class Decisions(Resource, tag="decisions"):
         Each strategy decides on the same views as the active one and moves nothing. The figures
         begin with the leader's term.
         """
-        return shadows_document(self._leader_term.shadows())
+        return self._leader_term.shadows()
 
     @operation(
         "GET",
@@ -137,7 +348,7 @@ class Decisions(Resource, tag="decisions"):
         term, at most the last 2000. `next` is null on the last page. With `subject`, what a round
         found of each broker is listed as well.
         """
-        listed = self._leader_term.decisions(DecisionFilter(**query.model_dump()))
+        listed = self._leader_term.decisions(query)
         more = listed[-1].number if len(listed) == query.limit else None
         return {"decisions": [decision_to_json(one) for one in listed], "next": more}
 
@@ -153,7 +364,7 @@ class Decisions(Resource, tag="decisions"):
         Live tasks are listed first, from the oldest. The last 200 tasks that ended follow, from the
         latest. A new leader follows the orders of its predecessor as tasks of its own.
         """
-        return tasks_document(self._leader_term.tasks(TaskFilter(**query.model_dump())))
+        return tasks_document(self._leader_term.tasks(query))
 
 
 def explanation_to_json(account: Account) -> dict[str, Any]:
@@ -252,6 +463,65 @@ class PlanQuery(Query):
     """The largest number of refusals to list."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """The plan of a round now, and what it was computed with.
+
+    ``balancing`` is what the leader may do by itself now; the plan is what it would do
+    if it were active. ``optimality`` is how far the cluster is from the best possible now,
+    ``with_moves`` the same with the moves of the plan: None where nothing is known.
+    """
+
+    plan: Plan
+    optimality: Optimality | None
+    with_moves: Optimality | None
+    epoch: int
+    in_force: InForce
+    balancing: Balancing
+
+
+async def preview_round(leading: Leadership, wish: PlanQuery) -> Preview:
+    """Return the result of a round of the leader at this time, which is not carried out.
+
+    Raises as `Explainer`, and `Unfit`: a strategy or setting is unknown, or a value is invalid.
+    """
+    look = leading.require_term().look()
+    if not look.view.brokers.names:
+        raise Unavailable("no broker has a load report yet")
+    planner = _wanted(look.planner, wish)
+    # View and memory are immutable, and the leader's own generator is not used.
+    rng = np.random.default_rng(wish.seed)
+    return await asyncio.to_thread(_previewed, planner, look, rng)
+
+
+def _previewed(planner: Planner, look: Observation, rng: np.random.Generator) -> Preview:
+    view = look.view
+    plan = planner.round(view, look.memory, rng, draining=False)
+    return Preview(
+        plan=plan,
+        optimality=planner.optimality(view, plan.memory),
+        with_moves=planner.optimality(view, plan.memory, (*plan.moves, *plan.observed)),
+        epoch=look.epoch,
+        in_force=in_force(planner),
+        balancing=look.balancing,
+    )
+
+
+def _wanted(planner: Planner, wish: PlanQuery) -> Planner:
+    if not (wish.shedder or wish.placement or wish.mode or wish.settings):
+        return planner
+    wanted = Wanted(
+        shedder=wish.shedder or None,
+        placement=wish.placement or None,
+        mode=wish.mode or None,
+        settings=wish.settings,
+    )
+    try:
+        return planner_for("the leader", in_force(planner), wanted)
+    except ConfigError as error:
+        raise Unfit("; ".join(error.faults).replace("--set ", "set=")) from error
+
+
 class PlannedMove(Document):
     """A bundle that would move."""
 
@@ -300,7 +570,7 @@ class PlanDocument(Document):
 
 
 class Plans(Resource, tag="decisions"):
-    def __init__(self, plan: Callable[[PlanOverrides], Awaitable[Preview]]) -> None:
+    def __init__(self, plan: Callable[[PlanQuery], Awaitable[Preview]]) -> None:
         self._plan = plan
 
     @operation(
@@ -318,7 +588,7 @@ class Plans(Resource, tag="decisions"):
         The plan is computed from the present view of the leader and is not carried out. It is what
         an active leader would do; `balancing` has the mode of this leader.
         """
-        preview = await self._plan(PlanOverrides(**query.model_dump(exclude={"limit"})))
+        preview = await self._plan(query)
         plan = preview.plan
         return PlanDocument.model_validate(
             {
@@ -332,138 +602,3 @@ class Plans(Resource, tag="decisions"):
                 "balancing": preview.balancing,
             }
         )
-
-
-class BrokerDocument(Document):
-    """One broker. Fractions are of the limit of the resource, and null if it is not known."""
-
-    broker: str
-    cpu_fraction: float | None
-    memory_fraction: float | None
-    bandwidth_in_fraction: float | None
-    bandwidth_out_fraction: float | None
-    largest_fraction: float | None
-    """The largest of these fractions except memory, which does not move with bundles."""
-    bundles: int
-    topics: int
-    msgs_per_s: float
-    bytes_per_s: float
-    draining: bool
-    healthy: bool
-    report_age_s: float
-
-
-class ResourceDocument(Document):
-    """The use of one resource by all brokers. `broker` uses the largest fraction of its limit."""
-
-    resource: str
-    mean_fraction: float
-    highest_fraction: float
-    broker: str
-
-
-class MissingDocument(Document):
-    """A broker that is absent or publishes no load report."""
-
-    broker: str
-    why: str
-    since_ms: int | None
-
-
-class GainDocument(Document):
-    """The largest use of a resource at the source of a task, as a fraction of its limit."""
-
-    before: float
-    expected: float
-    """The use expected after the task, computed from the bundle's share of the source's traffic."""
-    after: float | None
-    """The use in the source's first report after the task; null before that report."""
-
-
-class GainedTask(TaskDocument):
-    """A bundle task and its effect on the source."""
-
-    gain: GainDocument | None
-
-
-class RefusalDocument(Document):
-    """A reason for which the last round left bundles or brokers alone, with an example."""
-
-    reason: str
-    count: int
-    meaning: str
-    takes: str
-    subject: str
-    """A bundle or broker as an example; empty for the whole round."""
-    detail: str
-
-
-class OverviewDocument(Document):
-    """A cluster at a glance. All lists are bounded."""
-
-    cluster: str
-    leader: str
-    epoch: int
-    since_ms: int
-    """The time when the term of the leader began, in milliseconds since 1970."""
-    at_ms: int
-    measure: Literal["use", "rate"]
-    """What is balanced: `use` of CPU and network, or the message `rate` divided by its mean."""
-    held: str
-    """The reason why no bundle may move now; empty if bundles may move."""
-    actions: list[str]
-    """The actions that can be requested of the cluster."""
-    balancing: BalancingState
-    course: list[tuple[int, float, float, float]]
-    """The rounds of the last hour. Each entry has the time in milliseconds since 1970, the gap, the
-    largest use and the lower bound."""
-    brokers: list[BrokerDocument]
-    """The brokers with the least capacity left, the fullest one first."""
-    brokers_in_all: int
-    resources: list[ResourceDocument]
-    bundles: int
-    unowned: int
-    missing: list[MissingDocument]
-    tasks: list[GainedTask]
-    refusals: list[RefusalDocument]
-    decisions: list[dict[str, Any]]
-
-
-class Overviews(Resource, tag="decisions"):
-    def __init__(self, overview: Callable[[], Overview]) -> None:
-        self._overview = overview
-
-    @operation("GET", OVERVIEW_PATH, Reply(200, "The overview.", OverviewDocument), leader=True)
-    async def overview(self) -> OverviewDocument:
-        """Get the cluster at a glance, as the live page shows it.
-
-        The request is cheap for clusters of any size: it lists at most 200 brokers, and the last 60
-        tasks and decisions.
-        """
-        return overview_document(self._overview())
-
-
-def overview_document(overview: Overview) -> OverviewDocument:
-    gains = {number: GainDocument.model_validate(gain) for number, gain in overview.gains.items()}
-    alike = {name: getattr(overview, name) for name in OverviewDocument.model_fields}
-    other = {
-        "course": [(one.at_ms, one.gap, one.largest, one.bound) for one in overview.course],
-        "tasks": [
-            GainedTask(**dict(one), gain=gains.get(one.number))
-            for one in tasks_document(overview.tasks).tasks
-        ],
-        "refusals": [_refusal(one) for one in overview.refusals],
-        "decisions": [decision_to_json(one) for one in overview.decisions],
-    }
-    return OverviewDocument.model_validate({**alike, **other})
-
-
-def _refusal(one: RefusalCount) -> RefusalDocument:
-    return RefusalDocument(
-        reason=one.reason.value,
-        count=one.count,
-        meaning=sentence(one.reason),
-        takes=REASONS[one.reason].remedy,
-        subject=one.subject,
-        detail=one.detail,
-    )

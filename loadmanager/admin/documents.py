@@ -1,4 +1,6 @@
-from typing import Final, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, overload
 
 from pydantic import Field
 
@@ -7,7 +9,8 @@ from loadmanager.adapters.http.parameters import Flag, Query, Whole
 from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.joint.weighing import CostSource
 from loadmanager.core.reason_texts import sentence
-from loadmanager.ports.leading import Assessment, ShadowList, TaskList
+from loadmanager.core.shadow import Shadow
+from loadmanager.leader.rounds import Assessment
 
 
 class OptimalityDocument(Document):
@@ -84,7 +87,7 @@ class ShadowsDocument(Document):
     shadows: list[ShadowDocument]
 
 
-def shadows_document(beside: ShadowList) -> ShadowsDocument:
+def shadows_document(active: str, beside: Mapping[str, Shadow]) -> ShadowsDocument:
     shadows = [
         ShadowDocument(
             strategy=strategy,
@@ -97,9 +100,9 @@ def shadows_document(beside: ShadowList) -> ShadowsDocument:
             active_moves=sum(one.active_moves for one in shadow.rounds),
             active_moved=sum(one.active_moved for one in shadow.rounds),
         )
-        for strategy, shadow in beside.shadows.items()
+        for strategy, shadow in beside.items()
     ]
-    return ShadowsDocument(active=beside.active, shadows=shadows)
+    return ShadowsDocument(active=active, shadows=shadows)
 
 
 class PredictedUseDocument(Document):
@@ -198,6 +201,16 @@ class TasksQuery(Query):
     live: Flag = False
     """Lists only tasks that have not ended."""
 
+    def wants(self, task: BundleTask) -> bool:
+        return (
+            not (self.live and task.state.ended)
+            and (not self.states or task.state in self.states)
+            and (not self.kinds or task.kind in self.kinds)
+            and (not self.bundle or self.bundle in task.bundles)
+            and (not self.namespace or task.bundle.startswith(f"{self.namespace}/"))
+            and (not self.broker or self.broker in {task.source, task.target})
+        )
+
 
 class Influence(Document):
     """The traffic that a task takes from its source to its target."""
@@ -267,6 +280,34 @@ class TasksDocument(Document):
     found: int
     """The number of tasks that match; with a lower `limit` fewer are listed."""
     tasks: list[TaskDocument]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskList:
+    """Bundle tasks of the leader of ``epoch``, at one moment of its two clocks.
+
+    ``tasks`` are those that match, live ones first; ``found`` counts all that match.
+    """
+
+    tasks: Sequence[BundleTask]
+    found: int
+    leader: str
+    epoch: int
+    at_ms: int
+    now_s: float
+
+    def age_s(self, task: BundleTask) -> float:
+        """Return the seconds since a task was proposed, up to its end if it has ended."""
+        return (self.now_s if task.ended_at_s is None else task.ended_at_s) - task.proposed_at_s
+
+    @overload
+    def wall_ms(self, then_s: float) -> int: ...
+
+    @overload
+    def wall_ms(self, then_s: float | None) -> int | None: ...
+
+    def wall_ms(self, then_s: float | None) -> int | None:
+        return None if then_s is None else self.at_ms - round(1000 * (self.now_s - then_s))
 
 
 def tasks_document(tasks: TaskList) -> TasksDocument:

@@ -6,9 +6,10 @@ from loadmanager.adapters.http.lookups import Lookups
 from loadmanager.adapters.http.operations import Operation, Resource, operations_of
 from loadmanager.admin.brokers import BalancingModes, Brokers, Configuration, Drains
 from loadmanager.admin.bundles import Merges, Splits, Unloads
-from loadmanager.admin.decisions import Decisions, Overviews, Plans
+from loadmanager.admin.decisions import Decisions, Plans
 from loadmanager.admin.isolation import FailureDomains, Isolation
 from loadmanager.admin.namespaces import AntiAffinity, Namespaces, Quotas
+from loadmanager.admin.overview import Overviews
 from loadmanager.admin.topics import Partitions, Topics
 
 RESOURCES: Final[tuple[type[Resource], ...]] = (

@@ -1,7 +1,6 @@
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Final, Protocol
 
 import numpy as np
@@ -37,8 +36,6 @@ from loadmanager.core.round_memory import RoundMemory, shifted
 from loadmanager.core.shadow import Shadowed
 from loadmanager.ports.history import HistorySink
 from loadmanager.ports.host import Clock
-from loadmanager.ports.leading import DecisionFilter
-from loadmanager.ports.overview import TaskGain
 from loadmanager.telemetry.metrics import Metrics
 
 
@@ -127,12 +124,10 @@ class DecisionLog:
         for one in refusals:
             self._entered(refusal_decision(one, at_ms=at_ms, epoch=self._epoch))
 
-    def decisions(self, wish: DecisionFilter) -> Sequence[Decision]:
-        known = {one.number: one for one in self._recent}
-        if wish.subject:
-            known |= {one.number: one for one in self.about(wish.subject)}
-        wanted = (one for _, one in sorted(known.items(), reverse=True) if wish.wants(one))
-        return list(islice(wanted, wish.limit))
+    def decisions(self, subject: str = "") -> Sequence[Decision]:
+        """Return the latest decisions, and with them the last about ``subject``, newest first."""
+        known = {one.number: one for one in (*self._recent, *self.about(subject))}
+        return [known[number] for number in sorted(known, reverse=True)]
 
     def about(self, subject: str) -> tuple[Decision, ...]:
         kept = [one for one in self._about.get(subject, (None, None)) if one is not None]
@@ -397,6 +392,19 @@ _SETTLED_S: Final = 10.0
 """Delay after a move from which a report covers only the time after it."""
 
 _MOST_KEPT: Final = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskGain:
+    """The effect of a task: the largest use of its source before, and as expected after it.
+
+    ``after`` is what the source's first report after the end of the task says, None before
+    that: other moves and changes of traffic count in it.
+    """
+
+    before: float
+    expected: float
+    after: float | None = None
 
 
 class TaskGains:

@@ -27,7 +27,6 @@ from loadmanager.leader.records import HistoryRecorder
 from loadmanager.leader.splits import Splits
 from loadmanager.leader.task_controller import TaskController
 from loadmanager.ports.coordination import Connection, CoordinationError
-from loadmanager.ports.leading import Assessment
 from loadmanager.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
@@ -38,6 +37,15 @@ _SHARE_OF_TIME: Final = 0.05
 
 _MOST_KEPT: Final = 720
 """Number of rounds kept: one hour at one round every five seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """How far the cluster was from the best possible at a round of the leader's term."""
+
+    optimality: Optimality
+    round: int
+    at_ms: int
 
 
 @dataclass(slots=True)

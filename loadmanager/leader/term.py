@@ -28,8 +28,7 @@ from loadmanager.leader.rounds import OptimalityWatch, Rounds
 from loadmanager.leader.splits import Splits
 from loadmanager.leader.task_controller import TaskController
 from loadmanager.ports.coordination import CoordinationError
-from loadmanager.ports.leading import LeaderElsewhere
-from loadmanager.ports.lookup import NotLeader, Unavailable
+from loadmanager.ports.lookup import LeaderElsewhere, NotLeader, Unavailable
 from loadmanager.ports.orders import StandingOrders
 
 log = structlog.get_logger()

@@ -86,6 +86,18 @@ class NotLeader(LookupRefused):
     """The sidecar that received an assignment request does not lead."""
 
 
+class LeaderElsewhere(LookupRefused):
+    """Another sidecar leads, at ``sidecar_url``."""
+
+    def __init__(self, sidecar_url: str) -> None:
+        super().__init__(f"the leader's sidecar is {sidecar_url}")
+        self.sidecar_url = sidecar_url
+
+
+class SubjectUnknown(LookupRefused):
+    """The leader has no broker and no bundle of that name."""
+
+
 class LookupService(Protocol):
     @property
     def cluster_state_version(self) -> int: ...

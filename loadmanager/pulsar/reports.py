@@ -39,7 +39,20 @@ from loadmanager.adapters.http.security.guard import (
     refuse_foreign_page,
 )
 from loadmanager.admin.brokers import BalancingState
-from loadmanager.admin.decisions import overview_document
+from loadmanager.admin.decisions import decision_to_json
+from loadmanager.admin.documents import TaskList
+from loadmanager.admin.overview import (
+    MOST_BROKERS,
+    MOST_DECISIONS,
+    MOST_TASKS,
+    MissingDocument,
+    OverviewDocument,
+    broker_document,
+    course_rows,
+    gained,
+    most_refused,
+    scarcest_first,
+)
 from loadmanager.config.sections import HistorySettings, HttpSettings
 from loadmanager.core.balancing import Balancing, BalancingMode
 from loadmanager.core.bundle_task import BundleTask, TaskKind, TaskState
@@ -52,18 +65,9 @@ from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.move_limits import HeldReason
 from loadmanager.core.plan import Reason, Refusal
 from loadmanager.core.splitting.cutting import parts_at
-from loadmanager.leader.explain import (
-    MOST_BROKERS,
-    MOST_DECISIONS,
-    MOST_TASKS,
-    most_refused,
-    scarcest_first,
-)
 from loadmanager.leader.records import HistoryRecorder
 from loadmanager.ports.history import HistorySink, NoHistory, offer_report
-from loadmanager.ports.leading import TaskList
 from loadmanager.ports.lookup import Unavailable
-from loadmanager.ports.overview import BrokerUse, MissingBroker, Overview
 from loadmanager.pulsar.answers import PulsarCluster
 from loadmanager.pulsar.balancing import Log
 from loadmanager.pulsar.moves import STUCK_S
@@ -331,13 +335,13 @@ class AttachOverviews:
         mode = BalancingMode.PAUSED if self._paused else mode
         return Balancing(mode=mode, by=self._paused.removeprefix(_BY))
 
-    def overview(self) -> Overview:
+    def overview(self) -> OverviewDocument:
         seen, at_ms = self._seen, self._clock.wall_ms()
         if seen is None:
             raise Unavailable(self.waits() or "no window of the cluster is over yet")
         brokers = scarcest_first(
-            BrokerUse(
-                broker=broker,
+            broker_document(
+                broker,
                 bundles=len(sample.bundles),
                 topics=sample.topics_in_bundles,
                 msgs_per_s=sample.total.msgs_per_s,
@@ -346,33 +350,38 @@ class AttachOverviews:
             for broker, sample in seen.samples.items()
         )
         tasks = sorted(self._tasks.values(), key=lambda one: (one.state.ended, -one.number))
-        return Overview(
+        return OverviewDocument(
             cluster=seen.cluster.name,
             leader=_NAME,
             epoch=self._epoch,
             since_ms=self._began_ms,
             at_ms=at_ms,
             measure="rate",
-            balancing=self._balancing,
-            course=self.course.points(at_ms),
+            balancing=BalancingState.model_validate(self._balancing),
+            course=course_rows(self.course.points(at_ms)),
             brokers=brokers[:MOST_BROKERS],
             brokers_in_all=len(brokers),
-            resources=(),
+            resources=[],
             bundles=sum(one.bundles for one in brokers),
             unowned=0,
-            missing=[MissingBroker(broker=one, why=why) for one, why in seen.missing.items()],
-            tasks=TaskList(
-                tasks=tasks,
-                found=len(tasks),
-                leader=_NAME,
-                epoch=self._epoch,
-                at_ms=at_ms,
-                now_s=self._clock.monotonic_s(),
+            missing=[
+                MissingDocument(broker=one, why=why, since_ms=None)
+                for one, why in seen.missing.items()
+            ],
+            tasks=gained(
+                TaskList(
+                    tasks=tasks,
+                    found=len(tasks),
+                    leader=_NAME,
+                    epoch=self._epoch,
+                    at_ms=at_ms,
+                    now_s=self._clock.monotonic_s(),
+                )
             ),
             refusals=most_refused(seen.refusals),
-            decisions=tuple(self._decisions),
+            decisions=[decision_to_json(one) for one in self._decisions],
             held=self._held,
-            actions=() if self._state is None else ("pause", "resume"),
+            actions=[] if self._state is None else ["pause", "resume"],
         )
 
     def routes(self) -> list[Route]:
@@ -421,7 +430,7 @@ async def served_page(port: int | None, *, balances: bool) -> AsyncIterator[Atta
     if port is None:
         yield overviews
         return
-    feed = Feed(OverviewReader(lambda: overview_document(overviews.overview()), _NAME))
+    feed = Feed(OverviewReader(overviews.overview, _NAME))
     routes = (*LivePage(feed).routes(), *overviews.routes())
 
     def check(request: web.BaseRequest) -> None:

@@ -6,6 +6,8 @@ import numpy as np
 
 from loadmanager.admin.brokers import DrainRequests
 from loadmanager.admin.bundles import MergeRequests, SplitRequests, UnloadRequests
+from loadmanager.admin.decisions import Explainer
+from loadmanager.admin.overview import OverviewRequests
 from loadmanager.agent.load_reports import DrainIntent, HealthWatch, Publisher, Sampler
 from loadmanager.agent.ownership import OwnershipWorker
 from loadmanager.agent.owning_agent import OwningAgent, Shutdown
@@ -23,7 +25,6 @@ from loadmanager.core.health import HealthRules
 from loadmanager.core.ids import BrokerId, BundleId, belongs_to_a_broker
 from loadmanager.core.lookup import LookupMode
 from loadmanager.leader.election import Election, Term
-from loadmanager.leader.explain import Explainer, OverviewRequests
 from loadmanager.leader.term import ForeignTerm, Leadership, LeaderTerm
 from loadmanager.lookup.service import LookupService, OwnBundles, OwnerResolver
 from loadmanager.ports.host import HostProbe

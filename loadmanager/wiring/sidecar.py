@@ -40,9 +40,10 @@ from loadmanager.adapters.seeds import SeedFile
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, zookeeper_options
 from loadmanager.admin.brokers import BalancingModes, Brokers, Configuration, Drains
 from loadmanager.admin.bundles import Merges, Splits, Unloads
-from loadmanager.admin.decisions import Decisions, Overviews, Plans, overview_document
+from loadmanager.admin.decisions import Decisions, Plans, preview_round
 from loadmanager.admin.isolation import FailureDomains, Isolation
 from loadmanager.admin.namespaces import AntiAffinity, NamespaceRequests, Namespaces, Quotas
+from loadmanager.admin.overview import Overviews
 from loadmanager.admin.surface import surface
 from loadmanager.admin.topics import PartitionRequests, Partitions, Topics
 from loadmanager.common.cluster_conditions import ClusterKey, conditions_of
@@ -60,7 +61,6 @@ from loadmanager.config.sections import (
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.history.records import Origin
 from loadmanager.core.hosts import is_loopback
-from loadmanager.leader.explain import preview_round
 from loadmanager.ports.broker import BrokerControl
 from loadmanager.ports.history import NoHistory, NoSeed
 from loadmanager.pulsar.sidecar import BesidePulsar, make_pulsar_broker
@@ -360,7 +360,7 @@ def make_server(
         operations=surface(),
         feed=Feed(
             OverviewReader(
-                lambda: overview_document(application.overviews.overview()),
+                application.overviews.overview,
                 context.identity.broker,
                 leader_line,
             )

@@ -21,7 +21,8 @@ from leader_queries import (
 )
 from snapshot_samples import hot_and_idle
 
-from loadmanager.admin.decisions import Decisions, Plans
+from loadmanager.admin.decisions import Decisions, PlanQuery, Plans, Preview
+from loadmanager.admin.documents import ShadowsDocument
 from loadmanager.cli import main
 from loadmanager.cli.decisions import age, decision_lines
 from loadmanager.core.balancing import Balancing
@@ -32,7 +33,6 @@ from loadmanager.core.plan import Cause, Move
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.snapshot.encoding import encode_snapshot, in_force
-from loadmanager.ports.leading import PlanOverrides, Preview, ShadowList
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Planned:
     moves: tuple[Move, ...] = (Move(BUNDLE, BrokerId("b2:8080"), B1, Cause.OVERLOADED),)
     optimality: Optimality | None = ASSESSMENT.optimality
 
-    async def plan(self, _wish: PlanOverrides) -> Preview:
+    async def plan(self, _wish: PlanQuery) -> Preview:
         found = self.optimality
         return Preview(
             plan=Plan(moves=self.moves, refusals=(), memory=RoundMemory()),
@@ -97,7 +97,7 @@ LEADERS: Mapping[str, tuple[Mapping[str, Any], Planned]] = {
         Planned(),
     ),
     "alone": (
-        {"beside": ShadowList(active="AvgShedder", shadows={})},
+        {"beside": ShadowsDocument(active="AvgShedder", shadows=[])},
         Planned(moves=(), optimality=None),
     ),
 }

@@ -4,7 +4,6 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -19,8 +18,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from loadmanager.adapters.http.live.page import Feed, LivePage, OverviewReader
 from loadmanager.adapters.http.routes import Route, target_of
-from loadmanager.admin.decisions import overview_document
-from loadmanager.ports.overview import BrokerUse
+from loadmanager.admin.overview import broker_document
 
 LIVE: Final = Path(__file__).parents[1] / "live"
 GOLDEN: Final = LIVE / "layout.json"
@@ -69,9 +67,12 @@ BROKERS = [f"127.0.0.1:{port}" for port in (8101, 8102, 8103)]
 SECRET = b"0123456789abcdef0123456789abcdef"
 SCHEMES: tuple[Literal["dark", "light"], ...] = ("dark", "light")
 WIDTHS = (360, 1400)
-DRAINING = BrokerUse(broker=B2, cpu_fraction=0.3, bundles=2, draining=True, healthy=False)
-SEEN = replace(
-    OVERVIEW, brokers=(*OVERVIEW.brokers, DRAINING), actions=("explain", "pause", "observe")
+DRAINING = broker_document(B2, cpu_fraction=0.3, bundles=2, draining=True, healthy=False)
+SEEN = OVERVIEW.model_copy(
+    update={
+        "brokers": [*OVERVIEW.brokers, DRAINING],
+        "actions": ["explain", "pause", "observe"],
+    }
 )
 
 
@@ -339,7 +340,7 @@ async def served_page(reader: OverviewReader) -> AsyncIterator[str]:
 def test_the_layout_is_as_it_was(browser: Browser, tmp_path: Path) -> None:
     found = {}
     with loop_thread() as loop:
-        context = served_page(OverviewReader(lambda: overview_document(SEEN), "b9:8080"))
+        context = served_page(OverviewReader(lambda: SEEN, "b9:8080"))
         url = loop.run(context.__aenter__())
         try:
             with page_at(browser, url, locale="en-GB", timezone_id="UTC") as page:

@@ -9,6 +9,7 @@ from leader_at_work import B1, B2, B3, HOT, ME, THRESHOLD, LeaderAtWork, leader_
 from snapshot_samples import report
 from waiting import eventually
 
+from loadmanager.admin.decisions import DecisionsQuery, PlanQuery, preview_round
 from loadmanager.common.constraints import Constraints
 from loadmanager.common.documents import BalancingModeRequests
 from loadmanager.core import znodes
@@ -23,10 +24,8 @@ from loadmanager.core.policies import NO_POLICIES, IsolationPolicy
 from loadmanager.core.snapshot.decoding import decode_snapshot
 from loadmanager.core.wire.policies import encode_boundaries
 from loadmanager.core.wire.records import LeaderRecord
-from loadmanager.leader.explain import preview_round
 from loadmanager.ports.administration import Unfit
-from loadmanager.ports.leading import DecisionFilter, LeaderElsewhere, PlanOverrides
-from loadmanager.ports.lookup import Unavailable
+from loadmanager.ports.lookup import LeaderElsewhere, Unavailable
 
 NS = Namespace("t/ns")
 BUNDLES = Boundaries.even(NS, 8).bundles
@@ -274,7 +273,7 @@ async def test_an_observing_leader_enters_moves_and_orders_none(hot: LeaderAtWor
     hot.lead()
 
     def observed() -> bool:
-        wish = DecisionFilter(limit=1, outcome="observed")
+        wish = DecisionsQuery(limit=1, outcome="observed")
         return bool(hot.leading.leader_term and hot.explainer.decisions(wish))
 
     await eventually(observed)
@@ -308,24 +307,24 @@ async def test_a_preview_shows_the_next_moves_and_makes_none(idle: LeaderAtWork)
     await eventually(lambda: idle.leading.leader_term and idle.leader_term.look().averages)
     before = idle.leader_term.look().memory
     preview_now = partial(preview_round, idle.leading)
-    preview = await preview_now(PlanOverrides())
+    preview = await preview_now(PlanQuery())
     assert {move.source for move in preview.plan.moves} == {B1}
     assert idle.leader_term.look().memory == before
     assert await orders_away(idle) == 0
-    assert (await preview_now(PlanOverrides())).plan.moves == preview.plan.moves
+    assert (await preview_now(PlanQuery())).plan.moves == preview.plan.moves
 
 
 async def test_another_strategy_or_setting_is_tried_on_the_same_view(idle: LeaderAtWork) -> None:
     idle.lead()
     await eventually(lambda: idle.leading.leader_term and idle.leader_term.look().averages)
     preview_now = partial(preview_round, idle.leading)
-    preview = await preview_now(PlanOverrides(shedder="overload"))
+    preview = await preview_now(PlanQuery(shedder="overload"))
     assert preview.in_force.shedder
     assert preview.in_force.shedder.strategy == "overload"
-    none = await preview_now(PlanOverrides(settings=("moves_per_round=0",)))
+    none = await preview_now(PlanQuery(settings=("moves_per_round=0",)))
     assert none.plan.moves == ()
     assert Reason.ROUND_BUDGET in {one.reason for one in none.plan.refusals}
-    for wish in (PlanOverrides(shedder="none"), PlanOverrides(settings=("threshold=x",))):
+    for wish in (PlanQuery(shedder="none"), PlanQuery(settings=("threshold=x",))):
         with pytest.raises(Unfit):
             await preview_now(wish)
 
@@ -333,12 +332,12 @@ async def test_another_strategy_or_setting_is_tried_on_the_same_view(idle: Leade
 async def test_only_the_leader_tells_what_it_would_do(idle: LeaderAtWork) -> None:
     preview_now = partial(preview_round, idle.leading)
     with pytest.raises(Unavailable):
-        await preview_now(PlanOverrides())
+        await preview_now(PlanQuery())
     await idle.elect(
         LeaderRecord(
             broker=B2, service_url="", sidecar_url="http://b2:7750", instance="other", epoch=3
         )
     )
     with pytest.raises(LeaderElsewhere):
-        await preview_now(PlanOverrides())
+        await preview_now(PlanQuery())
     assert ME == B1

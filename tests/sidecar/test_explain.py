@@ -20,6 +20,15 @@ from leader_at_work import (
 from snapshot_samples import report
 from waiting import eventually
 
+from loadmanager.admin.decisions import DecisionsQuery
+from loadmanager.admin.documents import TasksQuery
+from loadmanager.admin.overview import (
+    OverviewRequests,
+    broker_document,
+    most_refused,
+    resources_of,
+    scarcest_first,
+)
 from loadmanager.core import znodes
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind, TaskState
@@ -39,11 +48,8 @@ from loadmanager.core.snapshot.decoding import decode_snapshot
 from loadmanager.core.snapshot.document import view_of_snapshot
 from loadmanager.core.snapshot.encoding import in_force
 from loadmanager.core.wire.records import LeaderRecord
-from loadmanager.leader.explain import OverviewRequests, most_refused, resources_of, scarcest_first
 from loadmanager.leader.records import DecisionLog, TaskGains
-from loadmanager.ports.leading import DecisionFilter, LeaderElsewhere, SubjectUnknown, TaskFilter
-from loadmanager.ports.lookup import Unavailable
-from loadmanager.ports.overview import BrokerUse
+from loadmanager.ports.lookup import LeaderElsewhere, SubjectUnknown, Unavailable
 
 
 @pytest.fixture
@@ -130,7 +136,7 @@ async def test_a_moved_bundle_is_explained_by_its_move(sidecar: LeaderAtWork) ->
     await sidecar.report(*HOT)
     sidecar.lead()
     await eventually(lambda: sidecar.leading.leader_term and sidecar.leader_term.look().view.moved)
-    decisions = sidecar.explainer.decisions(DecisionFilter(limit=2000))
+    decisions = sidecar.explainer.decisions(DecisionsQuery(limit=2000))
     moved = next(one for one in decisions if one.outcome is Outcome.MOVED)
     assert (moved.code, moved.source) == (Cause.OVERLOADED, B1)
     account = sidecar.explainer.explain(moved.subject)
@@ -167,7 +173,7 @@ async def test_before_the_first_round_an_account_says_so(slow: LeaderAtWork) -> 
 async def test_a_placed_bundle_is_remembered(slow: LeaderAtWork) -> None:
     await slow.led(*HOT[1:])
     broker = await slow.leading.assign(BUNDLES[0])
-    (decision,) = slow.explainer.decisions(DecisionFilter(limit=10))
+    (decision,) = slow.explainer.decisions(DecisionsQuery(limit=10))
     assert (decision.subject, decision.outcome, decision.code, decision.target) == (
         BUNDLES[0],
         Outcome.PLACED,
@@ -178,9 +184,9 @@ async def test_a_placed_bundle_is_remembered(slow: LeaderAtWork) -> None:
 
 async def test_tasks_are_listed_from_their_order_to_their_end(slow: LeaderAtWork) -> None:
     await slow.led(*HOT[1:])
-    assert not slow.explainer.tasks(TaskFilter(limit=10)).tasks
+    assert not slow.explainer.tasks(TasksQuery(limit=10)).tasks
     targets = {bundle: await slow.leading.assign(bundle) for bundle in BUNDLES[:2]}
-    told = slow.explainer.tasks(TaskFilter(limit=1))
+    told = slow.explainer.tasks(TasksQuery(limit=1))
     assert (told.leader, told.epoch, told.found) == (ME, slow.leader_term.look().epoch, 2)
     (oldest,) = told.tasks
     assert (oldest.bundles, oldest.target) == (BUNDLES[:1], targets[BUNDLES[0]])
@@ -188,8 +194,8 @@ async def test_tasks_are_listed_from_their_order_to_their_end(slow: LeaderAtWork
     assert 0 <= told.age_s(oldest) < 60
     assert abs(told.wall_ms(oldest.proposed_at_s) - told.at_ms) < 60_000
     await slow.write(znodes.owned(oldest.target), encode_owned({BUNDLES[0]: 1}))
-    await eventually(lambda: slow.explainer.tasks(TaskFilter(limit=10, live=True)).found == 1)
-    told = slow.explainer.tasks(TaskFilter(limit=10))
+    await eventually(lambda: slow.explainer.tasks(TasksQuery(limit=10, live=True)).found == 1)
+    told = slow.explainer.tasks(TasksQuery(limit=10))
     assert [(one.bundle, one.state) for one in told.tasks] == [
         (BUNDLES[1], TaskState.ORDERED),
         (BUNDLES[0], TaskState.SERVING),
@@ -207,12 +213,12 @@ async def test_the_age_of_the_oldest_live_task_is_shown(slow: LeaderAtWork) -> N
     await slow.led()
     assert shown_s() == 0
     targets = [await slow.leading.assign(bundle) for bundle in BUNDLES[:2]]
-    older, newer = slow.explainer.tasks(TaskFilter(limit=2)).tasks
+    older, newer = slow.explainer.tasks(TasksQuery(limit=2)).tasks
     now_s = slow.context.clock.monotonic_s
     before_s, value_s, after_s = now_s(), shown_s(), now_s()
     assert before_s - older.proposed_at_s <= value_s <= after_s - older.proposed_at_s
     await slow.write(znodes.owned(targets[0]), encode_owned({BUNDLES[0]: 1}))
-    await eventually(lambda: slow.explainer.tasks(TaskFilter(limit=2, live=True)).found == 1)
+    await eventually(lambda: slow.explainer.tasks(TasksQuery(limit=2, live=True)).found == 1)
     assert shown_s() <= now_s() - newer.proposed_at_s
     await slow.stop_leading()
     assert shown_s() == 0
@@ -224,7 +230,7 @@ async def test_decisions_have_their_task_in_its_present_state(slow: LeaderAtWork
     (task,) = slow.explainer.explain(BUNDLES[0]).tasks.tasks
 
     def decided() -> tuple[int, TaskState | None]:
-        (listed,) = slow.explainer.decisions(DecisionFilter(limit=10))
+        (listed,) = slow.explainer.decisions(DecisionsQuery(limit=10))
         (explained,) = slow.explainer.explain(BUNDLES[0]).explanation.decisions
         assert (listed.task, listed.task_state) == (explained.task, explained.task_state)
         return listed.task, listed.task_state
@@ -270,7 +276,7 @@ async def test_names_that_are_unknown_and_that_are_none_are_told_apart(
 
 async def test_who_does_not_lead_names_the_leader_that_can_be_asked(slow: LeaderAtWork) -> None:
     def ask() -> None:
-        slow.explainer.decisions(DecisionFilter(limit=1))
+        slow.explainer.decisions(DecisionsQuery(limit=1))
 
     with pytest.raises(Unavailable, match="no leader is at work"):
         await slow.explainer.snapshot()
@@ -337,8 +343,9 @@ async def test_a_leader_tells_of_balance_brokers_and_who_is_missing() -> None:
         fullest = seen.brokers[0]
         assert (fullest.cpu_fraction, fullest.bundles) == (0.5, 2)
         assert fullest.bytes_per_s == pytest.approx(2e6)
-        assert seen.course[-1].largest == pytest.approx(0.5)
-        assert seen.course[-1].gap > 0.0
+        _, gap, largest, _ = seen.course[-1]
+        assert largest == pytest.approx(0.5)
+        assert gap > 0.0
         assert seen.resources[0].broker == B2
         assert seen.refusals
         assert sum(one.count for one in seen.refusals) >= 1
@@ -371,16 +378,16 @@ async def test_a_broker_that_reports_nothing_is_missing_too() -> None:
 
 def test_brokers_without_figures_come_last_and_resources_leave_them_out() -> None:
     brokers = [
-        BrokerUse(broker=B1),
-        BrokerUse(broker=B2, cpu_fraction=0.2, bandwidth_out_fraction=0.9, memory_fraction=1.0),
-        BrokerUse(broker=B3, cpu_fraction=0.4),
+        broker_document(B1),
+        broker_document(B2, cpu_fraction=0.2, bandwidth_out_fraction=0.9, memory_fraction=1.0),
+        broker_document(B3, cpu_fraction=0.4),
     ]
     assert [one.broker for one in scarcest_first(brokers)] == [B2, B3, B1]
     cpu, out = sorted(resources_of(brokers), key=lambda one: one.resource)
     assert (out.highest_fraction, out.mean_fraction, out.broker) == (0.9, 0.9, B2)
     assert (cpu.highest_fraction, cpu.broker) == (0.4, B3)
     assert cpu.mean_fraction == pytest.approx(0.3)
-    assert resources_of([BrokerUse(broker=B1)]) == []
+    assert resources_of([broker_document(B1)]) == []
 
 
 def test_refusals_are_counted_by_reason_with_an_example() -> None:
@@ -460,7 +467,6 @@ def test_only_the_last_moves_are_kept() -> None:
 
 
 A, B = BundleId("t/n/0x00000000_0x80000000"), BundleId("t/n/0x80000000_0xffffffff")
-TEN = DecisionFilter(limit=10)
 MOVE = Move(A, B1, B2, Cause.OVERLOADED)
 
 
@@ -498,7 +504,7 @@ def test_a_move_is_remembered_of_the_bundle_and_both_brokers() -> None:
     past = DecisionLog(SetClock(), 4)
     past.round_done(plan(MOVE), [B1, B2])
     past.moved([MOVE])
-    assert past.decisions(TEN) == [MOVED]
+    assert past.decisions() == [MOVED]
     assert past.about(A) == past.about(B1) == past.about(B2) == (MOVED,)
     assert past.about(B) == ()
 
@@ -513,7 +519,7 @@ def test_decisions_are_found_by_kind_namespace_and_time() -> None:
     past.placed([Move(B, B1, B2, Cause.REQUESTED), Move(other, B2, B1, Cause.DRAINING)])
 
     def found(**wish: Any) -> list[str]:
-        return [one.subject for one in past.decisions(DecisionFilter(limit=10, **wish))]
+        return [one.subject for one in DecisionsQuery(limit=10, **wish).of(past.decisions())]
 
     assert found() == [other, B, A]
     assert found(kinds=["unload"]) == [B]
@@ -541,8 +547,8 @@ def test_the_last_move_outlives_later_refusals() -> None:
         detail="0.6, 0.5",
     )
     assert past.about(A) == (left_alone, MOVED)
-    assert past.decisions(TEN) == [left_alone, MOVED]
-    assert past.decisions(DecisionFilter(limit=1)) == [left_alone]
+    assert past.decisions() == [left_alone, MOVED]
+    assert DecisionsQuery(limit=1).of(past.decisions()) == [left_alone]
     assert past.refusals == {A: [refusal]}
     assert (past.rounds, past.last_round_at_ms) == (2, 2000)
 
@@ -553,7 +559,7 @@ def test_what_a_round_says_of_every_broker_does_not_crowd_out_the_moves() -> Non
     past.moved([MOVE])
     calm = (Refusal(B1, Reason.WITHIN_THRESHOLD), Refusal("", Reason.CLUSTER_IDLE))
     past.round_done(plan(refusals=calm), [B1, B2])
-    assert [(one.subject, one.code) for one in past.decisions(TEN)] == [
+    assert [(one.subject, one.code) for one in past.decisions()] == [
         ("", Reason.CLUSTER_IDLE),
         (A, Cause.OVERLOADED),
     ]
@@ -564,7 +570,7 @@ def test_observed_and_placed_bundles_are_told_as_such() -> None:
     past = DecisionLog(SetClock(), 4)
     past.round_done(plan(MOVE, observed=True), [B1, B2])
     past.placed([Move(B, None, B1, Cause.UNOWNED)])
-    assert [(one.subject, one.outcome, one.round) for one in past.decisions(TEN)] == [
+    assert [(one.subject, one.outcome, one.round) for one in past.decisions()] == [
         (B, Outcome.PLACED, 0),
         (A, Outcome.OBSERVED, 1),
     ]
@@ -574,7 +580,7 @@ def test_why_a_bundle_found_no_place_is_remembered_but_not_listed_at_every_try()
     past = DecisionLog(SetClock(), 4)
     for _ in range(3):
         past.unplaced([Refusal(A, Reason.NO_CANDIDATE, "2 draining")])
-    assert past.decisions(TEN) == []
+    assert past.decisions() == []
     assert [(one.code, one.detail) for one in past.about(A)] == [
         (Reason.NO_CANDIDATE, "2 draining")
     ]
@@ -585,7 +591,7 @@ def test_both_bounds_hold_and_the_oldest_goes_first() -> None:
     for number in range(5):
         past.unplaced([Refusal(BundleId(f"t/n/{number}"), Reason.NO_CANDIDATE)])
         past.placed([Move(BundleId(f"t/n/{number}"), None, B1, Cause.UNOWNED)])
-    assert [one.subject for one in past.decisions(TEN)] == ["t/n/4", "t/n/3", "t/n/2"]
+    assert [one.subject for one in past.decisions()] == ["t/n/4", "t/n/3", "t/n/2"]
     assert past.about("t/n/3") == ()
     assert past.about("t/n/4") != ()
     assert past.about(B1)[0].subject == "t/n/4"
@@ -593,9 +599,9 @@ def test_both_bounds_hold_and_the_oldest_goes_first() -> None:
 
 def test_without_rounds_and_orders_nothing_is_remembered() -> None:
     past = DecisionLog(SetClock(), 4)
-    assert (past.refusals, past.rounds, past.decisions(TEN)) == (None, 0, [])
+    assert (past.refusals, past.rounds, past.decisions()) == (None, 0, [])
     past.round_done(plan(MOVE), [B1, B2])
-    assert (past.decisions(TEN), past.about(A)) == ([], ())
+    assert (past.decisions(), past.about(A)) == ([], ())
 
 
 def test_the_ledger_is_read_page_by_page_and_through_filters() -> None:
@@ -603,15 +609,18 @@ def test_the_ledger_is_read_page_by_page_and_through_filters() -> None:
     bundles = [BundleId(f"t/n/{number}") for number in range(5)]
     for bundle in bundles:
         past.placed([Move(bundle, None, B1, Cause.UNOWNED)])
-    first = past.decisions(DecisionFilter(limit=2))
-    rest = past.decisions(DecisionFilter(limit=10, before=first[-1].number))
+    first = DecisionsQuery(limit=2).of(past.decisions())
+    rest = DecisionsQuery(limit=10, before=first[-1].number).of(past.decisions())
     assert [one.subject for one in (*first, *rest)] == bundles[::-1]
     past.unplaced([Refusal(bundles[0], Reason.NO_CANDIDATE)])
-    told = past.decisions(DecisionFilter(limit=10, subject=bundles[0]))
+    told = DecisionsQuery(limit=10, subject=bundles[0]).of(past.decisions(bundles[0]))
     assert [one.outcome for one in told] == [Outcome.LEFT_ALONE, Outcome.PLACED]
     assert (
-        past.decisions(DecisionFilter(limit=10, subject=bundles[0], outcome="placed")) == told[1:]
+        DecisionsQuery(limit=10, subject=bundles[0], outcome="placed").of(
+            past.decisions(bundles[0])
+        )
+        == told[1:]
     )
-    assert past.decisions(DecisionFilter(limit=10, broker="b9:8080")) == []
-    assert past.decisions(DecisionFilter(limit=10, round=7)) == []
-    assert len(past.decisions(DecisionFilter(limit=10, broker=B1))) == 5
+    assert DecisionsQuery(limit=10, broker="b9:8080").of(past.decisions()) == []
+    assert DecisionsQuery(limit=10, round=7).of(past.decisions()) == []
+    assert len(DecisionsQuery(limit=10, broker=B1).of(past.decisions())) == 5

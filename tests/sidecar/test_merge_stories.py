@@ -26,8 +26,7 @@ from loadmanager.core.splitting.merging import Merge
 from loadmanager.core.wire.shared_forms import range_text
 from loadmanager.ports.administration import BundleUnknown, Conflict, MergeRefused, SplitRefused
 from loadmanager.ports.coordination import Operation, SetData
-from loadmanager.ports.leading import LeaderElsewhere
-from loadmanager.ports.lookup import LookupRefused, Unavailable
+from loadmanager.ports.lookup import LeaderElsewhere, LookupRefused, Unavailable
 from loadmanager.reference_broker.changes import Accepted
 from tests.testbed.faults.agent import SESSION_S, Agent
 from tests.testbed.faults.cluster import NAMESPACE, Cluster, order, topic_in

@@ -15,8 +15,13 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace, TopicName, namespace_of
 from loadmanager.leader.decisions import Decider
 from loadmanager.ports.coordination import Check, Create, Operation, SetData
-from loadmanager.ports.leading import LeaderElsewhere
-from loadmanager.ports.lookup import NamespaceTaken, NamespaceUnknown, NotLeader, Unavailable
+from loadmanager.ports.lookup import (
+    LeaderElsewhere,
+    NamespaceTaken,
+    NamespaceUnknown,
+    NotLeader,
+    Unavailable,
+)
 from tests.testbed.faults.agent import SESSION_S, Agent
 from tests.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
 from tests.testbed.faults.wires import LossPlace

@@ -64,7 +64,10 @@ async def test_a_shadow_strategy_would_have_evened_it_out(sidecar: LeaderAtWork)
     assert (shown(sidecar, "regret") or 0) > 0
     assert (shown(sidecar, "moves_total") or 0) >= shadow.moves > 0
     told = sidecar.explainer.shadows()
-    assert (told.active, list(told.shadows)) == ("AvgShedder", ["ThresholdShedder"])
+    assert (told.active, [one.strategy for one in told.shadows]) == (
+        "AvgShedder",
+        ["ThresholdShedder"],
+    )
     # Nothing of it was ordered.
     assert set(sidecar.leader_term.tasks.assigned.values()) <= {B1}
     assert (
@@ -77,13 +80,14 @@ async def test_a_shadow_strategy_would_have_evened_it_out(sidecar: LeaderAtWork)
 async def test_strategies_come_and_go_with_the_configuration(sidecar: LeaderAtWork) -> None:
     sidecar.lead()
     await sidecar.rounds(2)
-    assert sidecar.explainer.shadows().shadows == {}
+    assert sidecar.explainer.shadows().shadows == []
     beside(sidecar, ThresholdShedder=SHEDS)
     before = await shadowed(sidecar, 5)
     assert before.away
     # Other settings are another strategy, which begins with what is there now.
     beside(sidecar, ThresholdShedder=replace(SHEDS, shedder=ThresholdShedder(threshold=0.9)))
-    await eventually(lambda: not sidecar.explainer.shadows().shadows["ThresholdShedder"].away)
+    shadows = sidecar.leader_term.optimality_watch.shadows
+    await eventually(lambda: not shadows["ThresholdShedder"].away)
     assert shown(sidecar, "gap") is not None
     beside(sidecar)
     await eventually(lambda: not sidecar.explainer.shadows().shadows)

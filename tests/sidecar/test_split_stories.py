@@ -12,8 +12,7 @@ from loadmanager.leader.election import Term
 from loadmanager.leader.term import LeaderTerm
 from loadmanager.ports.administration import BundleUnknown, SplitRefused
 from loadmanager.ports.coordination import Disconnected, Operation
-from loadmanager.ports.leading import LeaderElsewhere
-from loadmanager.ports.lookup import Unavailable
+from loadmanager.ports.lookup import LeaderElsewhere, Unavailable
 from loadmanager.reference_broker.changes import Accepted
 from tests.testbed.faults.agent import Agent
 from tests.testbed.faults.cluster import NAMESPACE, Cluster, topic_in

@@ -8,6 +8,7 @@ import pytest
 from counted_requests import counted_cluster
 from stories import follower, place_all, publish_for_ever, served, story
 
+from loadmanager.admin.decisions import DecisionsQuery
 from loadmanager.common.cluster_state import READ_AHEAD
 from loadmanager.core import orders, znodes
 from loadmanager.core.errors import MalformedContent
@@ -21,7 +22,6 @@ from loadmanager.leader.election import Deposed
 from loadmanager.leader.order_book import OrderBook
 from loadmanager.leader.term import LeaderTerm
 from loadmanager.ports.coordination import Disconnected, Operation, Stat
-from loadmanager.ports.leading import DecisionFilter
 from loadmanager.ports.lookup import NotLeader, Unavailable
 from tests.testbed.faults.agent import SESSION_S, Agent
 from tests.testbed.faults.cluster import Cluster, order, topic_in
@@ -639,7 +639,7 @@ async def test_only_what_was_ordered_counts_as_moved(cluster: Cluster, applied: 
     await asyncio.sleep(0.01)
     first = {entry["bundle"] for entry in cluster.warnings("bundle.move.decided")}
     assert not first & cluster.leader_term.look().memory.moved_at_s.keys()
-    decisions = cluster.leader_term.decision_log.decisions(DecisionFilter(limit=50))
+    decisions = DecisionsQuery(limit=50).of(cluster.leader_term.decision_log.decisions())
     assert not [one for one in decisions if one.outcome == "moved"]
     await asyncio.sleep(5.0)
     publishing.cancel()

@@ -19,7 +19,7 @@ from loadmanager.leader.decisions import Decider
 from loadmanager.leader.election import STAND_BACK_S, Election
 from loadmanager.leader.order_book import OrderBook
 from loadmanager.leader.rounds import Rounds
-from loadmanager.ports.leading import SubjectUnknown
+from loadmanager.ports.lookup import SubjectUnknown
 from loadmanager.telemetry.metrics import LABEL_VALUES, Metrics
 from loadmanager.wiring.lifecycle import Sidecar
 from tests.testbed.faults.agent import SESSION_S, Agent

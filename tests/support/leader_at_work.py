@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from waiting import eventually
 
 from loadmanager.adapters.clock import SystemClock
+from loadmanager.admin.decisions import Explainer
 from loadmanager.common.cluster_conditions import TopicHash
 from loadmanager.common.cluster_state import ClusterState
 from loadmanager.common.context import Context, Identity
@@ -30,7 +31,6 @@ from loadmanager.core.wire.records import LeaderRecord, encode_leader
 from loadmanager.core.wire.registrations import encode_registration
 from loadmanager.core.wire.reports import encode_loads
 from loadmanager.leader.election import Term
-from loadmanager.leader.explain import Explainer
 from loadmanager.leader.term import Leadership, LeaderTerm
 from loadmanager.ports.history import NoSeed, SeedSource
 from loadmanager.telemetry.metrics import Metrics

@@ -3,7 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from loadmanager.core.balance_course import BalancePoint
+from loadmanager.admin.brokers import BalancingState
+from loadmanager.admin.decisions import Account, DecisionsQuery, Explainer, decision_to_json
+from loadmanager.admin.documents import ShadowsDocument, TaskList, TasksQuery, shadows_document
+from loadmanager.admin.overview import (
+    MissingDocument,
+    OverviewDocument,
+    ResourceDocument,
+    broker_document,
+    gained,
+    most_refused,
+)
 from loadmanager.core.balancing import Balancing
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind, TaskState
 from loadmanager.core.candidates import Candidate
@@ -17,26 +27,9 @@ from loadmanager.core.planner import Planner
 from loadmanager.core.rates import Rates
 from loadmanager.core.shadow import Shadow, Shadowed
 from loadmanager.core.snapshot.encoding import in_force
-from loadmanager.leader.explain import Explainer
-from loadmanager.ports.leading import (
-    Account,
-    Assessment,
-    DecisionFilter,
-    LeaderElsewhere,
-    ShadowList,
-    SubjectUnknown,
-    TaskFilter,
-    TaskList,
-)
-from loadmanager.ports.lookup import Unavailable
-from loadmanager.ports.overview import (
-    BrokerUse,
-    MissingBroker,
-    Overview,
-    RefusalCount,
-    ResourceUse,
-    TaskGain,
-)
+from loadmanager.leader.records import TaskGain
+from loadmanager.leader.rounds import Assessment
+from loadmanager.ports.lookup import LeaderElsewhere, SubjectUnknown, Unavailable
 
 B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
 BUNDLE = BundleId("t/ns/0x00000000_0x20000000")
@@ -103,9 +96,9 @@ ASSESSMENT = Assessment(
 _SHADOWED = Shadowed(
     largest=0.5, gap=0.25, active_gap=0.5, moves=3, moved=0.125, active_moves=1, active_moved=0.0625
 )
-SHADOWS = ShadowList(
-    active="AvgShedder",
-    shadows={
+SHADOWS = shadows_document(
+    "AvgShedder",
+    {
         "JointShedder": Shadow(rounds=(_SHADOWED, replace(_SHADOWED, gap=0.0))),
         "ThresholdShedder": Shadow(),
     },
@@ -164,28 +157,33 @@ BROKER_STORY = replace(
     grounds=(Refusal(B1, Reason.WITHIN_THRESHOLD, "0.600, mean 0.450"),),
     candidates=(),
 )
-OVERVIEW = Overview(
+OVERVIEW = OverviewDocument(
     cluster="east",
     leader=B1,
     epoch=4,
     since_ms=AT_MS,
     at_ms=AT_MS + 90_000,
     measure="use",
-    balancing=Balancing(),
-    course=(BalancePoint(at_ms=AT_MS, gap=0.25, largest=0.5, bound=0.4),),
-    brokers=(BrokerUse(broker=B1, cpu_fraction=0.5, bundles=3, msgs_per_s=10.0),),
+    held="",
+    balancing=BalancingState.model_validate(Balancing()),
+    course=[(AT_MS, 0.25, 0.5, 0.4)],
+    brokers=[broker_document(B1, cpu_fraction=0.5, bundles=3, msgs_per_s=10.0)],
     brokers_in_all=2,
-    resources=(ResourceUse(resource="cpu", mean_fraction=0.4, highest_fraction=0.5, broker=B1),),
+    resources=[
+        ResourceDocument(resource="cpu", mean_fraction=0.4, highest_fraction=0.5, broker=B1)
+    ],
     bundles=3,
     unowned=0,
-    missing=(MissingBroker(broker=B2, why="left, or crashed", since_ms=AT_MS),),
-    tasks=TaskList(
-        tasks=(LIVE, ENDED), found=2, leader=B1, epoch=4, at_ms=AT_MS + 90_000, now_s=190.0
+    missing=[MissingDocument(broker=B2, why="left, or crashed", since_ms=AT_MS)],
+    tasks=gained(
+        TaskList(
+            tasks=(LIVE, ENDED), found=2, leader=B1, epoch=4, at_ms=AT_MS + 90_000, now_s=190.0
+        ),
+        {LIVE.number: TaskGain(before=0.5, expected=0.4)},
     ),
-    gains={LIVE.number: TaskGain(before=0.5, expected=0.4)},
-    refusals=(RefusalCount(reason=Reason.ROUND_BUDGET, count=7, subject="", detail="5 of 5"),),
-    decisions=(LEFT_ALONE, MOVED),
-    actions=("pause",),
+    refusals=most_refused([Refusal("", Reason.ROUND_BUDGET, "5 of 5")] * 7),
+    decisions=[decision_to_json(LEFT_ALONE), decision_to_json(MOVED)],
+    actions=["pause"],
 )
 
 
@@ -200,7 +198,7 @@ class FakeLeaderQueries(Explainer):
     elsewhere: str | None = None
     away: bool = False
     last_round: int = 8
-    beside: ShadowList = SHADOWS
+    beside: ShadowsDocument = field(default_factory=lambda: SHADOWS)
     asked: list[str] = field(default_factory=list)
 
     async def snapshot(self) -> bytes:
@@ -215,7 +213,7 @@ class FakeLeaderQueries(Explainer):
             raise SubjectUnknown(f"{subject}: no such broker is registered")
         return Account(
             explanation=self.stories[subject],
-            tasks=self._listed(TaskFilter(limit=2, bundle=subject)),
+            tasks=self._listed(TasksQuery(limit=2, bundle=subject)),
             assessment=self._assessment(),
             leader=B1,
             epoch=4,
@@ -233,19 +231,19 @@ class FakeLeaderQueries(Explainer):
     def _assessment(self) -> Assessment | None:
         return ASSESSMENT if self.last_round else None
 
-    def shadows(self) -> ShadowList:
+    def shadows(self) -> ShadowsDocument:
         self._answer("shadows")
         return self.beside
 
-    def decisions(self, wish: DecisionFilter) -> Sequence[Decision]:
+    def decisions(self, wish: DecisionsQuery) -> Sequence[Decision]:
         self._answer(f"decisions {wish.limit}")
-        return [one for one in (LEFT_ALONE, MOVED) if wish.wants(one)][: wish.limit]
+        return wish.of((LEFT_ALONE, MOVED))
 
-    def tasks(self, wish: TaskFilter) -> TaskList:
+    def tasks(self, wish: TasksQuery) -> TaskList:
         self._answer(f"tasks {wish.limit}")
         return self._listed(wish)
 
-    def _listed(self, wish: TaskFilter) -> TaskList:
+    def _listed(self, wish: TasksQuery) -> TaskList:
         wanted = [one for one in (LIVE, ENDED) if wish.wants(one)]
         return TaskList(
             tasks=wanted[: wish.limit],

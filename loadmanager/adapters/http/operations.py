@@ -56,7 +56,7 @@ from loadmanager.adapters.http.replies import (
 )
 from loadmanager.adapters.http.routes import Handler, Role, Route, Target
 from loadmanager.core.ids import parse_broker, parse_namespace, topic_from_parts
-from loadmanager.ports.leading import LeaderElsewhere
+from loadmanager.ports.lookup import LeaderElsewhere
 
 TEXT: Final = "text/plain"
 """Content type of a reply: plain text."""

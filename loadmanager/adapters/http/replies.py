@@ -18,8 +18,13 @@ from loadmanager.ports.administration import (
     Unfit,
     UnloadRefused,
 )
-from loadmanager.ports.leading import SubjectUnknown
-from loadmanager.ports.lookup import NamespaceTaken, NamespaceUnknown, NotLeader, Unavailable
+from loadmanager.ports.lookup import (
+    NamespaceTaken,
+    NamespaceUnknown,
+    NotLeader,
+    SubjectUnknown,
+    Unavailable,
+)
 
 SERVER_NAME: Final = "loadmanager"
 _JSON_TYPE: Final = "application/json"

@@ -21,7 +21,7 @@ from loadmanager.adapters.http.assign_client import (
 from loadmanager.adapters.http.replies import text_reply
 from loadmanager.adapters.http.routes import Route
 from loadmanager.admin.brokers import BalancingModes, Brokers, Configuration
-from loadmanager.admin.decisions import Plans
+from loadmanager.admin.decisions import Plans, preview_round
 from loadmanager.admin.isolation import FailureDomains, Isolation
 from loadmanager.admin.namespaces import AntiAffinity, Quotas
 from loadmanager.admin.topics import PartitionRequests, Topics
@@ -36,7 +36,6 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.rates import Rates
-from loadmanager.leader.explain import preview_round
 from loadmanager.ports.lookup import Unavailable
 from tests.adapters.http.conftest import Reply, RunningServer, StartServer
 

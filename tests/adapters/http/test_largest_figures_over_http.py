@@ -19,7 +19,7 @@ from waiting import eventually
 from loadmanager.adapters.http.assign_client import HttpTopicsClient
 from loadmanager.adapters.http.http_server import HttpServer
 from loadmanager.admin.brokers import Brokers
-from loadmanager.admin.decisions import Decisions, Plans
+from loadmanager.admin.decisions import Decisions, Plans, preview_round
 from loadmanager.admin.topics import Topics
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
@@ -29,7 +29,6 @@ from loadmanager.core.planner_settings import Mode
 from loadmanager.core.rates import Rates
 from loadmanager.core.snapshot.decoding import decode_snapshot
 from loadmanager.core.wire.reports import encode_loads
-from loadmanager.leader.explain import preview_round
 from loadmanager.ports.lookup import Unavailable
 from loadmanager.simulator.strategies import every_pair
 from tests.adapters.http.conftest import FakeLookup, RunningServer

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,10 @@ from loadmanager.adapters.http.replies import json_reply
 from loadmanager.adapters.http.routes import Role, Route, Target
 from loadmanager.adapters.http.security.guard import ClusterKeyGuard, Guard, OwnNames, Rights
 from loadmanager.adapters.http.security.tokens import Tokens
-from loadmanager.admin.decisions import Decisions, Overviews, overview_document
+from loadmanager.admin.decisions import Decisions
+from loadmanager.admin.overview import OverviewDocument, Overviews
 from loadmanager.config.sections import HttpSettings
-from loadmanager.ports.leading import LeaderElsewhere
-from loadmanager.ports.lookup import Unavailable
-from loadmanager.ports.overview import Overview
+from loadmanager.ports.lookup import LeaderElsewhere, Unavailable
 from tests.adapters.http.conftest import RunningServer, StartServer, until
 
 EVENTS = "/live/events"
@@ -41,13 +40,13 @@ class FakeOverviews:
     cluster: str = "east"
     asked: int = 0
 
-    def overview(self) -> Overview:
+    def overview(self) -> OverviewDocument:
         self.asked += 1
         if self.elsewhere:
             raise LeaderElsewhere(self.elsewhere)
         if self.why_not:
             raise Unavailable(self.why_not)
-        return replace(OVERVIEW, cluster=self.cluster)
+        return OVERVIEW.model_copy(update={"cluster": self.cluster})
 
 
 @dataclass
@@ -72,7 +71,7 @@ async def watching(server: RunningServer, **headers: str) -> AsyncIterator[Viewe
 
 def feed_of(service: FakeOverviews, line: HttpAssignClient | None = None, **limits: Any) -> Feed:
     return Feed(
-        OverviewReader(lambda: overview_document(service.overview()), "b9:8080", line),
+        OverviewReader(service.overview, "b9:8080", line),
         FeedLimits(**{"interval_s": 0.02, **limits}),
     )
 

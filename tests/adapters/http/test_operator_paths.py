@@ -24,8 +24,7 @@ from loadmanager.ports.administration import (
     SplitRefused,
     UnloadRefused,
 )
-from loadmanager.ports.leading import LeaderElsewhere
-from loadmanager.ports.lookup import NamespaceUnknown, Unavailable
+from loadmanager.ports.lookup import LeaderElsewhere, NamespaceUnknown, Unavailable
 from tests.adapters.http.conftest import PUBLIC, Reply, RunningServer, StartServer
 
 B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")

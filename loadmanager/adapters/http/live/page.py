@@ -17,8 +17,7 @@ from loadmanager.adapters.http.replies import SERVER_NAME, Refused, bytes_reply,
 from loadmanager.adapters.http.routes import Role, Route, Target
 from loadmanager.adapters.http.security.guard import ADMITTED_UNTIL, PASSED_ON_HEADER
 from loadmanager.core.errors import LoadManagerError
-from loadmanager.ports.leading import LeaderElsewhere
-from loadmanager.ports.lookup import Unavailable
+from loadmanager.ports.lookup import LeaderElsewhere, Unavailable
 
 log = structlog.get_logger()
 

@@ -1,0 +1,313 @@
+"""The cluster at a glance, as the live page shows it: of a leader of sidecars, or of ``attach``."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+from loadmanager.adapters.http.live.page import OVERVIEW_PATH
+from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
+from loadmanager.admin.brokers import BalancingState
+from loadmanager.admin.decisions import DecisionsQuery, Explainer, decision_to_json
+from loadmanager.admin.documents import TaskDocument, TaskList, TasksQuery, tasks_document
+from loadmanager.common.context import Context
+from loadmanager.core.balance_course import BalancePoint, last_hour
+from loadmanager.core.broker_table import BrokerLoad
+from loadmanager.core.ids import BrokerId
+from loadmanager.core.plan import Reason, Refusal
+from loadmanager.core.reason_texts import REASONS, sentence
+from loadmanager.core.scores import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, MEMORY
+from loadmanager.leader.records import TaskGain
+from loadmanager.leader.term import Leadership, LeaderTerm
+
+MOST_BROKERS: Final = 200
+MOST_TASKS: Final = 60
+MOST_DECISIONS: Final = 60
+MOST_MISSING: Final = 50
+_MOST_REFUSALS: Final = 12
+_MOST_POINTS: Final = 240
+_ACTIONS: Final = ("explain", "pause", "observe", "resume", "unload", "drain", "undrain")
+_SPLIT: Final = "split"
+# The resources whose use moves with bundles; memory does not.
+_MOVING: Final = {
+    "cpu": "cpu_fraction",
+    "network in": "bandwidth_in_fraction",
+    "network out": "bandwidth_out_fraction",
+}
+
+
+class BrokerDocument(Document):
+    """One broker. Fractions are of the limit of the resource, and null if it is not known."""
+
+    broker: str
+    cpu_fraction: float | None
+    memory_fraction: float | None
+    bandwidth_in_fraction: float | None
+    bandwidth_out_fraction: float | None
+    largest_fraction: float | None
+    """The largest of these fractions except memory, which does not move with bundles."""
+    bundles: int
+    topics: int
+    msgs_per_s: float
+    bytes_per_s: float
+    draining: bool
+    healthy: bool
+    report_age_s: float
+
+
+class ResourceDocument(Document):
+    """The use of one resource by all brokers. `broker` uses the largest fraction of its limit."""
+
+    resource: str
+    mean_fraction: float
+    highest_fraction: float
+    broker: str
+
+
+class MissingDocument(Document):
+    """A broker that is absent or publishes no load report."""
+
+    broker: str
+    why: str
+    since_ms: int | None
+
+
+class GainDocument(Document):
+    """The largest use of a resource at the source of a task, as a fraction of its limit."""
+
+    before: float
+    expected: float
+    """The use expected after the task, computed from the bundle's share of the source's traffic."""
+    after: float | None
+    """The use in the source's first report after the task; null before that report."""
+
+
+class GainedTask(TaskDocument):
+    """A bundle task and its effect on the source."""
+
+    gain: GainDocument | None
+
+
+class RefusalDocument(Document):
+    """A reason for which the last round left bundles or brokers alone, with an example."""
+
+    reason: str
+    count: int
+    meaning: str
+    takes: str
+    subject: str
+    """A bundle or broker as an example; empty for the whole round."""
+    detail: str
+
+
+class OverviewDocument(Document):
+    """A cluster at a glance. All lists are bounded."""
+
+    cluster: str
+    leader: str
+    epoch: int
+    since_ms: int
+    """The time when the term of the leader began, in milliseconds since 1970."""
+    at_ms: int
+    measure: Literal["use", "rate"]
+    """What is balanced: `use` of CPU and network, or the message `rate` divided by its mean."""
+    held: str
+    """The reason why no bundle may move now; empty if bundles may move."""
+    actions: list[str]
+    """The actions that can be requested of the cluster."""
+    balancing: BalancingState
+    course: list[tuple[int, float, float, float]]
+    """The rounds of the last hour. Each entry has the time in milliseconds since 1970, the gap, the
+    largest use and the lower bound."""
+    brokers: list[BrokerDocument]
+    """The brokers with the least capacity left, the fullest one first."""
+    brokers_in_all: int
+    resources: list[ResourceDocument]
+    bundles: int
+    unowned: int
+    missing: list[MissingDocument]
+    tasks: list[GainedTask]
+    refusals: list[RefusalDocument]
+    decisions: list[dict[str, Any]]
+
+
+def broker_document(broker: str, **known: Any) -> BrokerDocument:
+    fields = {**dict.fromkeys(BrokerDocument.model_fields), **_USUAL, **known}
+    moving = [fields[name] for name in _MOVING.values() if fields[name] is not None]
+    fields |= {"broker": broker, "largest_fraction": max(moving, default=None)}
+    return BrokerDocument(**fields)
+
+
+_USUAL: Final = {
+    **dict.fromkeys(("bundles", "topics", "msgs_per_s", "bytes_per_s", "report_age_s"), 0),
+    "draining": False,
+    "healthy": True,
+}
+
+
+def gained(
+    tasks: TaskList, gains: Mapping[int, TaskGain] = MappingProxyType({})
+) -> list[GainedTask]:
+    return [
+        GainedTask(
+            **dict(one),
+            gain=GainDocument.model_validate(gain) if (gain := gains.get(one.number)) else None,
+        )
+        for one in tasks_document(tasks).tasks
+    ]
+
+
+def course_rows(points: Iterable[BalancePoint]) -> list[tuple[int, float, float, float]]:
+    return [(one.at_ms, one.gap, one.largest, one.bound) for one in points]
+
+
+def scarcest_first(brokers: Iterable[BrokerDocument]) -> list[BrokerDocument]:
+    return sorted(
+        brokers, key=lambda one: (-(one.largest_fraction or 0.0), -one.bytes_per_s, one.broker)
+    )
+
+
+def resources_of(brokers: Iterable[BrokerDocument]) -> list[ResourceDocument]:
+    uses: dict[str, list[tuple[float, BrokerDocument]]] = {}
+    for one in brokers:
+        for resource, name in _MOVING.items():
+            if (fraction := getattr(one, name)) is not None:
+                uses.setdefault(resource, []).append((fraction, one))
+    found = []
+    for resource, every in uses.items():
+        highest, broker = max(every, key=lambda use: use[0])
+        mean = sum(fraction for fraction, _ in every) / len(every)
+        found.append(
+            ResourceDocument(
+                resource=resource,
+                mean_fraction=mean,
+                highest_fraction=highest,
+                broker=broker.broker,
+            )
+        )
+    return sorted(found, key=lambda one: -one.highest_fraction)
+
+
+def most_refused(refusals: Iterable[Refusal]) -> list[RefusalDocument]:
+    counts: Counter[Reason] = Counter()
+    examples: dict[Reason, Refusal] = {}
+    for one in refusals:
+        counts[one.reason] += 1
+        examples.setdefault(one.reason, one)
+    return [
+        RefusalDocument(
+            reason=reason.value,
+            count=count,
+            meaning=sentence(reason),
+            takes=REASONS[reason].remedy,
+            subject=examples[reason].subject,
+            detail=examples[reason].detail,
+        )
+        for reason, count in counts.most_common(_MOST_REFUSALS)
+    ]
+
+
+@dataclass(slots=True, eq=False)
+class OverviewRequests:
+    context: Context
+    leading: Leadership
+    explainer: Explainer
+    cluster: str
+    splits: bool = True
+    _refused: tuple[tuple[int, int], list[RefusalDocument]] = field(
+        default=((0, 0), []), init=False
+    )
+
+    def overview(self) -> OverviewDocument:
+        term = self.leading.require_term()
+        tasks = self.explainer.tasks(TasksQuery(limit=MOST_TASKS))
+        now_s, at_ms = tasks.now_s, tasks.at_ms
+        brokers = scarcest_first(self._brokers(term, now_s))
+        return OverviewDocument(
+            cluster=self.cluster,
+            leader=tasks.leader,
+            epoch=tasks.epoch,
+            since_ms=term.began_at_ms,
+            at_ms=at_ms,
+            measure="use",
+            held="",
+            balancing=BalancingState.model_validate(term.steering.balancing),
+            course=course_rows(last_hour(term.optimality_watch.course, at_ms, _MOST_POINTS)),
+            brokers=brokers[:MOST_BROKERS],
+            brokers_in_all=len(brokers),
+            resources=resources_of(brokers),
+            bundles=len(self.context.cluster_state.owners),
+            unowned=len(term.placement_worker.unowned),
+            missing=list(self._missing(term, at_ms, now_s))[:MOST_MISSING],
+            tasks=gained(tasks, term.gains.updated()),
+            refusals=self._refusals(term, tasks.epoch),
+            decisions=[
+                decision_to_json(one)
+                for one in self.explainer.decisions(DecisionsQuery(limit=MOST_DECISIONS))
+            ],
+            actions=[*_ACTIONS, *([_SPLIT] if self.splits else [])],
+        )
+
+    def _brokers(self, term: LeaderTerm, now_s: float) -> Iterator[BrokerDocument]:
+        reports = self.context.cluster_state.loads.reports
+        for broker, load in term.tracker.loads.items():
+            known = reports.get(broker)
+            yield broker_document(
+                broker,
+                cpu_fraction=_fraction(load, CPU),
+                memory_fraction=_fraction(load, MEMORY),
+                bandwidth_in_fraction=_fraction(load, BANDWIDTH_IN),
+                bandwidth_out_fraction=_fraction(load, BANDWIDTH_OUT),
+                bundles=len(load.listing.names),
+                topics=load.topics,
+                msgs_per_s=load.totals.msgs_per_s,
+                bytes_per_s=load.totals.bytes_per_s,
+                draining=load.draining,
+                healthy=known is None or known.report.healthy,
+                report_age_s=max(now_s - load.seen_s, 0.0),
+            )
+
+    def _missing(self, term: LeaderTerm, at_ms: int, now_s: float) -> Iterator[MissingDocument]:
+        registered, reported = self.context.cluster_state.brokers, term.tracker.brokers
+        for broker, left_s in sorted(term.tracker.departed_at_s.items(), key=lambda one: -one[1]):
+            if broker not in registered:
+                since_ms = at_ms - round(1000 * (now_s - left_s))
+                yield MissingDocument(broker=broker, why="left, or crashed", since_ms=since_ms)
+        for broker in sorted(registered.keys() - reported):
+            why = _why_unreported(broker, term)
+            yield MissingDocument(broker=broker, why=why, since_ms=None)
+
+    def _refusals(self, term: LeaderTerm, epoch: int) -> list[RefusalDocument]:
+        """Count the refusals of the last round, once for all requests."""
+        log = term.decision_log
+        if self._refused[0] != (epoch, log.rounds):
+            every = (one for refusals in (log.refusals or {}).values() for one in refusals)
+            self._refused = ((epoch, log.rounds), most_refused(every))
+        return self._refused[1]
+
+
+def _fraction(load: BrokerLoad, resource: int) -> float | None:
+    limit = load.limit[resource]
+    return load.usage[resource] / limit if limit > 0 else None
+
+
+def _why_unreported(broker: BrokerId, term: LeaderTerm) -> str:
+    quarantined = term.quarantined.get(broker)
+    if quarantined is None:
+        return "registered, and has reported no load yet"
+    return f"left out of decisions: its report makes them fail ({quarantined})"
+
+
+class Overviews(Resource, tag="decisions"):
+    def __init__(self, overview: Callable[[], OverviewDocument]) -> None:
+        self._overview = overview
+
+    @operation("GET", OVERVIEW_PATH, Reply(200, "The overview.", OverviewDocument), leader=True)
+    async def overview(self) -> OverviewDocument:
+        """Get the cluster at a glance, as the live page shows it.
+
+        The request is cheap for clusters of any size: it lists at most 200 brokers, and the last 60
+        tasks and decisions.
+        """
+        return self._overview()
