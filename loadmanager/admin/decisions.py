@@ -49,8 +49,7 @@ from loadmanager.core.round_memory import shifted
 from loadmanager.core.snapshot.agreement import agreed
 from loadmanager.core.snapshot.document import InForce, RunningLoad, Snapshot
 from loadmanager.core.snapshot.encoding import encode_snapshot, in_force, in_force_to_json
-from loadmanager.leader.decisions import Observation
-from loadmanager.leader.rounds import Assessment
+from loadmanager.leader.decisions import Assessment, Observation
 from loadmanager.leader.term import Leadership
 from loadmanager.ports.administration import Unfit
 from loadmanager.ports.lookup import SubjectUnknown, Unavailable

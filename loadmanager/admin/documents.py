@@ -10,7 +10,7 @@ from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.joint.weighing import CostSource
 from loadmanager.core.reason_texts import sentence
 from loadmanager.core.shadow import Shadow
-from loadmanager.leader.rounds import Assessment
+from loadmanager.leader.decisions import Assessment
 
 
 class OptimalityDocument(Document):

@@ -6,6 +6,7 @@ failed round is repeated without the brokers whose reports are new since the las
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -20,19 +21,23 @@ from loadmanager.common.context import Context
 from loadmanager.common.documents import BalancingModeWatch
 from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.core.averages import BundleAverages
+from loadmanager.core.balance_course import BalancePoint
 from loadmanager.core.balancing import Balancing, steered
 from loadmanager.core.bundle_task import AskedBy, BundleTask, Dispatched, TaskKind
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load_tracker import LoadTracker
-from loadmanager.core.plan import Cause, Move, Reason, Refusal
+from loadmanager.core.optimality import Divided, Optimality
+from loadmanager.core.plan import Cause, Move, Reason, Refusal, cut_short
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.rates import Rates
 from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.shadow import Seen, Shadow, after_round
 from loadmanager.leader.reconciliation import UnclaimedOrders
 from loadmanager.leader.records import DecisionLog, HistoryRecorder, ViewInput
 from loadmanager.leader.task_controller import TaskController
 from loadmanager.ports.coordination import SetData
+from loadmanager.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 
@@ -377,3 +382,137 @@ def _proposals(
         )
         for move in moves
     ]
+
+
+def report_plan(metrics: Metrics, strategy: str, plan: Plan, epoch: int) -> None:
+    for move in (*plan.moves, *plan.observed):
+        metrics.moves.labels(strategy, move.cause.value).inc()
+        log.info(
+            "bundle.move.decided" if plan.moves else "bundle.move.observed",
+            bundle=move.bundle,
+            source=move.source,
+            target=move.target,
+            cause=move.cause.value,
+            epoch=epoch,
+        )
+    metrics.rounds_cut_short.inc(bool(cut_short(plan.refusals)))
+    for refusal in plan.refusals:
+        metrics.refusals.labels(strategy, refusal.reason.value).inc()
+        log.debug(
+            "round.subject.refused",
+            subject=refusal.subject or "cluster",
+            reason=refusal.reason.value,
+            detail=refusal.detail,
+        )
+
+
+_SHARE_OF_TIME: Final = 0.05
+"""Maximum fraction of a leader's time for this; rounds that follow too soon are skipped."""
+
+_MOST_KEPT: Final = 720
+"""Number of rounds kept: one hour at one round every five seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """How far the cluster was from the best possible at a round of the leader's term."""
+
+    optimality: Optimality
+    round: int
+    at_ms: int
+
+
+@dataclass(slots=True)
+class OptimalityWatch:
+    """Computes the distance from the best possible after the orders of a round are written.
+
+    So it delays no move. The results are exported as metrics, recorded in history and kept:
+    ``last`` is that of this term's last round, ``course`` those of the last hour, which the next
+    leader inherits. ``shadows`` are those of this term by the classes of their strategies; each
+    starts from the leader's view when it is configured or the term begins.
+    """
+
+    decider: Decider
+    last: Assessment | None = None
+    course: deque[BalancePoint] = field(default_factory=lambda: deque(maxlen=_MOST_KEPT))
+    shadows: dict[str, Shadow] = field(default_factory=dict)
+    _planners: dict[str, Planner] = field(default_factory=dict)
+    _rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    _round: tuple[ClusterView, Plan] | None = None
+    _not_before_s: float = float("-inf")
+
+    def decided(self, view: ClusterView, plan: Plan) -> None:
+        self._round = (view, plan)
+
+    async def round_over(self) -> None:
+        """Compute the optimality of the round and run the shadows, unless it is too soon."""
+        context = self.decider.context
+        done, self._round = self._round, None
+        began_s = context.clock.monotonic_s()
+        if done is None or began_s < self._not_before_s:
+            return
+        view, plan = done
+        planner, memory = self.decider.planner, self.decider.memory
+        found, parts = None, None
+        try:
+            found, parts = await context.computing.compute(_assessed, planner, view, memory)
+        except Exception as error:  # noqa: BLE001 - a failed assessment does not fail the round
+            context.unexpected.caught("round", error)
+        if found is None or parts is None:
+            self._show(None)
+        else:
+            self._show(found)
+            seen = Seen(view=view, divided=parts, optimality=found, moves=plan.moves)
+            await self._run_shadows(seen)
+        ended_s = context.clock.monotonic_s()
+        self._not_before_s = ended_s + (ended_s - began_s) / _SHARE_OF_TIME
+
+    def _show(self, found: Optimality | None) -> None:
+        self.decider.context.metrics.optimality.found(found)
+        past = self.decider.decision_log
+        self.last = None
+        if found is not None:
+            self.last = Assessment(found, round=past.rounds, at_ms=past.last_round_at_ms)
+            self.course.append(
+                BalancePoint(
+                    at_ms=self.last.at_ms,
+                    gap=found.gap_within_policies,
+                    largest=found.largest,
+                    bound=found.bound_within_policies,
+                )
+            )
+            self.decider.recorder.assessed(found)
+
+    async def _run_shadows(self, seen: Seen) -> None:
+        wanted = self.decider.settings.now.shadows
+        for strategy in self._planners.keys() - wanted.keys():
+            self._forget(strategy)
+        for strategy, configured in wanted.items():
+            if self._planners.get(strategy) != configured:
+                self.shadows[strategy], self._planners[strategy] = Shadow(), configured
+        for strategy, planner in self._planners.items():
+            try:
+                shadow = await self.decider.context.computing.compute(
+                    after_round, self.shadows[strategy], planner, seen, self._rng
+                )
+            except Exception as error:  # noqa: BLE001 - no shadow disturbs the leader
+                self.decider.context.unexpected.caught("round", error)
+                continue
+            self.shadows[strategy] = shadow
+            self.decider.context.metrics.shadows.after_round(strategy, shadow)
+            self.decider.recorder.shadowed(strategy, shadow.rounds[-1])
+
+    def _forget(self, strategy: str) -> None:
+        del self._planners[strategy], self.shadows[strategy]
+        self.decider.context.metrics.shadows.forget(strategy)
+
+    def end(self) -> None:
+        for strategy in list(self._planners):
+            self._forget(strategy)
+        self.decider.context.metrics.optimality.found(None)
+
+
+def _assessed(
+    planner: Planner, view: ClusterView, memory: RoundMemory
+) -> tuple[Optimality | None, Divided | None]:
+    return planner.optimality(view, memory), planner.divided(view, memory)

@@ -45,15 +45,21 @@ _KEPT_BUNDLES: Final = 5000
 _KEPT_BUNDLES_AT_LEAST: Final = 500
 _MOST_POINTS: Final = 120
 """Points stored of the last hour's balance: one every half minute."""
+WITHIN_S: Final = 10.0
+"""The limit of a leader's wait for the seed, during which unowned bundles wait too."""
+
+_AT_ONCE: Final = 100
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class LeaderState:
     context: Context
     term: Term
     tracker: LoadTracker
     splits: Splits
     course: deque[BalancePoint]
+    cluster: str
+    seed_max_age_days: float
 
     async def take(self) -> RoundMemory:
         """Restore the state of the former leader; the memory is empty if it is not usable."""
@@ -131,31 +137,6 @@ class LeaderState:
     def _wall_offset_s(self) -> float:
         return self.context.clock.wall_ms() / 1000 - self.context.clock.monotonic_s()
 
-
-def _encoded(standby: Standby, averages: TableAverages) -> bytes:
-    joint = standby.memory.shedder.joint
-    learned = b"" if joint is None else encode_joint(joint)
-
-    def content(bundles: int) -> bytes:
-        return encode_standby(replace(standby, averages=averages.heaviest(bundles), joint=learned))
-
-    most = content(_KEPT_BUNDLES)
-    return most if len(most) <= _LARGEST_BYTES else content(_KEPT_BUNDLES_AT_LEAST)
-
-
-WITHIN_S: Final = 10.0
-"""The limit of a leader's wait for the seed, during which unowned bundles wait too."""
-
-_AT_ONCE: Final = 100
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WarmStart:
-    context: Context
-    tracker: LoadTracker
-    cluster: str
-    max_age_days: float
-
     async def seed(self) -> None:
         """Use the seed, unless the former leader left averages of half of the reported bundles."""
         if not self._is_cold():
@@ -182,8 +163,8 @@ class WarmStart:
             self._give_up("foreign", why)
             return
         age_ms = self.context.clock.wall_ms() - seed.head.until_ms
-        if age_ms > self.max_age_days * DAY_MS:
-            most = f"older than {self.max_age_days:g}"
+        if age_ms > self.seed_max_age_days * DAY_MS:
+            most = f"older than {self.seed_max_age_days:g}"
             self._give_up("stale", f"its history ended {age_ms / DAY_MS:.1f} days ago, {most}")
             return
         namespaces = {namespace_of(one) for one in seed.bundles}
@@ -203,3 +184,14 @@ class WarmStart:
     def _give_up(self, result: str, why: str) -> None:
         self.context.metrics.seeded(result)
         log.warning("leadership.warm_start.skipped", result=result, error=why)
+
+
+def _encoded(standby: Standby, averages: TableAverages) -> bytes:
+    joint = standby.memory.shedder.joint
+    learned = b"" if joint is None else encode_joint(joint)
+
+    def content(bundles: int) -> bytes:
+        return encode_standby(replace(standby, averages=averages.heaviest(bundles), joint=learned))
+
+    most = content(_KEPT_BUNDLES)
+    return most if len(most) <= _LARGEST_BYTES else content(_KEPT_BUNDLES_AT_LEAST)

@@ -10,28 +10,36 @@ from loadmanager.common.cluster_state import OwnerView
 from loadmanager.common.constraints import Constraints
 from loadmanager.common.context import Context
 from loadmanager.common.documents import BalancingModeWatch
-from loadmanager.common.runtime_settings import RuntimeSettings
+from loadmanager.common.runtime_settings import RuntimeSettings, sleep_interruptibly
 from loadmanager.core.balancing import BalancingMode
-from loadmanager.core.bundle_task import AskedBy
+from loadmanager.core.bundle_task import AskedBy, Dispatched
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.orders import OrderChanges
 from loadmanager.core.plan import Cause, Move
-from loadmanager.leader.decisions import Choices, Decider, Observation
-from loadmanager.leader.election import Deposed, Term
-from loadmanager.leader.leader_state import LeaderState, WarmStart
+from loadmanager.core.planner import EARLY_ROUND_S
+from loadmanager.leader.decisions import (
+    Choices,
+    Decider,
+    Observation,
+    OptimalityWatch,
+    report_plan,
+)
+from loadmanager.leader.election import Deposed, Term, TermGivenUp
+from loadmanager.leader.leader_state import LeaderState
 from loadmanager.leader.order_book import OrderBook
 from loadmanager.leader.placement import PlacementWorker, why
 from loadmanager.leader.reconciliation import Reconciler, UnclaimedOrders
 from loadmanager.leader.records import DecisionLog, HistoryRecorder, TaskGains, TaskReports
-from loadmanager.leader.rounds import OptimalityWatch, Rounds
 from loadmanager.leader.splits import Splits
 from loadmanager.leader.task_controller import TaskController
-from loadmanager.ports.coordination import CoordinationError
+from loadmanager.ports.coordination import Connection, CoordinationError
 from loadmanager.ports.lookup import LeaderElsewhere, NotLeader, Unavailable
 from loadmanager.ports.orders import StandingOrders
 
 log = structlog.get_logger()
+
+MOST_FAILED_ROUNDS: Final = 3
 
 
 class ForeignTerm(Protocol):
@@ -82,9 +90,6 @@ class LeaderTerm:
             self.tracker,
             base_every_rounds=base_every_rounds,
         )
-        self._seeding = WarmStart(
-            context=context, tracker=self.tracker, cluster=cluster, max_age_days=seed_max_age_days
-        )
         self.began_at_ms = context.clock.wall_ms()
         self.is_open = False
         """Whether the input of decisions has been read; requests are refused until then."""
@@ -116,7 +121,7 @@ class LeaderTerm:
             self.steering,
             rng,
         )
-        self.optimality_watch = OptimalityWatch(context, self._decider, self._recorder)
+        self.optimality_watch = OptimalityWatch(self._decider)
         self.splits = Splits(
             context,
             self.tasks,
@@ -126,7 +131,13 @@ class LeaderTerm:
             unsplittable=() if foreign is None else foreign.unsplittable,
         )
         self._leader_state = LeaderState(
-            context, term, self.tracker, self.splits, self.optimality_watch.course
+            context=context,
+            term=term,
+            tracker=self.tracker,
+            splits=self.splits,
+            course=self.optimality_watch.course,
+            cluster=cluster,
+            seed_max_age_days=seed_max_age_days,
         )
         self.placement_worker = PlacementWorker(
             context,
@@ -137,22 +148,8 @@ class LeaderTerm:
             unclaimed,
             brokers_own=foreign is not None,
         )
-        self._rounds = Rounds(
-            context=context,
-            term=term,
-            settings=settings,
-            tracker=self.tracker,
-            decider=self._decider,
-            tasks=self.tasks,
-            splits=self.splits,
-            placement_worker=self.placement_worker,
-            reconciler=Reconciler(
-                context, self.tasks, self.splits.is_foreign, unclaimed, self.decision_log
-            ),
-            leader_state=self._leader_state,
-            recorder=self._recorder,
-            optimality_watch=self.optimality_watch,
-            brokers_own=foreign is not None,
+        self._reconciler = Reconciler(
+            context, self.tasks, self.splits.is_foreign, unclaimed, self.decision_log
         )
 
     @property
@@ -185,15 +182,15 @@ class LeaderTerm:
                 memory = reads.create_task(self._leader_state.take())
                 reads.create_task(self.tasks.open())
             self._decider.memory = memory.result()
-            await self._seeding.seed()
+            await self._leader_state.seed()
             await self._decider.take_reports_in_turns()
             self.is_open = True
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._rounds.tick(), name="ticks")
+                tasks.create_task(self._tick(), name="ticks")
                 tasks.create_task(self.placement_worker.run(), name="placements")
-                tasks.create_task(self._rounds.run(), name="rounds")
+                tasks.create_task(self._run_rounds(), name="rounds")
                 if self._foreign is None:
-                    tasks.create_task(self._rounds.find_stray_locks(), name="stray locks")
+                    tasks.create_task(self._find_stray_locks(), name="stray locks")
                 else:
                     tasks.create_task(self._foreign.run(self._wants_moves), name="foreign brokers")
         finally:
@@ -207,6 +204,133 @@ class LeaderTerm:
             self._recorder.ended()
             self._decider.end()
             self.optimality_watch.end()
+
+    async def _tick(self) -> None:
+        while True:
+            await self._pause(lambda: self._settings.now.rhythm.tick_interval_s)
+            try:
+                self.tracker.weigh(self._settings.now.planner.weights)
+                await self._decider.take_reports_in_turns()
+                self.tracker.sample()
+                self._recorder.ticked()
+                self.tasks.observe()
+                if self._foreign is None:
+                    await self.splits.adopt_parts()
+            except CoordinationError as error:
+                log.warning("leadership.tick.failed", error=str(error))
+            except Deposed:
+                raise
+            except Exception as error:  # noqa: BLE001 - no error of one tick ends the sidecar
+                self._context.unexpected.caught("tick", error)
+
+    async def _find_stray_locks(self) -> None:
+        while True:
+            await self._pause(self._round_interval_s)
+            try:
+                await self._reconciler.find_strays()
+            except CoordinationError as error:
+                log.debug("leadership.locks.unread", error=str(error))
+            except Exception as error:  # noqa: BLE001 - no error of one look ends the sidecar
+                self._context.unexpected.caught("stray locks", error)
+
+    async def _run_rounds(self) -> None:
+        """Raises `Deposed`, or `TermGivenUp`: rounds fail for an unknown reason."""
+        failed_in_a_row = 0
+        while True:
+            self._context.liveness.begun("round", self._round_interval_s)
+            await self._until_due()
+            started_s = self._context.clock.monotonic_s()
+            unexpected = False
+            try:
+                outcome = await self._round_or_repeated()
+            except CoordinationError as error:
+                outcome = "failed"
+                log.warning("round.orders.failed", error=str(error))
+            except Deposed:
+                raise
+            except Exception as error:  # noqa: BLE001 - no error of one round ends the sidecar
+                outcome, unexpected = "failed", True
+                self._context.unexpected.caught("round", error)
+            failed_in_a_row = failed_in_a_row + 1 if unexpected else 0
+            if failed_in_a_row == MOST_FAILED_ROUNDS:
+                raise TermGivenUp(f"{failed_in_a_row} rounds in a row failed unexpectedly")
+            self._context.metrics.rounds.labels(outcome).inc()
+            took_s = self._context.clock.monotonic_s() - started_s
+            self._context.metrics.round_duration_seconds.observe(took_s)
+            self._recorder.round_over(
+                outcome,
+                took_s=took_s,
+                tick_interval_s=self._settings.now.rhythm.tick_interval_s,
+                unowned=lambda: self.placement_worker.unowned,
+            )
+            await self.optimality_watch.round_over()
+
+    def _round_interval_s(self) -> float:
+        return self._settings.now.rhythm.round_interval_s
+
+    async def _pause(self, interval_s: Callable[[], float]) -> None:
+        await sleep_interruptibly(self._context.clock, interval_s, self._context.clock.sleep)
+
+    async def _until_due(self) -> None:
+        looked_s = self._context.clock.monotonic_s()
+
+        async def early(nap_s: float) -> bool:
+            nonlocal looked_s
+            await self._context.clock.sleep(nap_s)
+            if self._context.clock.monotonic_s() < looked_s + EARLY_ROUND_S:
+                return False
+            looked_s = self._context.clock.monotonic_s()
+            try:
+                return await self._decider.due_early()
+            except Exception as error:  # noqa: BLE001 - the round at the interval's end says more
+                self._context.unexpected.caught("round", error)
+                return False
+
+        await sleep_interruptibly(self._context.clock, self._round_interval_s, early)
+
+    async def _round_or_repeated(self) -> str:
+        try:
+            return await self._round()
+        except (CoordinationError, Deposed):
+            raise
+        except Exception as error:
+            if not self._decider.quarantine_new(error):
+                raise
+            self._context.unexpected.caught("round", error)
+        return await self._round()
+
+    async def _round(self) -> str:
+        outcome = await self._decided_and_ordered()
+        self._decider.round_succeeded()
+        return outcome
+
+    async def _decided_and_ordered(self) -> str:
+        doubtful = self._context.coordination.session.connection is not Connection.CONNECTED
+        if not doubtful:
+            await self.tasks.confirm()
+        decided = await self._decider.round(session_doubtful=doubtful)
+        plan = decided.plan
+        self.optimality_watch.decided(decided.view, plan)
+        strategy = type(self._decider.planner.shedder).__name__
+        report_plan(self._context.metrics, strategy, plan, self._term.epoch)
+        cuts = self._decider.steering.balancing.mode is BalancingMode.ACTIVE
+        if cuts and not doubtful:
+            await self.splits.order_oversized()
+        found: Dispatched | None = None
+        if plan.moves:
+            state = await self._leader_state.write(plan.memory)
+            found = await self._decider.order_round(decided, state)
+        if found is None or not found.piggybacked:
+            await self._leader_state.leave(self._decider.memory)
+        if not doubtful and self._foreign is None:
+            await self._reconciler.reconcile()
+        if found is None:
+            return "observed" if plan.observed else "quiet"
+        if found.too_large is not None:
+            return "failed"
+        sources = {move.source for move in plan.moves if move.bundle in found.ordered}
+        self._context.metrics.bundles_unloaded(len(found.ordered), len(sources))
+        return "moved" if found.ordered else "refused"
 
     def _wants_moves(self) -> bool:
         active = self.steering.wanted.mode is BalancingMode.ACTIVE

@@ -13,7 +13,7 @@ from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.shadow import Shadow, after_round
 from loadmanager.core.shedding import AvgShedder, ThresholdShedder
-from loadmanager.leader import rounds as leader_rounds
+from loadmanager.leader import decisions as leader_decisions
 
 SETTINGS = PlannerSettings(settle_s=0.0, cool_down_s=0.0)
 IDLE = Planner(shedder=AvgShedder(), settings=replace(SETTINGS, shedding=False))
@@ -22,7 +22,7 @@ SHEDS = Planner(shedder=ThresholdShedder(min_bytes_per_s=0.0), settings=SETTINGS
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leader_rounds, "_SHARE_OF_TIME", 1e9)
+    monkeypatch.setattr(leader_decisions, "_SHARE_OF_TIME", 1e9)
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ async def test_an_error_of_one_strategy_is_counted_and_stops_nothing_else(
         strategy = type(planner.shedder).__name__
         return {"ThresholdShedder": told}[strategy]
 
-    monkeypatch.setattr(leader_rounds, "after_round", fails)
+    monkeypatch.setattr(leader_decisions, "after_round", fails)
     beside(sidecar, AvgShedder=IDLE, ThresholdShedder=SHEDS)
     sidecar.lead()
     await shadowed(sidecar, 2)
@@ -172,7 +172,7 @@ async def test_optimality_is_left_out_where_it_would_take_too_much_of_the_leader
         time.sleep(0.01)
 
     # It may take place again after 10,000 s: no machine is so slow that a round comes then.
-    monkeypatch.setattr(leader_rounds, "_SHARE_OF_TIME", 1e-6)
+    monkeypatch.setattr(leader_decisions, "_SHARE_OF_TIME", 1e-6)
     monkeypatch.setattr(Planner, "optimality", slow)
     resting.lead()
     await resting.rounds(5)

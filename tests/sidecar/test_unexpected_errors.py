@@ -18,7 +18,7 @@ from loadmanager.core.planner import Planner
 from loadmanager.leader.decisions import Decider
 from loadmanager.leader.election import STAND_BACK_S, Election
 from loadmanager.leader.order_book import OrderBook
-from loadmanager.leader.rounds import Rounds
+from loadmanager.leader.term import LeaderTerm
 from loadmanager.ports.lookup import SubjectUnknown
 from loadmanager.telemetry.metrics import LABEL_VALUES, Metrics
 from loadmanager.wiring.lifecycle import Sidecar
@@ -325,7 +325,7 @@ async def test_a_leader_whose_rounds_hang_is_overdue_and_standbys_are_alive(
     await steering.put(BalancingMode.PAUSED, by="ann", reason="new disks")
     await asyncio.sleep(100.0)
     assert _overdue(cluster) == ["", "", ""]
-    monkeypatch.setattr(Rounds, "_round", _hang)
+    monkeypatch.setattr(LeaderTerm, "_round", _hang)
     await asyncio.sleep(LEAST_S + 10.0)
     leader = cluster.leader
     assert leader.context.liveness.overdue().startswith("no round has begun for ")

@@ -27,8 +27,8 @@ from loadmanager.core.planner import Planner
 from loadmanager.core.rates import Rates
 from loadmanager.core.shadow import Shadow, Shadowed
 from loadmanager.core.snapshot.encoding import in_force
+from loadmanager.leader.decisions import Assessment
 from loadmanager.leader.records import TaskGain
-from loadmanager.leader.rounds import Assessment
 from loadmanager.ports.lookup import LeaderElsewhere, SubjectUnknown, Unavailable
 
 B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))

@@ -13,7 +13,7 @@ from loadmanager.core.ownership import Phase
 from loadmanager.core.plan import Reason, Refusal
 from loadmanager.core.planner import Plan
 from loadmanager.core.round_memory import RoundMemory
-from loadmanager.leader.rounds import report_plan
+from loadmanager.leader.decisions import report_plan
 from loadmanager.telemetry import metrics as declarations
 from loadmanager.telemetry.metrics import LABEL_VALUES, Metrics
 
