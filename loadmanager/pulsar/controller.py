@@ -4,7 +4,7 @@ import secrets
 import shlex
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import inf
@@ -38,12 +38,11 @@ from loadmanager.pulsar.observer import Observer
 from loadmanager.pulsar.orders import Elected, Mandate
 from loadmanager.pulsar.reports import (
     AttachOverviews,
-    BalancerLog,
+    TermReports,
     host_name,
     recording,
     served_metrics,
     served_page,
-    show_window,
 )
 from loadmanager.pulsar.sampling import LONGEST_REPEATED_S, REPEATED, Hosts, Sampler
 from loadmanager.pulsar.state import (
@@ -268,7 +267,7 @@ class AttachActions:
         cluster = await self._cluster()
         await sampler.sample(cluster)
         until_s = monotonic() + LONGEST_REPEATED_S
-        with recording(options, cluster, strategy) as history:
+        with self._reports(cluster, strategy) as reports:
             while True:
                 self._liveness.begun("sample", lambda: interval_s)
                 await asyncio.sleep(interval_s)
@@ -282,15 +281,27 @@ class AttachActions:
                 strategy.record_choice()
                 if options["doctor"]:
                     return int(self._log.findings(seen, self._restore_command(cluster.name)))
-                show_window(self._metrics, seen)
-                self._overviews.round(seen, "")
+                reports.window(seen)
                 if options["commands"]:
                     self._log.commands(seen, self._address)
                 else:
                     self._log.window(seen, traffic=options["once"])
-                history.round(seen, "")
                 if options["once"]:
                     return 0
+
+    def _reports(
+        self, cluster: PulsarCluster, strategy: Strategy, **more: Any
+    ) -> AbstractContextManager[TermReports]:
+        return recording(
+            self._options["history_dir"],
+            cluster,
+            printed=self._log,
+            metrics=self._metrics,
+            overviews=self._overviews,
+            strategy=strategy,
+            interval_s=self._options["interval_s"],
+            **more,
+        )
 
     def _address(self, broker: BrokerId) -> str:
         return self._admin.reachable(addresses(self._reader.url)(broker))
@@ -434,7 +445,7 @@ class AttachActions:
         reader.add(await state.brokers())
         cluster = await reader.read()
         with (
-            recording(options, cluster, strategy, mandate.epoch) as history,
+            self._reports(cluster, strategy, epoch=mandate.epoch, begun=begun) as reports,
             self._overviews.of_term(state, self._log.event),
         ):
             balancer = Balancer(
@@ -444,14 +455,7 @@ class AttachActions:
                 interval_s=options["interval_s"],
                 settle_s=options["settle_s"],
                 pulsar_balancer=PulsarBalancer(state),
-                log=BalancerLog(
-                    printed=self._log,
-                    metrics=metrics,
-                    overviews=self._overviews,
-                    strategy=strategy,
-                    history=history,
-                    begun=begun,
-                ),
+                log=reports,
                 stopping=stopping,
                 mandate=mandate,
                 strategy=strategy,

@@ -5,11 +5,12 @@ import re
 import secrets
 import socket
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from math import nan
+from pathlib import Path
 from typing import Any, Final
 
 from aiohttp import web
@@ -76,101 +77,6 @@ from loadmanager.pulsar.state import SHEDDING, Course, State, StateUnusable
 from loadmanager.pulsar.strategy import Strategy
 from loadmanager.telemetry.logging import warnings_alone
 from loadmanager.telemetry.metrics import AttachMetrics, HistoryMetrics
-
-
-class AttachHistory:
-    """Writes the reports, rounds, moves and tasks of one controller's term.
-
-    A window is a tick, and a round if the strategy decided in it. A round is written after its
-    moves have ended: at the next window, or at the end of the term.
-    """
-
-    def __init__(
-        self,
-        sink: HistorySink,
-        strategy: Strategy,
-        *,
-        interval_s: float,
-        balances: bool,
-        epoch: int = 0,
-        base_every_rounds: int = 60,
-    ) -> None:
-        self.sink = sink
-        self._strategy = strategy
-        self._loads = strategy.loads
-        self._interval_s = interval_s
-        self._balances = balances
-        self._recorder = HistoryRecorder(
-            sink, self, epoch, self._loads.tracker, base_every_rounds=base_every_rounds
-        )
-        self._reported_s: dict[BrokerId, float] = {}
-        self._ordered: set[BundleId] = set()
-        self._unordered = ""
-        self._window_ms = 0
-
-    def wall_ms(self) -> int:
-        return self._window_ms or self._loads.wall_ms()
-
-    def monotonic_s(self) -> float:
-        return self._loads.monotonic_s()
-
-    def began(self) -> None:
-        self._recorder.began()
-
-    def ended(self) -> None:
-        self._round_over()
-        self._recorder.ended()
-
-    def round(self, seen: Observation, held: str) -> None:
-        """Write the last round, and the reports of one window; keep its decision until the next."""
-        self._round_over()
-        loads, decided, recorder = self._loads, self._strategy.decided, self._recorder
-        self._window_ms = loads.at_ms
-        for gone in loads.left:
-            self._reported_s.pop(gone, None)
-            recorder.forgot(gone)
-        for broker, report in loads.taken.items():
-            former_s = self._reported_s.get(broker)
-            self._reported_s[broker] = loads.now_s
-            offer_report(
-                self.sink,
-                report,
-                loads.at_ms,
-                due="first" if former_s is None else "age",
-                interval_s=None if former_s is None else loads.now_s - former_s,
-                window_s=seen.samples[broker].window_s,
-            )
-            recorder.took(broker, loads.at_ms)
-        recorder.ticked()
-        if decided is not None:
-            plan, view, acts = decided.plan, decided.view, self._balances and not held
-            recorder.began_round(
-                view.now_s,
-                lambda: view,
-                decided.memory,
-                planner=decided.planner,
-                policies=view.policies,
-                steering="active" if self._balances else "observing",
-                reported_at_ms=dict.fromkeys(loads.taken, loads.at_ms),
-            )
-            moves, observed = (plan.moves, ()) if acts else ((), plan.moves)
-            refusals = (*plan.refusals, *_refusals(seen, held))
-            recorder.decided(view, replace(plan, moves=moves, observed=observed, refusals=refusals))
-            self._unordered = "failed" if moves else "observed" if observed else "quiet"
-        self._window_ms = 0
-
-    def task(self, task: BundleTask) -> None:
-        if task.state is TaskState.ORDERED:
-            self._ordered.add(task.bundle)
-        self._recorder.task_changed(task)
-        if task.kind is TaskKind.SPLIT and task.state is TaskState.SERVING:
-            (cut,) = task.splits[task.bundle].positions
-            self._recorder.cut("split", task.bundle, parts_at(task.bundle, cut))
-
-    def _round_over(self) -> None:
-        self._recorder.orders_known(self._ordered)
-        self._ordered = set()
-        self._recorder.round_over(self._unordered, took_s=None, tick_interval_s=self._interval_s)
 
 
 def _refusals(seen: Observation, held: str) -> tuple[Refusal, ...]:
@@ -450,57 +356,103 @@ def host_name() -> str:
     return re.sub(r"[^-.\w]", "_", socket.gethostname(), flags=re.ASCII) or "localhost"
 
 
-@contextmanager
-def recording(
-    options: Mapping[str, Any], cluster: PulsarCluster, strategy: Strategy, epoch: int = 0
-) -> Iterator[AttachHistory]:
-    interval_s, balances = options["interval_s"], options["balance"]
-    if options["history_dir"] is None:
-        yield AttachHistory(NoHistory(), strategy, interval_s=interval_s, balances=balances)
-        return
-    origin = Origin(cluster.name, BrokerId(f"attach-{host_name()}:0"), secrets.token_hex(8))
-    settings = HistorySettings(dir=str(options["history_dir"]))
-    with warnings_alone():
-        sink = open_history(settings, origin, HistoryMetrics(CollectorRegistry()))
-        sink.start()
-        history = AttachHistory(
-            sink,
-            strategy,
-            interval_s=interval_s,
-            balances=balances,
-            epoch=epoch,
-            base_every_rounds=settings.base_every_rounds,
-        )
-        history.began()
-        try:
-            yield history
-        finally:
-            history.ended()
-            sink.close(_CLOSE_S)
-
-
 @dataclass(slots=True, kw_only=True)
-class BalancerLog:
+class TermReports:
+    """Reports what a term sees and does: to the history, the metrics, the page, and as text.
+
+    In the history a window is a tick, and a round if the strategy decided in it. A round is written
+    after its moves have ended: at the next window, or at the end of the term. ``begun`` is called
+    with how many seconds longer than a round it may take until the next one begins.
+    """
+
     printed: Log
     metrics: AttachMetrics
     overviews: AttachOverviews
     strategy: Strategy
-    history: AttachHistory
-    begun: Callable[[float], None]
-    """Called with how many seconds longer than a round it may take until the next one begins."""
+    interval_s: float
+    begun: Callable[[float], None] = lambda _: None
+    sink: HistorySink = field(default_factory=NoHistory)
+    epoch: int = 0
+    base_every_rounds: int = 60
     _trouble: str = ""
+    _reported_s: dict[BrokerId, float] = field(default_factory=dict)
+    _ordered: set[BundleId] = field(default_factory=set)
+    _unordered: str = ""
+    _window_ms: int = 0
+    _recorder: HistoryRecorder = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._recorder = HistoryRecorder(
+            self.sink,
+            self,
+            self.epoch,
+            self.strategy.loads.tracker,
+            base_every_rounds=self.base_every_rounds,
+        )
+
+    def wall_ms(self) -> int:
+        return self._window_ms or self.strategy.loads.wall_ms()
+
+    def monotonic_s(self) -> float:
+        return self.strategy.loads.monotonic_s()
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        self._recorder.began()
+        try:
+            yield
+        finally:
+            self._round_over()
+            self._recorder.ended()
 
     def round(self, seen: Observation, held: str) -> None:
         self.begun(0.0)
-        self.overviews.round(seen, held)
-        show_window(self.metrics, seen)
-        self.history.round(seen, held)
+        self.window(seen, held)
         with suppress(OSError):  # A log on a full disk loses lines, and ends no controller.
             self.printed.round(seen, held)
-        trouble = self.history.sink.trouble
-        if trouble and not self._trouble:
-            self.event(f"history is not written: {trouble}")
-        self._trouble = trouble
+        if self.sink.trouble and not self._trouble:
+            self.event(f"history is not written: {self.sink.trouble}")
+        self._trouble = self.sink.trouble
+
+    def window(self, seen: Observation, held: str = "") -> None:
+        """Show a window, write the last round, and keep what was decided until the next."""
+        show_window(self.metrics, seen)
+        self.overviews.round(seen, held)
+        self._round_over()
+        loads, decided, recorder = self.strategy.loads, self.strategy.decided, self._recorder
+        self._window_ms = loads.at_ms
+        for gone in loads.left:
+            self._reported_s.pop(gone, None)
+            recorder.forgot(gone)
+        for broker, report in loads.taken.items():
+            former_s = self._reported_s.get(broker)
+            self._reported_s[broker] = loads.now_s
+            offer_report(
+                self.sink,
+                report,
+                loads.at_ms,
+                due="first" if former_s is None else "age",
+                interval_s=None if former_s is None else loads.now_s - former_s,
+                window_s=seen.samples[broker].window_s,
+            )
+            recorder.took(broker, loads.at_ms)
+        recorder.ticked()
+        if decided is not None:
+            plan, view, balances = decided.plan, decided.view, self.overviews.balances
+            recorder.began_round(
+                view.now_s,
+                lambda: view,
+                decided.memory,
+                planner=decided.planner,
+                policies=view.policies,
+                steering="active" if balances else "observing",
+                reported_at_ms=dict.fromkeys(loads.taken, loads.at_ms),
+            )
+            moves, observed = (plan.moves, ()) if balances and not held else ((), plan.moves)
+            refusals = (*plan.refusals, *_refusals(seen, held))
+            recorder.decided(view, replace(plan, moves=moves, observed=observed, refusals=refusals))
+            self._unordered = "failed" if moves else "observed" if observed else "quiet"
+        self._window_ms = 0
 
     def task(self, task: BundleTask) -> None:
         self.begun(STUCK_S)
@@ -510,9 +462,38 @@ class BalancerLog:
             self.metrics.tasks_total.labels(task.state.value).inc()
         if task.pause is not None and task.pause_s is not None:
             self.metrics.move_pause_seconds.observe(task.pause_s)
-        self.history.task(task)
+        if task.state is TaskState.ORDERED:
+            self._ordered.add(task.bundle)
+        self._recorder.task_changed(task)
+        if task.kind is TaskKind.SPLIT and task.state is TaskState.SERVING:
+            (cut,) = task.splits[task.bundle].positions
+            self._recorder.cut("split", task.bundle, parts_at(task.bundle, cut))
         with suppress(OSError):
             self.printed.task(task)
 
     def event(self, what: str) -> None:
         self.printed.event(what)
+
+    def _round_over(self) -> None:
+        self._recorder.orders_known(self._ordered)
+        self._ordered = set()
+        self._recorder.round_over(self._unordered, took_s=None, tick_interval_s=self.interval_s)
+
+
+@contextmanager
+def recording(folder: Path | None, cluster: PulsarCluster, **parts: Any) -> Iterator[TermReports]:
+    """Yield `TermReports` of these parts, which write a history if there is a folder for it."""
+    if folder is None:
+        yield TermReports(**parts)
+        return
+    origin = Origin(cluster.name, BrokerId(f"attach-{host_name()}:0"), secrets.token_hex(8))
+    settings = HistorySettings(dir=str(folder))
+    with warnings_alone():
+        sink = open_history(settings, origin, HistoryMetrics(CollectorRegistry()))
+        sink.start()
+        reports = TermReports(sink=sink, base_every_rounds=settings.base_every_rounds, **parts)
+        try:
+            with reports.recording():
+                yield reports
+        finally:
+            sink.close(_CLOSE_S)
