@@ -158,7 +158,7 @@ class BrokerQueries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class Unload:
     """``topic`` is one of the bundle; ``active`` ones had traffic in each of the last windows."""
 
     bundle: BundleId
@@ -206,7 +206,7 @@ class BundleMover:
     return_s: float = RETURN_S
     stuck_s: float = STUCK_S
     served_s: float = SERVED_S
-    stuck: dict[BundleId, Move] = field(default_factory=dict, init=False)
+    stuck: dict[BundleId, Unload] = field(default_factory=dict, init=False)
     waiting: set[BundleId] = field(default_factory=set, init=False)
     avoided: set[BrokerId] = field(default_factory=set, init=False)
     over: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -223,7 +223,7 @@ class BundleMover:
 
     async def move(
         self,
-        move: Move,
+        move: Unload,
         ordered: Callable[[], None] = lambda: None,
         sent: Callable[[], None] = lambda: None,
     ) -> Outcome:
@@ -263,7 +263,7 @@ class BundleMover:
         self, bundle: BundleId, target: BrokerId, topic: TopicName, ordered: Callable[[], None]
     ) -> Outcome:
         """Make a broker serve a bundle that no broker serves, by the claim alone; as `move`."""
-        order = _Order(self, Move(bundle=bundle, source=target, target=target, topic=topic))
+        order = _Order(self, Unload(bundle=bundle, source=target, target=target, topic=topic))
         async with self._turns["target", target]:
             if self.over.is_set():
                 return Outcome(event=TaskEvent.REPLACED, reason="the term ended")
@@ -301,7 +301,7 @@ class BundleMover:
                 pause_s = min(PAUSE_RATIO * (ended_s - began_s), LONGEST_PAUSE_S)
                 self._paused_until_s[move.source] = ended_s + pause_s
 
-    async def _why_not(self, move: Move, *, to_avoided: bool) -> Outcome | None:
+    async def _why_not(self, move: Unload, *, to_avoided: bool) -> Outcome | None:
         if self.over.is_set():
             return Outcome(event=TaskEvent.REPLACED, reason="the term ended", owner=move.source)
         try:
@@ -317,7 +317,7 @@ class BundleMover:
             why = f"{move.target} says that it is ready, but a move to it did not arrive before"
         return Outcome(event=TaskEvent.GAVE_UP, reason=why, owner=move.source) if why else None
 
-    async def _serves_again(self, move: Move) -> tuple[bool, float | None]:
+    async def _serves_again(self, move: Unload) -> tuple[bool, float | None]:
         """Return whether most of the active topics are seen at the target, and when they were.
 
         Topics that load when they are looked up are served, too; deleted ones are left out.
@@ -339,7 +339,7 @@ class BundleMover:
         self._following.add(task)
         task.add_done_callback(self._following.discard)
 
-    async def _until_released(self, move: Move) -> None:
+    async def _until_released(self, move: Unload) -> None:
         """Wait until a broker serves a stuck bundle; claim it once its source has released it."""
         until_s = monotonic() + STUCK_FOLLOWED_S
         while not self.over.is_set() and monotonic() < until_s:
@@ -382,7 +382,7 @@ class _Order:
     """
 
     mover: BundleMover
-    move: Move
+    move: Unload
     ordered: Callable[[], None] = lambda: None
     sent: Callable[[], None] = lambda: None
     attempts: int = 0

@@ -46,8 +46,8 @@ from loadmanager.pulsar.moves import (
     CUT_AT,
     BrokerQueries,
     BundleMover,
-    Move,
     Outcome,
+    Unload,
     split_bundle,
 )
 from loadmanager.pulsar.observation import Observation
@@ -213,7 +213,7 @@ class PulsarOrders:
         return len(self._mover.waiting)
 
     @property
-    def stuck(self) -> Mapping[BundleId, Move]:
+    def stuck(self) -> Mapping[BundleId, Unload]:
         return self._mover.stuck
 
     @property
@@ -315,7 +315,7 @@ class PulsarOrders:
         if order.split is not None:
             return await self._split(bundle, order.split, source, ordered)
         topic, active = await self.topic_of(bundle), self.active_topics(bundle)
-        move = Move(bundle=bundle, source=source, target=order.target, topic=topic, active=active)
+        move = Unload(bundle=bundle, source=source, target=order.target, topic=topic, active=active)
         return await self._mover.move(move, ordered, lambda: self.sent(bundle))
 
     async def _split(

@@ -13,7 +13,7 @@ from waiting import eventually
 
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle, parse_full_topic
 from loadmanager.pulsar.client import Access, PulsarAdmin
-from loadmanager.pulsar.moves import PAUSE_RATIO, BrokerQueries, BundleMover, Move
+from loadmanager.pulsar.moves import PAUSE_RATIO, BrokerQueries, BundleMover, Unload
 
 
 @pytest.fixture
@@ -32,10 +32,10 @@ def mover(admin: PulsarAdmin, pulsar: FakePulsar, *, claims: bool = True) -> Bun
     return BundleMover(queries, claims, look_s)
 
 
-def move(pulsar: FakePulsar, number: int = 0) -> Move:
+def move(pulsar: FakePulsar, number: int = 0) -> Unload:
     """Return the move of one of the first broker's bundles to the second one."""
     first, second, _ = pulsar.brokers
-    return Move(
+    return Unload(
         bundle=parse_bundle(first.owned[number]),
         source=parse_broker(first.name),
         target=parse_broker(second.name),
@@ -254,7 +254,7 @@ async def test_without_claims_brokers_move_at_once(pulsar: FakePulsar, admin: Pu
     assert await carried_out(pulsar, admin, wanted, wait_for_the_other) == ["serving", "serving"]
 
 
-def between(pulsar: FakePulsar, sources: tuple[int, int], targets: tuple[int, int]) -> list[Move]:
+def between(pulsar: FakePulsar, sources: tuple[int, int], targets: tuple[int, int]) -> list[Unload]:
     found = [move(pulsar, number) for number in range(2)]
     for one, source in zip(found, sources, strict=True):
         pulsar.hand_over(one.bundle, pulsar.brokers[source])
@@ -265,14 +265,14 @@ def between(pulsar: FakePulsar, sources: tuple[int, int], targets: tuple[int, in
     ]
 
 
-def arrived(pulsar: FakePulsar, wanted: list[Move], request: web.Request) -> web.Response:
+def arrived(pulsar: FakePulsar, wanted: list[Unload], request: web.Request) -> web.Response:
     target = next(one.target for one in wanted if one.bundle == moved(request))
     pulsar.hand_over(moved(request), next(one for one in pulsar.brokers if one.name == target))
     return web.Response(status=204)
 
 
 async def carried_out(
-    pulsar: FakePulsar, admin: PulsarAdmin, wanted: list[Move], unloading: Handler
+    pulsar: FakePulsar, admin: PulsarAdmin, wanted: list[Unload], unloading: Handler
 ) -> list[str]:
     for one in wanted:
         source = next(broker for broker in pulsar.brokers if broker.name == one.source)
@@ -449,7 +449,7 @@ def more_than(asked: list[str], count: int) -> bool:
     return len(asked) > count
 
 
-def watched(wanted: Move) -> Move:
+def watched(wanted: Unload) -> Unload:
     assert wanted.topic is not None
     return replace(wanted, active=(wanted.topic,))
 

@@ -16,7 +16,7 @@ from waiting import eventually
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import parse_broker, parse_bundle, parse_full_topic
 from loadmanager.pulsar.client import Access, PulsarAdmin
-from loadmanager.pulsar.moves import BrokerQueries, BundleMover, Move, Outcome
+from loadmanager.pulsar.moves import BrokerQueries, BundleMover, Outcome, Unload
 
 INACTIVE = "Not allowed unload namespace bundle to inactive destination broker"
 
@@ -36,7 +36,7 @@ class Transfer:
     """
 
     pulsar: FakePulsar
-    move: Move
+    move: Unload
     away_s: float = 0.05
     lands: FakeBroker | None = None
     ready: bool = False
@@ -88,7 +88,7 @@ def transfer(pulsar: FakePulsar) -> Transfer:
     first, second, _ = pulsar.brokers
     return Transfer(
         pulsar,
-        Move(
+        Unload(
             bundle=parse_bundle(first.owned[0]),
             source=parse_broker(first.name),
             target=parse_broker(second.name),

@@ -18,8 +18,8 @@ from loadmanager.pulsar.moves import (
     SERVED_S,
     BrokerQueries,
     BundleMover,
-    Move,
     Outcome,
+    Unload,
 )
 
 pulsar = pytest.importorskip("pulsar", reason="needs pulsar-client: pip install pulsar-client")
@@ -48,12 +48,12 @@ def frozen(cluster: RealPulsar, name: str) -> Iterator[None]:
         cluster.processes.signal(name, SIGCONT)
 
 
-def whole(cluster: RealPulsar, namespace: str, topics: list[str]) -> Move:
+def whole(cluster: RealPulsar, namespace: str, topics: list[str]) -> Unload:
     """Return the move of a namespace's only bundle to the broker that does not serve it."""
     bundle = f"{namespace}/0x00000000_0xffffffff"
     owner = next(number for number in (0, 1) if bundle in cluster.owned(number))
     names = tuple(map(parse_full_topic, topics))
-    return Move(
+    return Unload(
         bundle=parse_bundle(bundle),
         source=parse_broker(cluster.brokers[owner]),
         target=parse_broker(cluster.brokers[1 - owner]),
@@ -63,7 +63,7 @@ def whole(cluster: RealPulsar, namespace: str, topics: list[str]) -> Move:
 
 
 def moved(
-    cluster: RealPulsar, move: Move, sent: Callable[[], None], served_s: float = SERVED_S
+    cluster: RealPulsar, move: Unload, sent: Callable[[], None], served_s: float = SERVED_S
 ) -> Outcome:
     async def moving() -> Outcome:
         admin = PulsarAdmin(Access(change_timeout_s=2.0), known=set(cluster.brokers))
