@@ -31,6 +31,7 @@ from loadmanager.core.orders import (
     next_chunk,
 )
 from loadmanager.leader.election import Deposed, Term
+from loadmanager.leader.task_controller import Reported
 from loadmanager.ports.coordination import (
     Check,
     CommitRejected,
@@ -42,7 +43,6 @@ from loadmanager.ports.coordination import (
     SetData,
     TooLarge,
 )
-from loadmanager.ports.orders import Reported
 
 log = structlog.get_logger()
 

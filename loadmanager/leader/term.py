@@ -32,10 +32,9 @@ from loadmanager.leader.placement import PlacementWorker, why
 from loadmanager.leader.reconciliation import Reconciler, UnclaimedOrders
 from loadmanager.leader.records import DecisionLog, HistoryRecorder, TaskGains, TaskReports
 from loadmanager.leader.splits import Splits
-from loadmanager.leader.task_controller import TaskController
+from loadmanager.leader.task_controller import StandingOrders, TaskController
 from loadmanager.ports.coordination import Connection, CoordinationError
 from loadmanager.ports.lookup import LeaderElsewhere, NotLeader, Unavailable
-from loadmanager.ports.orders import StandingOrders
 
 log = structlog.get_logger()
 

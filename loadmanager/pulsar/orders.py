@@ -28,7 +28,7 @@ from loadmanager.core.move_limits import HeldReason, MoveBudget
 from loadmanager.core.orders import OrderChanges, SplitOrder
 from loadmanager.core.splitting.cutting import even_cuts, parts_at
 from loadmanager.leader.election import Deposed, Term
-from loadmanager.leader.task_controller import TaskController
+from loadmanager.leader.task_controller import Reported, TaskController
 from loadmanager.ports.coordination import (
     Check,
     CommitRejected,
@@ -39,7 +39,6 @@ from loadmanager.ports.coordination import (
     NodeMissing,
     SetData,
 )
-from loadmanager.ports.orders import Reported
 from loadmanager.pulsar.answers import PulsarCluster
 from loadmanager.pulsar.client import PulsarAdmin, RightMissing
 from loadmanager.pulsar.moves import (
