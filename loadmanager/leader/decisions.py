@@ -7,7 +7,7 @@ failed round is repeated without the brokers whose reports are new since the las
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
@@ -261,8 +261,8 @@ class Decider:
             self.recorder.orders_known(found.ordered)
 
         standing = decided.view_input.assigned
-        proposals = _proposals(moves, decided.view, standing, AskedBy.BALANCING)
-        return await self.tasks.dispatch(proposals, extra_write=extra_write, known=known)
+        choices = Choices(tuple(moves), {}, decided.view, standing)
+        return await self._dispatch(choices, AskedBy.BALANCING, known, extra_write)
 
     async def order(
         self, choices: Choices, asked_by: AskedBy, extra_write: SetData | None = None
@@ -276,8 +276,33 @@ class Decider:
             self.decision_log.placed(stand)
             self.recorder.placed(stand, choices.view, self.planner)
 
-        proposals = _proposals(choices.moves, choices.view, choices.assigned, asked_by)
-        return await self.tasks.dispatch(proposals, extra_write=extra_write, known=known)
+        return await self._dispatch(choices, asked_by, known, extra_write)
+
+    async def _dispatch(
+        self,
+        choices: Choices,
+        asked_by: AskedBy,
+        known: Callable[[Dispatched], None],
+        extra_write: SetData | None,
+    ) -> Dispatched:
+        assigned, view = choices.assigned, choices.view
+        proposals = [
+            BundleTask(
+                kind=TaskKind.PLACE if move.source is None else TaskKind.MOVE,
+                bundles=(move.bundle,),
+                source=move.source,
+                target=move.target,
+                cause=move.cause,
+                asked_by=asked_by,
+                planned={b: assigned[b] for b in (move.bundle,) if b in assigned},
+                influence=Rates(*view.short_rates(move.bundle).tolist()),
+            )
+            for move in choices.moves
+        ]
+        found = await self.tasks.dispatch(proposals, extra_write=extra_write, known=known)
+        left = [one.source for one in choices.moves if one.source and one.bundle in found.ordered]
+        self.context.metrics.bundles_unloaded(len(left), len(set(left)))
+        return found
 
     def _outdated(self, decided: Decided) -> Mapping[BundleId, str]:
         """Return the moves whose target can no longer take them, or all, and why."""
@@ -361,27 +386,6 @@ def decide_round(
 
 def _due_early(planner: Planner, view_input: ViewInput, memory: RoundMemory) -> bool:
     return planner.due_early(view_input.view(), memory)
-
-
-def _proposals(
-    moves: Iterable[Move],
-    view: ClusterView,
-    assigned: Mapping[BundleId, BrokerId],
-    asked_by: AskedBy,
-) -> list[BundleTask]:
-    return [
-        BundleTask(
-            kind=TaskKind.PLACE if move.source is None else TaskKind.MOVE,
-            bundles=(move.bundle,),
-            source=move.source,
-            target=move.target,
-            cause=move.cause,
-            asked_by=asked_by,
-            planned={b: assigned[b] for b in (move.bundle,) if b in assigned},
-            influence=Rates(*view.short_rates(move.bundle).tolist()),
-        )
-        for move in moves
-    ]
 
 
 def report_plan(metrics: Metrics, strategy: str, plan: Plan, epoch: int) -> None:

@@ -250,9 +250,6 @@ class PlacementWorker:
         found = await self.decider.order(choices, AskedBy.DRAIN)
         refused = [*choices.refusals, *found.refused]
         self._drains.refused(refused, self.context.clock.monotonic_s())
-        if found.ordered:
-            sources = {leaving[bundle] for bundle in found.ordered}
-            self.context.metrics.bundles_unloaded(len(found.ordered), len(sources))
         return True
 
     def _staying(self, draining: Collection[BrokerId]) -> Iterator[tuple[BundleId, BrokerId]]:

@@ -327,8 +327,6 @@ class LeaderTerm:
             return "observed" if plan.observed else "quiet"
         if found.too_large is not None:
             return "failed"
-        sources = {move.source for move in plan.moves if move.bundle in found.ordered}
-        self._context.metrics.bundles_unloaded(len(found.ordered), len(sources))
         return "moved" if found.ordered else "refused"
 
     def _wants_moves(self) -> bool:
@@ -362,8 +360,6 @@ class LeaderTerm:
                 await self._leader_state.leave(self._decider.memory)
             except CoordinationError as error:  # The next round stores it.
                 log.warning("leadership.state.write_failed", error=str(error))
-        sources = {leaving[bundle] for bundle in found.ordered}
-        self._context.metrics.bundles_unloaded(len(found.ordered), len(sources))
         for bundle, target in found.ordered.items():
             log.info("bundle.unload.ordered", bundle=bundle, source=leaving[bundle], target=target)
         if found.too_large is not None:
