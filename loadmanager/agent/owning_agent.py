@@ -5,12 +5,11 @@ from collections.abc import Callable, Iterator
 
 import structlog
 
-from loadmanager.agent.accepted_orders import AcceptedOrders
 from loadmanager.agent.former_locks import FormerLocks
 from loadmanager.agent.lease import LeaseBackoff, LeaseKeeper
 from loadmanager.agent.load_reports import HealthWatch, Publisher
 from loadmanager.agent.locks import LockWorker
-from loadmanager.agent.ownership import OwnershipWorker
+from loadmanager.agent.ownership import AcceptedOrders, OwnershipWorker
 from loadmanager.agent.registration import (
     BrokerLost,
     Displaced,
