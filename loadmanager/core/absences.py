@@ -1,4 +1,4 @@
-"""How long the leader waits for absent brokers before it places their bundles elsewhere.
+"""When bundles of brokers that are absent, or drain, are placed elsewhere.
 
 A single broker that vanishes has crashed, and its bundles are reassigned at once. If many vanish
 together, or are missing just after the leader itself has connected, they are likely to return
@@ -6,11 +6,12 @@ soon: an outage of the coordination service expired every session, or the whole 
 restarted. The first broker to register must not receive every bundle.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import Final
 
-from loadmanager.core.ids import BrokerId
+from loadmanager.core.ids import BrokerId, BundleId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,3 +72,42 @@ class Absences:
             until_s = latest_s if many else min(latest_s, rules.connected_s)
             if until_s > self._missed_at_s[broker]:
                 yield broker, until_s
+
+
+TRY_AGAIN_S: Final = 2.0
+"""Delay before a bundle that no broker could take is tried again."""
+
+
+class Drains:
+    """Selects the next bundles to leave draining brokers, a few at a time.
+
+    So clients reconnect in small groups. A bundle leaves only when another broker can take it;
+    until then its broker keeps serving it.
+    """
+
+    def __init__(self) -> None:
+        self._again_s: dict[BundleId, float] = {}
+
+    def due(
+        self,
+        staying: Iterable[tuple[BundleId, BrokerId]],
+        most: Mapping[BrokerId, int],
+        now_s: float,
+    ) -> dict[BundleId, BrokerId]:
+        """Return the bundles of ``staying`` that are to leave now, each with its broker.
+
+        ``most`` is how many more bundles may be under way from each draining broker. If no
+        broker is draining, all earlier refusals are forgotten.
+        """
+        if not most:
+            self._again_s.clear()
+        left, found = dict(most), dict[BundleId, BrokerId]()
+        for bundle, broker in staying:
+            if left[broker] > 0 and self._again_s.get(bundle, now_s) <= now_s:
+                found[bundle] = broker
+                left[broker] -= 1
+        return found
+
+    def refused(self, bundles: Iterable[BundleId], now_s: float) -> None:
+        """Exclude these bundles for `TRY_AGAIN_S`."""
+        self._again_s.update(dict.fromkeys(bundles, now_s + TRY_AGAIN_S))

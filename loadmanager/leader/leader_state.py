@@ -17,12 +17,11 @@ from loadmanager.common.context import Context
 from loadmanager.core import znodes
 from loadmanager.core.balance_course import BalancePoint, last_hour
 from loadmanager.core.bounds import DAY_MS
-from loadmanager.core.bundle_table import TableAverages
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import Namespace, namespace_of
 from loadmanager.core.joint.document import decode_joint, encode_joint
-from loadmanager.core.load_tracker import LoadTracker
+from loadmanager.core.load_tracker import LoadTracker, TableAverages
 from loadmanager.core.round_memory import RoundMemory, shifted
 from loadmanager.core.seed import Seed, hour_of_week
 from loadmanager.core.seeding import seeded

@@ -9,9 +9,8 @@ from loadmanager.common.cluster_state import OwnerView
 from loadmanager.common.context import Context
 from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.common.watching import Subscriptions
-from loadmanager.core.absences import AbsenceRules, Absences
+from loadmanager.core.absences import AbsenceRules, Absences, Drains
 from loadmanager.core.bundle_task import AskedBy
-from loadmanager.core.draining import Drains
 from loadmanager.core.ids import BrokerId, BundleId, belongs_to_a_broker
 from loadmanager.core.plan import Cause, Refusal
 from loadmanager.leader.decisions import Decider

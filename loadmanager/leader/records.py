@@ -5,7 +5,6 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskState
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.explaining import (
@@ -27,7 +26,7 @@ from loadmanager.core.history.records import (
 from loadmanager.core.history.rounds import RoundFacts, bundles_records, move_record, round_records
 from loadmanager.core.history.schema import Stream
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.load_tracker import LoadTracker, Tally
+from loadmanager.core.load_tracker import BrokerLoad, LoadTracker, Tally
 from loadmanager.core.optimality import MOVING, Optimality
 from loadmanager.core.plan import Move, Refusal
 from loadmanager.core.planner import Plan, Planner

@@ -7,14 +7,13 @@ import numpy as np
 
 from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, BundleAverages
 from loadmanager.core.bounds import TOTAL
-from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.columns import Listing
 from loadmanager.core.duty_moves import Served, duty_moves
 from loadmanager.core.errors import InvalidName, LoadManagerError, MalformedContent
 from loadmanager.core.fields import parse_fields
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of, parse_bundle
 from loadmanager.core.load import BundleStats
-from loadmanager.core.load_tracker import view_of
+from loadmanager.core.load_tracker import BrokerLoad, view_of
 from loadmanager.core.max_over_mean import Flags, Floats, Places, RatePlan, over_mean, rate_plan
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings

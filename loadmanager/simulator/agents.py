@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmanager.config.sections import ReportSettings
-from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.columns import Indices, Listing, Mask
 from loadmanager.core.history.records import stats_of
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
+from loadmanager.core.load_tracker import BrokerLoad
 from loadmanager.core.rates import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT, Rates, six_digits
 from loadmanager.core.report import ReportRules
 from loadmanager.core.scores import RESOURCES, FloatArray

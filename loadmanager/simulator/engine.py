@@ -9,11 +9,10 @@ from typing import Any, Final
 import numpy as np
 
 from loadmanager.config.sections import LeaderSettings
-from loadmanager.core.absences import AbsenceRules, Absences
+from loadmanager.core.absences import AbsenceRules, Absences, Drains
 from loadmanager.core.averages import BundleAverages
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices
-from loadmanager.core.draining import Drains
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.plan import Cause, Move, Reason, Refusal

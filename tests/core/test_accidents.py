@@ -43,12 +43,11 @@ import numpy as np
 import pytest
 from small_view import bundle, heaviest, make_view
 
-from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView, UnknownBroker
 from loadmanager.core.columns import Listing
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BundleStats
-from loadmanager.core.load_tracker import LoadTracker
+from loadmanager.core.load_tracker import BrokerLoad, LoadTracker
 from loadmanager.core.memory import Memory
 from loadmanager.core.placement import (
     PLACEMENTS,

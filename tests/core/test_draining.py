@@ -1,6 +1,6 @@
 """Which bundles leave draining brokers next."""
 
-from loadmanager.core.draining import TRY_AGAIN_S, Drains
+from loadmanager.core.absences import TRY_AGAIN_S, Drains
 from loadmanager.core.ids import BrokerId, parse_bundle
 
 A, B = BrokerId("a:1"), BrokerId("b:1")

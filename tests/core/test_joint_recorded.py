@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.columns import Listing
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.joint.standing import standing
 from loadmanager.core.load import BundleStats
-from loadmanager.core.load_tracker import LoadTracker
+from loadmanager.core.load_tracker import BrokerLoad, LoadTracker
 from loadmanager.core.memory import Memory
 from loadmanager.core.rates import Rates
 from loadmanager.core.scores import CPU, RESOURCES, FloatArray, ResourceWeights

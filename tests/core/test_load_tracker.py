@@ -6,14 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_view import bundle, make_view
 
-from loadmanager.core import bundle_table
+from loadmanager.core import load_tracker
 from loadmanager.core.averages import Average, BundleAverages, Running
-from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import TopBundle, UnknownBroker
 from loadmanager.core.columns import Listing
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
-from loadmanager.core.load_tracker import LoadTracker, ema
+from loadmanager.core.load_tracker import BrokerLoad, LoadTracker, ema
 from loadmanager.core.rates import Rates
 from loadmanager.core.scores import ResourceWeights
 
@@ -191,8 +190,8 @@ def test_an_empty_cluster_has_a_view() -> None:
 
 
 def test_bundles_long_gone_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundle_table, "_COMPACT_ABOVE", 8)
-    monkeypatch.setattr(bundle_table, "_KEPT_SAMPLES", 3)
+    monkeypatch.setattr(load_tracker, "_COMPACT_ABOVE", 8)
+    monkeypatch.setattr(load_tracker, "_KEPT_SAMPLES", 3)
     tracker = LoadTracker()
     tracker.report(report(A, dict.fromkeys(range(20), 1.0)), 0.0)
     tracker.sample()

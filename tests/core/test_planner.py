@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from small_view import bundle, make_view
 
-from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices, Listing
 from loadmanager.core.fields import Fields
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.load import BundleStats
-from loadmanager.core.load_tracker import LoadTracker
+from loadmanager.core.load_tracker import BrokerLoad, LoadTracker
 from loadmanager.core.memory import Memory
 from loadmanager.core.placement import Ranking
 from loadmanager.core.plan import Cause, Move, Offer, Reason

@@ -5,13 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.core.averages import Average, BundleAverages
-from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.columns import Listing
 from loadmanager.core.hashing import FULL_RANGE_END
 from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.core.load import BundleStats
-from loadmanager.core.load_tracker import LoadTracker
+from loadmanager.core.load_tracker import BrokerLoad, LoadTracker
 from loadmanager.core.rates import Rates
 from loadmanager.core.seed import Expected
 from loadmanager.core.seeding import SEEDED_LONG_SAMPLES, SEEDED_SHORT_SAMPLES, seeded

@@ -6,11 +6,10 @@ import pytest
 from small_view import bundle
 
 from loadmanager.core.averages import BundleAverages
-from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.columns import Listing
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BundleStats
-from loadmanager.core.load_tracker import LoadTracker
+from loadmanager.core.load_tracker import BrokerLoad, LoadTracker
 from loadmanager.core.memory import Memory
 from loadmanager.core.round_memory import RoundMemory
 

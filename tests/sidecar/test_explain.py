@@ -30,13 +30,12 @@ from loadmanager.admin.overview import (
     scarcest_first,
 )
 from loadmanager.core import znodes
-from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind, TaskState
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.explaining import Decision, Outcome
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
-from loadmanager.core.load_tracker import LoadTracker
+from loadmanager.core.load_tracker import BrokerLoad, LoadTracker
 from loadmanager.core.memory import Memory
 from loadmanager.core.orders import encode_owned
 from loadmanager.core.plan import Cause, Move, Reason, Refusal

@@ -8,12 +8,11 @@ import pytest
 from moved_cluster import BROKER_LOAD, ROUNDS, frame, report
 from pyspark.sql import Row
 
-from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Listing
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BundleStats
-from loadmanager.core.load_tracker import LoadTracker
+from loadmanager.core.load_tracker import BrokerLoad, LoadTracker
 from loadmanager.core.rates import Rates
 from loadmanager.core.scores import RESOURCES, FloatArray, ResourceWeights, weighted_max_usage
 from loadmanager.core.traffic_share import TrafficShare

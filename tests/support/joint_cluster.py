@@ -7,7 +7,6 @@ from typing import Any
 from small_view import bundle
 
 from loadmanager.core.averages import Average, BundleAverages
-from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Listing
 from loadmanager.core.filters import Limits
@@ -15,7 +14,7 @@ from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.joint.deciding import learned_from
 from loadmanager.core.joint.state import JointState
 from loadmanager.core.load import BundleStats
-from loadmanager.core.load_tracker import view_of
+from loadmanager.core.load_tracker import BrokerLoad, view_of
 from loadmanager.core.memory import Memory
 from loadmanager.core.planner import Plan
 from loadmanager.core.rates import Rates

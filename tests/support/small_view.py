@@ -3,12 +3,11 @@ from dataclasses import replace
 from typing import Any
 
 from loadmanager.core.averages import Average, BundleAverages
-from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView, TopBundle
 from loadmanager.core.columns import Listing
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
 from loadmanager.core.load import BundleStats
-from loadmanager.core.load_tracker import view_of
+from loadmanager.core.load_tracker import BrokerLoad, view_of
 from loadmanager.core.rates import Rates
 
 

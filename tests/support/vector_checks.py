@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from loadmanager.core.averages import Average, BundleAverages
-from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.cluster import ClusterView, TopBundle, TransferLimits, UnknownBroker
 from loadmanager.core.columns import Listing
@@ -22,7 +21,7 @@ from loadmanager.core.errors import InvalidName
 from loadmanager.core.hashing import FULL_RANGE_END, crc32, position
 from loadmanager.core.ids import BrokerId, BundleId, bundle_id, namespace_of, parse_topic
 from loadmanager.core.load import BundleStats
-from loadmanager.core.load_tracker import LoadTracker, view_of
+from loadmanager.core.load_tracker import BrokerLoad, LoadTracker, view_of
 from loadmanager.core.memory import Memory
 from loadmanager.core.placement import (
     LeastAverageUsage,

@@ -6,12 +6,11 @@ from typing import Any, Final
 import numpy as np
 
 from loadmanager.core.averages import BundleAverages
-from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.load import LoadReport
-from loadmanager.core.load_tracker import view_of
+from loadmanager.core.load_tracker import BrokerLoad, view_of
 from loadmanager.core.policies import NO_POLICIES, Policies
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.scores import ResourceWeights, report_usage, weighted_max_with_memory
