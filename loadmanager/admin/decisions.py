@@ -28,10 +28,16 @@ from loadmanager.config.forms import ConfigError
 from loadmanager.config.strategies import Wanted, planner_for
 from loadmanager.core.balancing import Balancing
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.candidates import Candidate
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.errors import InvalidName
-from loadmanager.core.explaining import Decision, Explanation, Known, explain_broker, explain_bundle
+from loadmanager.core.explaining import (
+    Candidate,
+    Decision,
+    Explanation,
+    Known,
+    explain_broker,
+    explain_bundle,
+)
 from loadmanager.core.ids import (
     BrokerId,
     BundleId,

@@ -15,8 +15,7 @@ from loadmanager.core import znodes
 from loadmanager.core.health import Health, HealthRules, after, may_be_drained
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import NO_BUNDLES, HostUsage, LoadReport, with_registration
-from loadmanager.core.report import Due, Published, due
-from loadmanager.core.usage_samples import UsageSamples
+from loadmanager.core.report import Due, Published, UsageSamples, due
 from loadmanager.core.wire.registrations import encode_registration
 from loadmanager.core.wire.reports import encode_loads
 from loadmanager.ports.broker import BrokerError, BrokerStats, NotTheContract

@@ -18,10 +18,10 @@ from loadmanager.common.context import Context, Identity
 from loadmanager.core import znodes
 from loadmanager.core.errors import LoadManagerError, MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.leadership import Rival, Verdict, judge_rivals, take_overs
 from loadmanager.core.lease import longest_lease_fraction
 from loadmanager.core.load import LoadReport
 from loadmanager.core.orders import decode_owned, encode_owned
-from loadmanager.core.succession import Rival, Verdict, judge, take_overs
 from loadmanager.core.wire.records import AgentRecord, decode_agent, encode_agent
 from loadmanager.core.wire.registrations import encode_registration
 from loadmanager.core.wire.reports import encode_loads
@@ -129,7 +129,7 @@ class Takeover:
             sidecar_url=identity.sidecar_url,
             registered_at_ms=self._clock.wall_ms(),
         )
-        verdict, rival = judge(me, self._own_epoch, rivals)
+        verdict, rival = judge_rivals(me, self._own_epoch, rivals)
         if verdict is Verdict.END and rival is not None:
             raise Displaced(
                 f"{rival.record} took broker {self._identity.broker} over from this one; "

@@ -23,8 +23,7 @@ from loadmanager.core.ids import Namespace, namespace_of
 from loadmanager.core.joint.document import decode_joint, encode_joint
 from loadmanager.core.load_tracker import LoadTracker, TableAverages
 from loadmanager.core.round_memory import RoundMemory, shifted
-from loadmanager.core.seed import Seed, hour_of_week
-from loadmanager.core.seeding import seeded
+from loadmanager.core.seed import Seed, hour_of_week, seeded
 from loadmanager.core.wire.standby import Standby, decode_standby, encode_standby
 from loadmanager.leader.election import Deposed, Term
 from loadmanager.leader.splits import Splits

@@ -17,9 +17,8 @@ from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
 from loadmanager.core.load_tracker import BrokerLoad
 from loadmanager.core.rates import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT, Rates, six_digits
-from loadmanager.core.report import ReportRules
+from loadmanager.core.report import MOST_SAMPLES, ReportRules
 from loadmanager.core.scores import RESOURCES, FloatArray
-from loadmanager.core.usage_samples import MOST_SAMPLES
 from loadmanager.simulator.scenario import NoiseSettings
 
 _GRAINS_PER_S: Final = 1024

@@ -26,7 +26,7 @@ from loadmanager.admin.documents import ShadowsDocument
 from loadmanager.cli import main
 from loadmanager.cli.decisions import age, decision_lines
 from loadmanager.core.balancing import Balancing
-from loadmanager.core.candidates import Candidate
+from loadmanager.core.explaining import Candidate
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.optimality import Optimality
 from loadmanager.core.plan import Cause, Move

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from snapshot_samples import B1, B2, HIGH, LOW, hot_and_idle, report
 
-from loadmanager.core.candidates import Candidate
 from loadmanager.core.cluster import UnknownBroker
 from loadmanager.core.explaining import (
+    Candidate,
     Decision,
     Explanation,
     Kind,

@@ -28,7 +28,7 @@ from loadmanager.core.load import (
     with_registration,
 )
 from loadmanager.core.rates import Rates
-from loadmanager.core.report import Due, Published, ReportRules, due
+from loadmanager.core.report import MOST_SAMPLES, Due, Published, ReportRules, UsageSamples, due
 from loadmanager.core.scores import (
     ResourceWeights,
     max_usage,
@@ -38,7 +38,6 @@ from loadmanager.core.scores import (
     weighted_max_with_memory,
 )
 from loadmanager.core.traffic_share import TrafficShare
-from loadmanager.core.usage_samples import MOST_SAMPLES, UsageSamples
 
 
 def test_a_fraction_needs_a_limit_and_is_not_clipped() -> None:

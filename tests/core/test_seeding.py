@@ -12,8 +12,7 @@ from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.core.load import BundleStats
 from loadmanager.core.load_tracker import BrokerLoad, LoadTracker
 from loadmanager.core.rates import Rates
-from loadmanager.core.seed import Expected
-from loadmanager.core.seeding import SEEDED_LONG_SAMPLES, SEEDED_SHORT_SAMPLES, seeded
+from loadmanager.core.seed import SEEDED_LONG_SAMPLES, SEEDED_SHORT_SAMPLES, Expected, seeded
 
 NS = Namespace("t/n")
 HALVES, QUARTERS = Boundaries.even(NS, 2), Boundaries.even(NS, 4)

@@ -3,7 +3,14 @@
 import pytest
 
 from loadmanager.core.errors import MalformedContent
-from loadmanager.core.succession import MOST_TAKE_OVERS, SOON_MS, Rival, Verdict, judge, take_overs
+from loadmanager.core.leadership import (
+    MOST_TAKE_OVERS,
+    SOON_MS,
+    Rival,
+    Verdict,
+    judge_rivals,
+    take_overs,
+)
 from loadmanager.core.wire.records import AgentRecord, decode_agent, encode_agent
 
 NOW_MS = 1_700_000_000_000
@@ -41,23 +48,23 @@ BEFORE, OTHER = Rival(_agent("before"), 5), Rival(_agent("other", host="h2"), 3)
 def test_one_of_two_agents_of_a_broker_goes_on(
     own_epoch: int | None, rivals: list[Rival], verdict: Verdict
 ) -> None:
-    assert judge(ME, own_epoch, rivals)[0] is verdict
+    assert judge_rivals(ME, own_epoch, rivals)[0] is verdict
 
 
 def test_take_overs_that_follow_one_another_closely_come_to_an_end() -> None:
     before = [Rival(_agent("a", take_overs=n), 3) for n in range(MOST_TAKE_OVERS + 1)]
-    verdicts = [judge(ME, None, [one])[0] for one in before]
+    verdicts = [judge_rivals(ME, None, [one])[0] for one in before]
     assert verdicts == [Verdict.TAKE_OVER] * MOST_TAKE_OVERS + [Verdict.STAND_BY]
 
 
 def test_take_overs_long_after_one_another_are_restarts() -> None:
     old = Rival(_agent("a", take_overs=MOST_TAKE_OVERS, ago_ms=SOON_MS), 3)
-    assert judge(ME, None, [old])[0] is Verdict.TAKE_OVER
+    assert judge_rivals(ME, None, [old])[0] is Verdict.TAKE_OVER
     assert take_overs(ME, [old]) == 0
 
 
 def test_the_verdict_names_who_decided_it() -> None:
-    assert judge(ME, None, [BEFORE, OTHER]) == (Verdict.STAND_BY, OTHER)
+    assert judge_rivals(ME, None, [BEFORE, OTHER]) == (Verdict.STAND_BY, OTHER)
 
 
 def test_a_mark_is_read_back_as_it_was_written_and_says_where_its_sidecar_is() -> None:

@@ -9,8 +9,7 @@ from simulated_worlds import Told, run, scenario
 from loadmanager.core.averages import BundleAverages
 from loadmanager.core.ids import BundleId
 from loadmanager.core.plan import Cause
-from loadmanager.core.seed import BundleSeed, SeedHead, encode_seed, read_seed
-from loadmanager.core.seeding import seeded
+from loadmanager.core.seed import BundleSeed, SeedHead, encode_seed, read_seed, seeded
 from loadmanager.simulator.results import Run
 
 SEEDS = (1, 2, 3)

@@ -16,9 +16,8 @@ from loadmanager.admin.overview import (
 )
 from loadmanager.core.balancing import Balancing
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind, TaskState
-from loadmanager.core.candidates import Candidate
 from loadmanager.core.errors import InvalidName
-from loadmanager.core.explaining import Decision, Explanation, Outcome
+from loadmanager.core.explaining import Candidate, Decision, Explanation, Outcome
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.joint.weighing import BundleCost, CostSource, Payback, PredictedUse, Weighing
 from loadmanager.core.optimality import Optimality
