@@ -23,7 +23,7 @@ from typing import Final
 
 import structlog
 
-from loadmanager.agent.ownership import OwnershipWorker
+from loadmanager.agent.ownership import LOG_INTERVAL_S, OwnershipWorker
 from loadmanager.agent.registration import (
     BrokerLost,
     Displaced,
@@ -42,7 +42,6 @@ from loadmanager.ports.coordination import Disconnected
 
 log = structlog.get_logger()
 
-LOG_INTERVAL_S: Final = 60.0
 _STANDBY_LOG_INTERVAL_S: Final = 30.0
 _RETRY_S: Final = 0.5
 _MOST_DOUBLINGS: Final = 4

@@ -22,7 +22,6 @@ from typing import Final
 
 import structlog
 
-from loadmanager.agent.lease import LOG_INTERVAL_S
 from loadmanager.agent.registration import Membership
 from loadmanager.common.context import Context
 from loadmanager.common.watching import Subscriptions
@@ -566,6 +565,7 @@ class OwnershipWorker:
             self._compare_some([record])
 
 
+LOG_INTERVAL_S: Final = 60.0
 _RETRY_S = 0.5
 
 
