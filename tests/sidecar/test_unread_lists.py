@@ -8,7 +8,7 @@ from counted_requests import CountingService, by_role, counted_cluster
 from prometheus_client import CollectorRegistry
 from stories import served, story
 
-from loadmanager.adapters.coordination.link import Trigger
+from loadmanager.adapters.coordination.watches import Trigger
 from loadmanager.common.cluster_state import UNREAD_FOR_S, ClusterOwners
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries

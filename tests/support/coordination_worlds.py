@@ -134,7 +134,7 @@ class ZooKeeperWorld:
 
     async def expire(self, session: Coordination) -> None:
         assert isinstance(session, ZooKeeperCoordination)
-        resumption = session._link._session._resumption  # type: ignore[attr-defined]  # the link is a KazooLink
+        resumption = session._link._resumption  # type: ignore[attr-defined]  # the link is a KazooSession
         self.cut(session)
         await eventually(lambda: session.session.connection is not Connection.CONNECTED)
         await asyncio.to_thread(

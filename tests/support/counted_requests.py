@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 
-from loadmanager.adapters.coordination.link import ArmedTrigger, Trigger
+from loadmanager.adapters.coordination.watches import ArmedTrigger, Trigger
 from loadmanager.common.cluster_state import READ_AHEAD
 from loadmanager.config import Config
 from loadmanager.ports.coordination import Check, Create, Node, Operation, SetData, Stat

@@ -35,6 +35,6 @@ async def other(world: ZooKeeperWorld) -> ZooKeeperCoordination:
 @pytest.fixture
 def kazoo_session(session: ZooKeeperCoordination) -> KazooSession:
     """Return what bridges ``session`` to kazoo."""
-    bridge = session._link._session  # type: ignore[attr-defined]  # the link is a KazooLink
+    bridge = session._link
     assert isinstance(bridge, KazooSession)
     return bridge

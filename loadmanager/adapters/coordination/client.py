@@ -1,15 +1,17 @@
 import asyncio
 import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any, Final, cast
 
 import structlog
 
-from loadmanager.adapters.coordination.link import Link
-from loadmanager.adapters.coordination.watches import WatchTable
+from loadmanager.adapters.coordination.watches import Link, WatchTable
 from loadmanager.core.errors import InvalidName
 from loadmanager.ports.coordination import (
     Check,
+    CommitRejected,
     Connection,
     CoordinationError,
     Create,
@@ -19,21 +21,24 @@ from loadmanager.ports.coordination import (
     NodeExists,
     NodeMissing,
     NodeWatch,
+    NotEmpty,
     Operation,
     SessionLost,
     SessionState,
     SetData,
     Stat,
     TooLarge,
+    VersionMismatch,
     Watch,
 )
 
 log = structlog.get_logger()
 
 MAX_REQUEST_BYTES: Final = 0xFFFFF
-
+"""ZooKeeper's ``jute.maxbuffer``: a server cuts the connection of a client that sends more."""
 
 _REFUSED: Final = re.compile("[\\u0000-\\u001f\\u007f-\\u009f\\ud800-\\uf8ff\\ufff0-\\uffff]")
+"""The characters that ZooKeeper does not accept in a path."""
 
 
 Listener = Callable[[SessionState], None]
@@ -106,9 +111,6 @@ class ListenerWatch:
             self._listener = None
 
 
-"""The characters that ZooKeeper does not accept in a path."""
-
-
 def check_path(path: str) -> str:
     """Return the path if ZooKeeper accepts it, else raise `InvalidName`."""
     parts = path.split("/")[1:]
@@ -140,10 +142,52 @@ def below(chroot: str, path: str) -> str:
     return chroot if path == "/" else chroot + path
 
 
-"""ZooKeeper's ``jute.maxbuffer``: a server cuts the connection of a client that sends more."""
-
 _OPERATION_OVERHEAD_BYTES: Final = 128
 """An operation's headers and access list, rounded up; its path and content come on top."""
+
+
+Observe = Callable[[str, str, float], None]
+"""Called for each request with its kind, its result and its duration in seconds."""
+
+RESULTS: Final[dict[type[CoordinationError], str]] = {
+    NodeMissing: "node_missing",
+    NodeExists: "node_exists",
+    VersionMismatch: "version_mismatch",
+    NotEmpty: "not_empty",
+    Disconnected: "disconnected",
+    SessionLost: "session_lost",
+    CommitRejected: "commit_rejected",
+}
+"""The results of requests besides ``ok`` and ``failed``, by error."""
+
+
+_REQUESTS: Final = (
+    *("get", "exists", "children", "rearm", "sync", "heartbeat"),
+    *("create", "set", "delete", "commit"),
+)
+
+
+def counted(link: Link, observe: Observe, clock_s: Callable[[], float] = time.monotonic) -> Link:
+    def counting(kind: str) -> Callable[..., Awaitable[Any]]:
+        send = getattr(link, kind)
+
+        async def request(*arguments: Any, **named: Any) -> Any:
+            asked_at_s = clock_s()
+            result = "failed"
+            try:
+                answer = await send(*arguments, **named)
+                result = "ok"
+            except CoordinationError as error:
+                result = RESULTS.get(type(error), result)
+                raise
+            finally:
+                observe(kind, result, clock_s() - asked_at_s)
+            return answer
+
+        return request
+
+    requests = {kind: counting(kind) for kind in _REQUESTS}
+    return cast("Link", SimpleNamespace(open=link.open, close=link.close, **requests))
 
 
 class LinkedCoordination:

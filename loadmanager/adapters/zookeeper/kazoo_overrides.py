@@ -60,7 +60,7 @@ from kazoo.protocol.serialization import (
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 
-from loadmanager.adapters.coordination.link import ArmedTrigger, ReadKind, Trigger
+from loadmanager.adapters.coordination.watches import ArmedTrigger, ReadKind, Trigger
 from loadmanager.adapters.zookeeper.options import SHORTEST_PAUSE_S, ZooKeeperOptions
 from loadmanager.ports.coordination import CoordinationError
 

@@ -5,7 +5,7 @@ import contextlib
 import math
 import secrets
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -28,13 +28,12 @@ from kazoo.exceptions import (
 )
 from kazoo.protocol.states import EventType, KeeperState, ZnodeStat
 
-from loadmanager.adapters.coordination.client import LinkedCoordination
-from loadmanager.adapters.coordination.link import ArmedTrigger, Link, Observe, Trigger, counted
+from loadmanager.adapters.coordination.client import LinkedCoordination, Observe, counted
+from loadmanager.adapters.coordination.watches import ArmedTrigger, Link, Trigger
 from loadmanager.adapters.zookeeper.kazoo_overrides import (
     ClientEvent,
     GatedClient,
     Resumption,
-    Watcher,
 )
 from loadmanager.adapters.zookeeper.options import ZooKeeperOptions
 from loadmanager.ports.coordination import (
@@ -60,10 +59,25 @@ from loadmanager.ports.coordination import (
 log = structlog.get_logger()
 
 WINDOW: Final = 128
-
+"""The most requests under way. An urgent one waits for the answers to no more than these."""
 
 SILENCE_FRACTION: Final = 1 / 4
+"""A connection without a due answer for this fraction of the session timeout is dead.
 
+kazoo alone would notice at two thirds, when the broker must have stopped already, and
+not at all while requests are made faster than it sends pings."""
+
+PROBE_FRACTION: Final = 0.16
+"""Interval of probes on an idle connection, as a fraction of the session timeout.
+
+An agent's heartbeats come sooner ([ownership] heartbeat_fraction) and make probes unnecessary."""
+
+CHECK_FRACTION: Final = 1 / 24
+"""Interval of the checks of the two above. A dead link is noticed after at most
+0.16 + 1/24 + 1/4 + 1/24 < 1/2 of the session timeout."""
+
+MOST_REARMED_BYTES: Final = 131_072
+"""The paths of one request that sets watches again, as in ZooKeeper's own client."""
 
 _UNKNOWN_OUTCOME = "no reply; it may or may not have been applied"
 
@@ -108,26 +122,11 @@ def rejection(results: Sequence[Any], paths: Sequence[str]) -> CommitRejected | 
     return CommitRejected(index, translated(error, paths[index]))
 
 
-"""A connection without a due answer for this fraction of the session timeout is dead.
-
-kazoo alone would notice at two thirds, when the broker must have stopped already, and
-not at all while requests are made faster than it sends pings."""
-
-PROBE_FRACTION: Final = 0.16
-"""Interval of probes on an idle connection, as a fraction of the session timeout.
-
-An agent's heartbeats come sooner ([ownership] heartbeat_fraction) and make probes unnecessary."""
-
-LOOK_FRACTION: Final = 1 / 24
-"""Interval of the checks of the two above. A dead link is noticed after at most
-0.16 + 1/24 + 1/4 + 1/24 < 1/2 of the session timeout."""
-
-
 class Keepalive:
     """Counts requests and answers of one connection. Times are the loop's, in seconds."""
 
     def __init__(self, timeout_s: float, now_s: float) -> None:
-        self.look_interval_s = timeout_s * LOOK_FRACTION
+        self.check_interval_s = timeout_s * CHECK_FRACTION
         self._timeout_s = timeout_s
         self._pending = 0
         self._quiet_since_s = now_s
@@ -183,17 +182,16 @@ async def newest_transaction(options: ZooKeeperOptions, within_s: float) -> int 
         await asyncio.shield(asyncio.to_thread(client.end))
 
 
-"""The most requests under way. An urgent one waits for the answers to no more than these."""
-
 Send = Callable[[GatedClient], Any]
 """Gives one request to kazoo and returns its ``IAsyncResult``."""
 
 
 class KazooSession:
-    """Keeps one session connected, reports its state, and sends requests."""
+    """Keeps one session connected, reports its state, and sends requests: a `Link`."""
 
     def __init__(self, options: ZooKeeperOptions) -> None:
         self._options = options
+        self._private_access_list = options.private_access_list()
         self._state = SessionState(Connection.SUSPENDED, 0, options.session_timeout_s)
         self._changed: Callable[[SessionState], None] = _nobody
         self._window = asyncio.Semaphore(WINDOW)
@@ -274,19 +272,85 @@ class KazooSession:
             failure = Disconnected(str(failure))
         raise failure from error
 
-    async def rearm(
-        self, requests: Iterable[Sequence[ArmedTrigger]], watcher: Callable[[Trigger], Watcher]
-    ) -> None:
-        """Set watches again that the last connection took with it.
+    async def get(self, path: str, trigger: Trigger | None = None) -> Node:
+        watch = trigger and self._watcher(trigger)
+        data, stat = await self.ask(path, lambda client: client.get_async(path, watch))
+        return Node(data or b"", _stat(stat))
+
+    async def exists(self, path: str, trigger: Trigger | None = None) -> Stat | None:
+        watch = trigger and self._watcher(trigger)
+        stat = await self.ask(path, lambda client: client.exists_async(path, watch))
+        return None if stat is None else _stat(stat)
+
+    async def children(self, path: str, trigger: Trigger | None = None) -> tuple[str, ...]:
+        watch = trigger and self._watcher(trigger)
+        names = await self.ask(
+            path,
+            lambda client: client.get_children_async(path, watch),
+            possible=lambda names: all(name and "/" not in name for name in names),
+        )
+        return tuple(sorted(names))
+
+    async def sync(self, path: str) -> None:
+        await self.ask(path, lambda client: client.sync_async(path))
+
+    async def create(
+        self, path: str, data: bytes, *, ephemeral: bool, private: bool = False
+    ) -> Stat:
+        access_list = self._private_access_list if private else None
+        _, stat = await self.ask(
+            path,
+            lambda client: client.create_async(
+                path, data, acl=access_list, ephemeral=ephemeral, include_data=True
+            ),
+        )
+        return _stat(stat)
+
+    async def set(self, path: str, data: bytes, version: int) -> Stat:
+        return _stat(await self.ask(path, lambda client: client.set_async(path, data, version)))
+
+    async def delete(self, path: str, version: int) -> None:
+        await self.ask(path, lambda client: client.delete_async(path, version))
+
+    async def commit(self, operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
+        def send(client: GatedClient) -> Any:
+            transaction = client.transaction()
+            for operation in operations:
+                match operation:
+                    case Create():
+                        transaction.create(
+                            operation.path, operation.data, ephemeral=operation.ephemeral
+                        )
+                    case SetData():
+                        transaction.set_data(operation.path, operation.data, operation.version)
+                    case Delete():
+                        transaction.delete(operation.path, operation.version)
+                    case Check():
+                        transaction.check(operation.path, operation.version)
+            return transaction.commit_async()
+
+        paths = [operation.path for operation in operations]
+        results = await self.ask(
+            f"commit of {', '.join(paths)}",
+            send,
+            possible=lambda results: len(results) == len(paths),
+        )
+        rejected = rejection(results, paths)
+        if rejected is not None:
+            raise rejected from rejected.cause
+        return tuple(_stat(one) if isinstance(one, ZnodeStat) else None for one in results)
+
+    async def rearm(self, triggers: Sequence[ArmedTrigger]) -> None:
+        """Set triggers again, by as many requests as their paths take.
 
         ZooKeeper compares them with the last transaction of which this session has certainly
         been notified, and triggers at once those of what changed since.
         """
         since, generation = self._watched_zxid, self._generation
-        for triggers in requests:
+        for some in _in_requests(triggers):
 
-            def send(client: GatedClient, triggers: Sequence[ArmedTrigger] = triggers) -> Any:
-                return client.rearm_async(since, triggers, watcher)
+            def send(client: GatedClient, some: Sequence[ArmedTrigger] = some) -> Any:
+                return client.rearm_async(since, some, self._watcher)
 
             await self.ask("watches", send)
         if generation == self._generation:
@@ -307,6 +371,9 @@ class KazooSession:
             return transaction.commit_async()
 
         await self.ask("heartbeat", send, urgent=True)
+
+    def _watcher(self, trigger: Trigger) -> "_LoopTrigger":
+        return _LoopTrigger(self, trigger)
 
     def _require_client(self, where: str) -> GatedClient:
         if self._state.connection is Connection.LOST:
@@ -425,7 +492,7 @@ class KazooSession:
     async def _watch_keepalive(self) -> None:
         """Drop a connection that no longer answers, and probe an idle one."""
         while True:
-            await asyncio.sleep(self._keepalive.look_interval_s)
+            await asyncio.sleep(self._keepalive.check_interval_s)
             now_s = self._loop.time()
             if self._client is None or self._state.connection is not Connection.CONNECTED:
                 continue
@@ -444,7 +511,7 @@ class KazooSession:
         servers do. So their newest transaction is read once per half a session timeout.
         """
         while True:
-            await asyncio.sleep(self._keepalive.look_interval_s)
+            await asyncio.sleep(self._keepalive.check_interval_s)
             timeout_s, client = self._state.timeout_s, self._client
             if client is None or self._loop.time() < self._doubtful_since_s + timeout_s / 2:
                 continue
@@ -498,10 +565,6 @@ def _run(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> asy
 def _nobody(_state: SessionState) -> None: ...
 
 
-MOST_REARMED_BYTES: Final = 131_072
-"""The paths of one request that sets watches again, as in ZooKeeper's own client."""
-
-
 @dataclass(frozen=True, slots=True)
 class _LoopTrigger:
     """A trigger that kazoo calls on its thread. Equal for equal triggers: kazoo keeps a set."""
@@ -513,101 +576,6 @@ class _LoopTrigger:
         # NONE reports a lost connection, which the session's state reports as well.
         if event.type != EventType.NONE:
             self.session.on_loop(self.trigger)
-
-
-class KazooLink:
-    def __init__(self, options: ZooKeeperOptions) -> None:
-        self._session = KazooSession(options)
-        self._private_access_list = options.private_access_list()
-
-    def open(self, changed: Callable[[SessionState], None]) -> None:
-        self._session.open(changed)
-
-    async def close(self) -> None:
-        await self._session.close()
-
-    async def get(self, path: str, trigger: Trigger | None = None) -> Node:
-        watch = self._armed(trigger)
-        data, stat = await self._session.ask(path, lambda client: client.get_async(path, watch))
-        return Node(data or b"", _stat(stat))
-
-    async def exists(self, path: str, trigger: Trigger | None = None) -> Stat | None:
-        watch = self._armed(trigger)
-        stat = await self._session.ask(path, lambda client: client.exists_async(path, watch))
-        return None if stat is None else _stat(stat)
-
-    async def children(self, path: str, trigger: Trigger | None = None) -> tuple[str, ...]:
-        watch = self._armed(trigger)
-        names = await self._session.ask(
-            path,
-            lambda client: client.get_children_async(path, watch),
-            possible=lambda names: all(name and "/" not in name for name in names),
-        )
-        return tuple(sorted(names))
-
-    async def rearm(self, triggers: Sequence[ArmedTrigger]) -> None:
-        """Set triggers again, by as many requests as their paths take."""
-        await self._session.rearm(_in_requests(triggers), self._on_loop)
-
-    async def sync(self, path: str) -> None:
-        await self._session.ask(path, lambda client: client.sync_async(path))
-
-    async def heartbeat(self) -> None:
-        await self._session.heartbeat()
-
-    async def create(
-        self, path: str, data: bytes, *, ephemeral: bool, private: bool = False
-    ) -> Stat:
-        access_list = self._private_access_list if private else None
-        _, stat = await self._session.ask(
-            path,
-            lambda client: client.create_async(
-                path, data, acl=access_list, ephemeral=ephemeral, include_data=True
-            ),
-        )
-        return _stat(stat)
-
-    async def set(self, path: str, data: bytes, version: int) -> Stat:
-        return _stat(
-            await self._session.ask(path, lambda client: client.set_async(path, data, version))
-        )
-
-    async def delete(self, path: str, version: int) -> None:
-        await self._session.ask(path, lambda client: client.delete_async(path, version))
-
-    async def commit(self, operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
-        def send(client: GatedClient) -> Any:
-            transaction = client.transaction()
-            for operation in operations:
-                match operation:
-                    case Create():
-                        transaction.create(
-                            operation.path, operation.data, ephemeral=operation.ephemeral
-                        )
-                    case SetData():
-                        transaction.set_data(operation.path, operation.data, operation.version)
-                    case Delete():
-                        transaction.delete(operation.path, operation.version)
-                    case Check():
-                        transaction.check(operation.path, operation.version)
-            return transaction.commit_async()
-
-        paths = [operation.path for operation in operations]
-        results = await self._session.ask(
-            f"commit of {', '.join(paths)}",
-            send,
-            possible=lambda results: len(results) == len(paths),
-        )
-        rejected = rejection(results, paths)
-        if rejected is not None:
-            raise rejected from rejected.cause
-        return tuple(_stat(one) if isinstance(one, ZnodeStat) else None for one in results)
-
-    def _armed(self, trigger: Trigger | None) -> _LoopTrigger | None:
-        return None if trigger is None else self._on_loop(trigger)
-
-    def _on_loop(self, trigger: Trigger) -> _LoopTrigger:
-        return _LoopTrigger(self._session, trigger)
 
 
 def _in_requests(triggers: Sequence[ArmedTrigger]) -> Iterator[list[ArmedTrigger]]:
@@ -645,7 +613,7 @@ class ZooKeeperCoordination(LinkedCoordination):
     """
 
     def __init__(self, options: ZooKeeperOptions, observe: Observe | None = None) -> None:
-        link: Link = KazooLink(options)
+        link: Link = KazooSession(options)
         super().__init__(
             counted(link, observe) if observe else link,
             chroot=options.chroot,

@@ -1,7 +1,6 @@
 import pytest
 
-from loadmanager.adapters.coordination.client import LinkedCoordination
-from loadmanager.adapters.coordination.link import counted
+from loadmanager.adapters.coordination.client import LinkedCoordination, counted
 from loadmanager.ports.coordination import (
     Check,
     CommitRejected,

@@ -5,8 +5,7 @@ from typing import Any
 from coordination_worlds import World, connected
 from waiting import eventually
 
-from loadmanager.adapters.coordination.link import Trigger
-from loadmanager.adapters.coordination.watches import WatchTable
+from loadmanager.adapters.coordination.watches import Trigger, WatchTable
 from loadmanager.ports.coordination import (
     Connection,
     Coordination,

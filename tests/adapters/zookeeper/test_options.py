@@ -15,7 +15,7 @@ from loadmanager.adapters.zookeeper.embedded import (
     zookeeper_class_path,
 )
 from loadmanager.adapters.zookeeper.session import (
-    LOOK_FRACTION,
+    CHECK_FRACTION,
     PROBE_FRACTION,
     SILENCE_FRACTION,
     Keepalive,
@@ -207,7 +207,7 @@ def test_a_link_that_owes_nothing_is_not_dead_but_asked() -> None:
 
 
 def test_a_dead_link_shows_well_before_two_thirds_of_the_session() -> None:
-    assert PROBE_FRACTION + SILENCE_FRACTION + 2 * LOOK_FRACTION < 1 / 2
+    assert PROBE_FRACTION + SILENCE_FRACTION + 2 * CHECK_FRACTION < 1 / 2
 
 
 def test_a_link_is_not_probed_between_the_heartbeats_of_an_agent() -> None:

@@ -5,7 +5,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from loadmanager.adapters.coordination.client import LinkedCoordination
-from loadmanager.adapters.coordination.link import Trigger
+from loadmanager.adapters.coordination.watches import Trigger
 from loadmanager.ports.coordination import (
     Connection,
     Node,

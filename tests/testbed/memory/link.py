@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import TypeVar
 
-from loadmanager.adapters.coordination.link import ArmedTrigger, Trigger
+from loadmanager.adapters.coordination.watches import ArmedTrigger, Trigger
 from loadmanager.ports.coordination import (
     Check,
     Connection,

@@ -10,7 +10,7 @@ that is silent for its timeout takes its ephemeral nodes along.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from loadmanager.adapters.coordination.link import ArmedTrigger, ReadKind, Trigger
+from loadmanager.adapters.coordination.watches import ArmedTrigger, ReadKind, Trigger
 from loadmanager.ports.coordination import (
     CommitRejected,
     Delete,
