@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
@@ -15,7 +15,6 @@ from loadmanager.telemetry.visible import beneath
 
 if TYPE_CHECKING:
     from loadmanager.demo.cluster import DemoSettings
-    from loadmanager.demo.display import Display
     from loadmanager.demo.figures import Evidence, Summary
 
 
@@ -104,7 +103,6 @@ def demo_command(
 
     Example: loadmanager demo --kill leader@20
     """
-    display = _display(as_json=as_json)
     try:
         from loadmanager.demo.cluster import DemoSettings, Kill
 
@@ -121,7 +119,7 @@ def demo_command(
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     try:
-        summary = _run(settings, display)
+        summary = _run(settings, sys.stderr if as_json else sys.stdout)
     finally:
         if settings.history_dir is not None:
             from loadmanager.adapters.history import finish_left
@@ -169,29 +167,16 @@ def _data_dir(chosen: Path | None) -> Path:
     return chosen.resolve()
 
 
-def _display(*, as_json: bool) -> "Display":
-    """Return the live table on a terminal, else plain lines."""
-    from loadmanager.demo.display import LiveDisplay, PlainDisplay
-
-    if as_json:
-        return PlainDisplay(sys.stderr)
-    from rich.console import Console
-
-    console = Console(file=beneath(sys.stdout))
-    return LiveDisplay(console) if console.is_terminal else PlainDisplay(sys.stdout)
-
-
-def _run(settings: "DemoSettings", display: "Display") -> "Summary":
+def _run(settings: "DemoSettings", shown_on: TextIO) -> "Summary":
     import asyncio
 
     from loadmanager.demo.cluster import DemoFailed
-    from loadmanager.demo.display import PlainDisplay
+    from loadmanager.demo.display import Display
     from loadmanager.demo.run import run_demo
 
     try:
         with (settings.data_dir / "demo.log").open("w") as log:
-            displays = display, PlainDisplay(log)
-            return asyncio.run(run_demo(settings, displays, read_records))
+            return asyncio.run(run_demo(settings, Display(shown_on, log), read_records))
     except DemoFailed as error:
         raise click.ClickException(f"{error}\nall logs: {settings.data_dir}") from None
     except asyncio.CancelledError:

@@ -1,20 +1,17 @@
-"""The state of a run at one time, and its display as plain lines or as a live table."""
+"""The state of a run at one time, and the lines that show it."""
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TextIO
 
 from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from loadmanager.core.ids import BrokerId
 from loadmanager.demo.cluster import NAMESPACE, Cluster, DemoSettings
-from loadmanager.demo.figures import BrokerSample, ClusterSample, Journal, KillEffects, Summary
+from loadmanager.demo.figures import ClusterSample, Journal, KillEffects, Summary
 from loadmanager.demo.traffic import TrafficReport
 
 
@@ -74,22 +71,19 @@ class RunState:
         return published, (last.lookups - first.lookups) / passed_s
 
 
-class PlainDisplay:
-    """A line every two seconds, for logs and pipes; each move and kill has a line as well."""
+class Display:
+    """A line for each move and kill, and the figures every two seconds, in each of ``streams``."""
 
-    def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = stream or sys.stdout
+    def __init__(self, *streams: TextIO) -> None:
+        self._streams = streams
         self._next_s = 0.0
         self._moves_shown = 0
         self._kills_shown = 0
 
-    def step(self, text: str) -> None:
-        self._stream.write(text + "\n")
-        self._stream.flush()
-
-    def cluster_started(self, lines: Sequence[str]) -> None:
-        for line in lines:
-            self.step(line)
+    def step(self, *lines: str) -> None:
+        for stream in self._streams:
+            stream.write("".join(f"{line}\n" for line in lines))
+            stream.flush()
 
     def update(self, state: RunState) -> None:
         for kill in state.kills[self._kills_shown :]:
@@ -103,9 +97,6 @@ class PlainDisplay:
         if state.elapsed_s >= self._next_s:
             self._next_s = state.elapsed_s + LINE_EVERY_S
             self.step(figures_line(state))
-
-    def close(self) -> None:
-        """Do nothing: lines need no end."""
 
 
 def figures_line(state: RunState) -> str:
@@ -123,179 +114,38 @@ def figures_line(state: RunState) -> str:
     )
 
 
-BAR_WIDTH: Final = 28
-MOVES_SHOWN: Final = 8
-LINES_BESIDES: Final = 11
-"""Lines of the picture besides those of brokers, kills and moves, and one below it."""
-
-WARM_FRACTION: Final = 0.6
-HOT_FRACTION: Final = 0.85
-GOOD_IMBALANCE: Final = 1.25
-POOR_IMBALANCE: Final = 1.6
-
-
-class LiveDisplay:
-    """A table that is redrawn in place."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._live: Live | None = None
-        self._join = ""
-
-    def step(self, text: str) -> None:
-        self._console.print(Text.assemble(("  … ", "cyan"), (text, "dim")))
-
-    def cluster_started(self, lines: Sequence[str]) -> None:
-        self._console.print()
-        for line in lines:
-            self._console.print(Text(line), soft_wrap=True)
-        self._join = lines[1].strip()
-
-    def update(self, state: RunState) -> None:
-        if self._live is None:
-            self._live = Live(console=self._console, auto_refresh=False)
-            self._live.start()
-        taken = LINES_BESIDES + len(state.sample.brokers) + 2 * len(state.kills) + bool(self._join)
-        moves_shown = max(1, min(MOVES_SHOWN, self._console.height - taken))
-        self._live.update(draw(state, moves_shown, self._join), refresh=True)
-
-    def close(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
-
-
-Display = PlainDisplay | LiveDisplay
-
-
-def draw(state: RunState, moves_shown: int = MOVES_SHOWN, join: str = "") -> RenderableType:
-    """Return the picture for 80 columns; ``join`` shows the cluster in another terminal."""
-    settings, ends_at_s, journal = state.settings, state.settings.ends_at_s, state.journal
-    until = "Ctrl-C ends" if ends_at_s is None else f"of {clock(ends_at_s)}"
-    what = f"{settings.bundles} bundles · {settings.topics} topics"
-    imbalance, start = journal.imbalance_now, _ratio(journal.imbalance_start)
-    colour = "red"
-    if imbalance is None or imbalance <= POOR_IMBALANCE:
-        good = imbalance is None or imbalance <= GOOD_IMBALANCE
-        colour = "green" if good else "yellow"
-    published_per_s, lookups_per_s = state.rates
-    blank = Text()
-    parts: list[RenderableType] = [
-        Text.from_markup(
-            f"[bold cyan]loadmanager demo[/]   [dim]{what}[/]   "
-            f"[bold]{clock(state.elapsed_s)}[/] [dim]{until}[/]"
-        ),
-        blank,
-        _brokers(state),
-        blank,
-        Text.from_markup(
-            f"[dim]busiest broker over the mean[/]  [bold {colour}]{_ratio(imbalance)}[/]"
-            f"[dim]  (at the start {start})[/]"
-        ),
-        Text.from_markup(
-            f"[dim]published[/] {published_per_s:.0f}/s   [dim]lookups[/] {lookups_per_s:.0f}/s"
-            f"   [dim]waiting[/] {state.reports[-1].waiting}   [dim]errors[/] "
-        )
-        + _must_be_zero(state.errors),
-    ]
-    for kill in state.kills:
-        led = f"[dim]new leader after[/] {_seconds(kill.new_leader_s)}   " if kill.led else ""
-        who = f"{kill.name} and its sidecar killed{', the leader' if kill.led else ''}"
-        served = f"its {len(kill.lost)} bundles served again after"
-        parts += [
-            Text.from_markup(f"[bold red]✗[/] [red]{who}[/]"),
-            Text.from_markup(f"  {led}[dim]{served}[/] {_seconds(kill.reserved_s)}"),
-        ]
-    parts += [blank, _moves(state, moves_shown)]
-    if join:
-        parts.append(Text.assemble(("join: ", "dim"), join, no_wrap=True))
-    return Padding(Group(*parts), (1, 2))
-
-
-def _brokers(state: RunState) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    table.add_column("broker", no_wrap=True)
-    table.add_column("load", no_wrap=True)
-    table.add_column("", justify="right", min_width=4)
-    table.add_column("msg/s", justify="right", min_width=5)
-    table.add_column("bundles", justify="right")
-    table.add_column("", no_wrap=True, min_width=9)
-    loads = state.sample.loads
-    mean = sum(loads.values()) / len(loads) if loads else 0.0
-    for broker in state.sample.brokers:
-        leads = broker.broker == state.sample.leader and not broker.killed
-        table.add_row(*_row(broker, mean, leads=leads))
-    return table
-
-
-def _row(
-    broker: BrokerSample, mean: float, *, leads: bool
-) -> tuple[Text, Text, Text, str, str, Text]:
-    style = "dim" if broker.killed else "bold" if leads else ""
-    name = Text(broker.name, style=style)
-    state = Text("★ leader", style="bold yellow") if leads else Text(broker.state, style="dim")
-    if broker.state != "serving":
-        state = Text(broker.state, style="bold red")
-    if broker.killed or broker.bundles is None or broker.cpu_fraction is None:
-        return name, Text("─" * BAR_WIDTH, style="dim"), Text("-"), "-", "-", state
-    load = broker.cpu_fraction
-    percent = Text(f"{load:.0%}", style=f"bold {_colour(load)}")
-    rate = f"{broker.msgs_per_s:.1f}"
-    return name, load_bar(load, mean), percent, rate, str(len(broker.bundles)), state
-
-
-def load_bar(load: float, mean: float) -> Text:
-    """Return a bar from 0 to 100 percent with a mark at the mean of all brokers."""
-    filled = min(BAR_WIDTH, round(load * BAR_WIDTH))
-    bar = Text("━" * filled, style=_colour(load)) + Text("─" * (BAR_WIDTH - filled), style="dim")
-    at = min(BAR_WIDTH - 1, round(mean * BAR_WIDTH))
-    return bar[:at] + Text("┃", style="bold") + bar[at + 1 :]
-
-
-def _colour(load: float) -> str:
-    return "green" if load < WARM_FRACTION else "yellow" if load < HOT_FRACTION else "red"
-
-
-def _moves(state: RunState, shown: int) -> RenderableType:
-    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-    moves = state.journal.moves
-    for move in reversed(moves[-shown:]):
-        way = f"{state.names[move.source]} → {state.names[move.target]}"
-        at = clock(move.at_s - state.journal.began_s)
-        table.add_row(Text(at, style="dim"), move.bundle.rpartition("/")[2], way, move.reason)
-    # The height of the picture is constant, so that nothing below it moves.
-    for _ in range(shown - len(moves)):
-        table.add_row("", "", "", "")
-    return Group(Text(f"moves ({len(moves)})", style="dim"), table)
-
-
-def summary_table(summary: Summary) -> RenderableType:
+def summary_table(summary: Summary) -> Padding:
     table = Table(box=box.SIMPLE, show_header=False, pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
-    way = f"{_ratio(summary.imbalance_start)} → {_ratio(summary.imbalance_end)}"
-    table.add_row("busiest broker over the mean", Text(way, style="bold"))
-    table.add_row("bundles moved", f"{summary.moves} to balance, {summary.taken_over} taken over")
-    table.add_row("owned by two brokers at once", _must_be_zero(summary.evidence.double_owned))
-    traffic = summary.traffic
-    lookups = Text(f"{traffic.lookups} lookups, errors ") + _must_be_zero(traffic.lookup_errors)
-    table.add_row("asked", lookups)
-    sent = Text(f"{traffic.published} messages, errors ") + _must_be_zero(traffic.publish_errors)
-    table.add_row("published", sent)
-    for kill in summary.kills:
-        table.add_row(f"{kill.name} killed", f"had {len(kill.lost)} bundles")
-        if kill.led:
-            table.add_row("  a new leader after", _seconds(kill.new_leader_s))
-        table.add_row("  all bundles served after", _seconds(kill.reserved_s))
-        table.add_row("  longest wait of a message", _seconds(kill.publish_gap_s))
-    leader = Text(summary.leader_name) + Text(f"  {summary.leader or ''}", style="dim")
-    table.add_row("leader", leader)
-    table.add_row("ran for", _seconds(summary.seconds))
+    for name, what in _summary_rows(summary):
+        table.add_row(name, what)
     return Padding(table, (0, 2))
 
 
-def _must_be_zero(count: int) -> Text:
-    return Text(str(count), style="bold red" if count else "bold green")
+def _summary_rows(summary: Summary) -> Iterator[tuple[str, str | Text]]:
+    way = f"{_ratio(summary.imbalance_start)} → {_ratio(summary.imbalance_end)}"
+    traffic = summary.traffic
+    yield "busiest broker over the mean", Text(way, style="bold")
+    yield "bundles moved", f"{summary.moves} to balance, {summary.taken_over} taken over"
+    yield "owned by two brokers at once", _must_be_zero("", summary.evidence.double_owned)
+    yield "asked", _must_be_zero(f"{traffic.lookups} lookups, errors ", traffic.lookup_errors)
+    yield (
+        "published",
+        _must_be_zero(f"{traffic.published} messages, errors ", traffic.publish_errors),
+    )
+    for kill in summary.kills:
+        yield f"{kill.name} killed", f"had {len(kill.lost)} bundles"
+        if kill.led:
+            yield "  a new leader after", _seconds(kill.new_leader_s)
+        yield "  all bundles served after", _seconds(kill.reserved_s)
+        yield "  longest wait of a message", _seconds(kill.publish_gap_s)
+    yield "leader", Text.assemble(summary.leader_name, (f"  {summary.leader or ''}", "dim"))
+    yield "ran for", _seconds(summary.seconds)
+
+
+def _must_be_zero(what: str, count: int) -> Text:
+    return Text.assemble(what, (str(count), "bold red" if count else "bold green"))
 
 
 def _ratio(value: float | None) -> str:
@@ -304,8 +154,3 @@ def _ratio(value: float | None) -> str:
 
 def _seconds(value: float | None) -> str:
     return "…" if value is None else f"{value:.1f} s"
-
-
-def clock(elapsed_s: float) -> str:
-    minutes, seconds = divmod(int(elapsed_s), 60)
-    return f"{minutes:02d}:{seconds:02d}"

@@ -4,12 +4,12 @@ import asyncio
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from statistics import fmean
 from time import monotonic
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import aiohttp
 
@@ -35,23 +35,13 @@ CPU_USAGE: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSample:
-    """Answers of a broker and its sidecar; ``bundles`` with their messages per second."""
+    """Answers of a broker and its sidecar, None without one."""
 
     name: str
     broker: BrokerId
     killed: bool = False
     cpu_fraction: float | None = None
-    bundles: Mapping[BundleId, float] | None = None
-
-    @property
-    def msgs_per_s(self) -> float:
-        return sum((self.bundles or {}).values())
-
-    @property
-    def state(self) -> str:
-        if self.killed:
-            return "killed"
-        return "serving" if self.bundles is not None else "no answer"
+    bundles: Collection[BundleId] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +73,6 @@ def cpu_fraction(metrics: str, broker: BrokerId) -> float | None:
     return None
 
 
-def served_rates(stats: Mapping[str, Any]) -> dict[BundleId, float]:
-    """Return the messages per second into each bundle from a broker's stats."""
-    return {BundleId(b): float(s.get("msgRateIn", 0.0)) for b, s in stats["bundles"].items()}
-
-
 class Observer:
     def __init__(
         self, http: aiohttp.ClientSession, members: Sequence[Member], control_secret: str
@@ -115,7 +100,7 @@ class Observer:
             name=member.name,
             broker=member.broker,
             cpu_fraction=None if metrics is None else cpu_fraction(metrics, member.broker),
-            bundles=None if stats is None else served_rates(json.loads(stats)),
+            bundles=None if stats is None else tuple(json.loads(stats)["bundles"]),
         )
 
     async def _leader(self) -> BrokerId | None:

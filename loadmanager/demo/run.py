@@ -89,26 +89,22 @@ class Run:
         children: Children,
         cluster: Cluster,
         http: aiohttp.ClientSession,
-        displays: Sequence[Display],
+        display: Display,
     ) -> None:
         self._settings = settings
         self._children = children
         self._cluster = cluster
         self._observer = Observer(http, cluster.members, cluster.control_secret)
-        self._displays = displays
+        self._display = display
         self._names = {member.broker: member.name for member in cluster.members}
         self._kills: list[KillEffects] = []
         self._due = deque(sorted(settings.kills, key=lambda kill: kill.at_s))
         self._journal = Journal(monotonic())
 
-    def step(self, text: str) -> None:
-        for display in self._displays:
-            display.step(text)
-
     async def run(self, interrupt: Interrupt) -> Callable[[Evidence], Summary]:
         """Run to the end; the summary lacks only the evidence of the brokers' records."""
         settings = self._settings
-        self.step(f"looking up {settings.topics} topics, which places every bundle")
+        self._display.step(f"looking up {settings.topics} topics, which places every bundle")
         path = settings.data_dir / "traffic.json"
         TrafficSettings(
             sidecar_urls=tuple(member.sidecar_url for member in self._cluster.members),
@@ -165,8 +161,7 @@ class Run:
                 reports=tuple(traffic.last),
                 kills=tuple(self._kills),
             )
-            for display in self._displays:
-                display.update(state)
+            self._display.update(state)
             recovering = any(kill.reserved_s is None for kill in self._kills)
             every_s = SAMPLE_AFTER_KILL_S if recovering else SAMPLE_EVERY_S
             left_s = max(0.0, every_s - (monotonic() - began_s))
@@ -183,7 +178,7 @@ class Run:
                 return  # there is no leader now: the next sample may have one
             kill = self._due.popleft()
             if member.killed:
-                self.step(f"--kill {kill}: {member.name} was killed before, as the leader")
+                self._display.step(f"--kill {kill}: {member.name} was killed before, as the leader")
                 continue
             lost = frozenset(b for b, owner in sample.owners.items() if owner == member.broker)
             effects = KillEffects(member.name, member.broker, monotonic(), lost, sample.leader)
@@ -229,9 +224,7 @@ class Run:
         )
 
 
-async def run_demo(
-    settings: DemoSettings, displays: Sequence[Display], read_records: ReadRecords
-) -> Summary:
+async def run_demo(settings: DemoSettings, display: Display, read_records: ReadRecords) -> Summary:
     """Run the demo from the start of all processes to their end, or raise `DemoFailed`."""
     interrupt = Interrupt()
     interrupt.listen()
@@ -239,13 +232,10 @@ async def run_demo(
     try:
         async with aiohttp.ClientSession() as http:
             cluster = Cluster(settings, children, http)
-            run = Run(settings, children, cluster, http, displays)
-            await cluster.start(run.step)
-            for display in displays:
-                display.cluster_started(join_lines(settings, cluster))
+            run = Run(settings, children, cluster, http, display)
+            await cluster.start(display.step)
+            display.step(*join_lines(settings, cluster))
             sum_up = await run.run(interrupt)
     finally:
-        for display in displays:
-            display.close()
         await children.stop()
     return sum_up(read_records({m.record_path: m.dead_at_s for m in cluster.members}))

@@ -266,10 +266,8 @@ async def test_one_look_tells_leader_loads_and_owners_and_who_did_not_answer() -
         look = await Observer(http, members, CONTROL).sample()
     await runner.cleanup()
     silent = BrokerSample(name="broker-1", broker=BrokerId("127.0.0.1:1"))
-    seen = BrokerSample(name="broker-2", broker=alive, cpu_fraction=0.415, bundles={ANY: 2.5})
+    seen = BrokerSample(name="broker-2", broker=alive, cpu_fraction=0.415, bundles=(ANY,))
     dead = BrokerSample(name="broker-3", broker=B2, killed=True)
     assert look == ClusterSample(look.at_s, B2, (silent, seen, dead))
     assert look.loads == {alive: 0.415}
     assert look.owners == {ANY: alive}
-    assert [b.state for b in look.brokers] == ["no answer", "serving", "killed"]
-    assert seen.msgs_per_s == 2.5

@@ -2,18 +2,11 @@ import io
 import re
 from pathlib import Path
 
-import pytest
 from rich.console import Console, RenderableType
 
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.demo.cluster import DemoSettings
-from loadmanager.demo.display import (
-    LiveDisplay,
-    PlainDisplay,
-    RunState,
-    draw,
-    summary_table,
-)
+from loadmanager.demo.display import Display, RunState, summary_table
 from loadmanager.demo.figures import (
     BrokerSample,
     ClusterSample,
@@ -71,58 +64,12 @@ def text_of(picture: RenderableType) -> str:
     return console.export_text()
 
 
-def test_the_picture_tells_load_leader_move_and_rates() -> None:
-    text = text_of(draw(scene(BEFORE, AFTER)))
-    lines = {line.split()[0]: line for line in text.splitlines() if line.split()}
-    assert "01:03 of 01:30" in lines["loadmanager"]
-    assert lines["broker-1"].split()[2:] == ["40%", "60.0", "1", "★", "leader"]
-    assert lines["broker-2"].split()[2:] == ["36%", "40.0", "1", "serving"]
-    assert "over the mean  1.05  (at the start 1.80)" in lines["busiest"]
-    assert "published 120/s   lookups 20/s   waiting 0   errors 0" in lines["published"]
-    move = lines["01:03"].split()
-    assert move == ["01:03", "0x80000000_0xffffffff", "broker-1", "→", "broker-2", "rebalanced"]
-
-
-@pytest.mark.parametrize(("height", "moves_shown"), [(24, 8), (18, 3), (16, 1)])
-def test_a_low_terminal_shows_fewer_moves(height: int, moves_shown: int) -> None:
-    out = io.StringIO()
-    show = LiveDisplay(Console(file=out, width=80, height=height, force_terminal=True))
-    kill = KillEffects("broker-1", B1, 164.0, frozenset({X}), B1)
-    show.update(scene(BEFORE, AFTER, kills=(kill,)))
-    lines_below = out.getvalue().split("moves (1)")[-1].count("\n")
-    assert lines_below == moves_shown + 1
-    show.close()
-
-
-INVITATION = [
-    "The cluster is up. Join it from another terminal:",
-    "  loadmanager top --url http://127.0.0.1:7751",
-    "  curl http://127.0.0.1:7751/metrics",
-    "Its addresses:",
-    "  broker-1    http://127.0.0.1:8081   sidecar http://127.0.0.1:7751",
-]
-
-
-def test_the_way_to_join_is_printed_and_stays_in_sight() -> None:
-    out = io.StringIO()
-    show = LiveDisplay(Console(file=out, width=80, height=24, force_terminal=True))
-    show.cluster_started(INVITATION)
-    assert [line.rstrip() for line in out.getvalue().splitlines()] == ["", *INVITATION]
-    command = INVITATION[1].strip()
-    show.update(scene(BEFORE))
-    last = text_of(draw(scene(BEFORE), join=command)).rstrip().splitlines()[-1]
-    assert last.strip() == f"join: {command}"
-    assert command in out.getvalue().split("published")[-1]
-    show.close()
-
-
 def test_plain_lines_tell_each_move_once_and_figures_every_two_seconds() -> None:
     out = io.StringIO()
-    show = PlainDisplay(out)
+    show = Display(out)
     show.step("starting ZooKeeper")
     for _ in range(3):
         show.update(scene(BEFORE, AFTER))
-    show.close()
     figures = (
         "   63 s  load  40%   36%  max/mean 1.05  120 msg/s  20 lookups/s  "
         "moves 1  waiting 0  errors 0"
