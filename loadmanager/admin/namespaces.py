@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field, StringConstraints
 
 from loadmanager.adapters.http.operations import TEXT, Document, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Flag, Query
-from loadmanager.adapters.http.replies import Refused
+from loadmanager.adapters.http.routes import Refused
 from loadmanager.common.cluster_state import boundaries_of
 from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents, as_unavailable

@@ -1,7 +1,7 @@
 from typing import Final
 
 from loadmanager.adapters.http.describing import Describing
-from loadmanager.adapters.http.health import Health, Watching
+from loadmanager.adapters.http.health_listener import Health, Watching
 from loadmanager.adapters.http.lookups import Lookups
 from loadmanager.adapters.http.operations import Operation, Resource, operations_of
 from loadmanager.admin.brokers import BalancingModes, Brokers, Configuration, Drains

@@ -18,20 +18,24 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.history import open_history
-from loadmanager.adapters.http.health_listener import feed_watchdog
-from loadmanager.adapters.http.listening import TimedSite, listening_sockets
+from loadmanager.adapters.http.health_listener import feed_watchdog, listening_sockets
+from loadmanager.adapters.http.http_server import TimedSite
 from loadmanager.adapters.http.live.page import Feed, LivePage, OverviewReader
 from loadmanager.adapters.http.protocol import Admission, ConnectionServer
-from loadmanager.adapters.http.replies import (
+from loadmanager.adapters.http.routes import (
     Refused,
+    Role,
+    Route,
+    RouteTable,
+    Target,
     bytes_reply,
     empty_reply,
     json_reply,
     refusal_reply,
+    target_of,
     text_reply,
     unavailable,
 )
-from loadmanager.adapters.http.routes import Role, Route, RouteTable, Target, target_of
 from loadmanager.adapters.http.security.guard import (
     OwnNames,
     asked_hosts,

@@ -19,9 +19,8 @@ from loadmanager.adapters.history import ThreadedHistory, open_history
 from loadmanager.adapters.host import PsutilHostProbe
 from loadmanager.adapters.host.processes import allow_connections
 from loadmanager.adapters.http.assign_client import HttpAssignClient, HttpTopicsClient, Proof
-from loadmanager.adapters.http.health_listener import HealthListener, LoopWatch
+from loadmanager.adapters.http.health_listener import HealthListener, LoopWatch, listening_sockets
 from loadmanager.adapters.http.http_server import HttpServer
-from loadmanager.adapters.http.listening import listening_sockets
 from loadmanager.adapters.http.live.page import Feed, Forwarder, OverviewReader
 from loadmanager.adapters.http.operations import Resource
 from loadmanager.adapters.http.routes import Role, Route

@@ -10,8 +10,7 @@ from aiohttp import web
 from yarl import URL
 
 from loadmanager.adapters.http.parameters import json_object
-from loadmanager.adapters.http.replies import Refused, json_reply
-from loadmanager.adapters.http.routes import Role, Route, Target
+from loadmanager.adapters.http.routes import Refused, Role, Route, Target, json_reply
 from loadmanager.adapters.http.security.tls import ClientTls
 from loadmanager.core.bounds import EPOCH
 from loadmanager.core.errors import InvalidName, MalformedContent

@@ -18,8 +18,7 @@ from loadmanager.adapters.http.operations import (
     by_tag,
     operation,
 )
-from loadmanager.adapters.http.replies import bytes_reply
-from loadmanager.adapters.http.routes import Role, Target
+from loadmanager.adapters.http.routes import Role, Target, bytes_reply
 
 OPENAPI_VERSION: Final = "3.1.0"
 _REF: Final = "#/components/schemas/{model}"

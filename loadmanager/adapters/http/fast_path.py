@@ -42,7 +42,7 @@ from typing import Final, Generic, TypeVar
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
-from loadmanager.adapters.http.replies import SERVER_NAME, Refused
+from loadmanager.adapters.http.routes import SERVER_NAME, Refused
 from loadmanager.core.ids import BundleId, TopicName
 from loadmanager.core.load import BrokerUrls
 from loadmanager.ports.lookup import LookupService, Owner

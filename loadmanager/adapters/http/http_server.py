@@ -2,6 +2,7 @@ import asyncio
 import errno
 import socket
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import structlog
 from aiohttp import web
@@ -11,21 +12,56 @@ from loadmanager.adapters.host.processes import listener_on
 from loadmanager.adapters.http.assign_client import AssignResource
 from loadmanager.adapters.http.describing import Describing
 from loadmanager.adapters.http.fast_path import Answers, FastPath
-from loadmanager.adapters.http.health import Health, Watching
-from loadmanager.adapters.http.health_listener import HealthListener
-from loadmanager.adapters.http.listening import TimedSite, listening_sockets
+from loadmanager.adapters.http.health_listener import (
+    Health,
+    HealthListener,
+    Watching,
+    listening_sockets,
+)
 from loadmanager.adapters.http.live.page import Feed, Forwarder, LivePage
 from loadmanager.adapters.http.lookups import Lookups
 from loadmanager.adapters.http.operations import Operation
 from loadmanager.adapters.http.protocol import Admission, ConnectionServer
-from loadmanager.adapters.http.replies import Refused, refusal_of, refusal_reply
-from loadmanager.adapters.http.routes import Role, Route, RouteTable, target_of
+from loadmanager.adapters.http.routes import (
+    Refused,
+    Role,
+    Route,
+    RouteTable,
+    refusal_of,
+    refusal_reply,
+    target_of,
+)
 from loadmanager.adapters.http.security.guard import Guard
 from loadmanager.adapters.http.security.tls import TlsFiles, TlsFilesUnusable
 from loadmanager.config.sections import HttpSettings, LookupSettings
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.ports.lookup import LookupService
 from loadmanager.telemetry.metrics import LookupMetrics
+
+
+class TimedSite(web.SockSite):
+    """aiohttp's site with a timeout of TLS handshakes.
+
+    asyncio's default is a minute, and before the end of the handshake no other timeout applies.
+    """
+
+    __slots__ = ("_handshake_s", "_made_by")
+
+    def __init__(self, runner: web.ServerRunner, sock: socket.socket, **kwargs: Any) -> None:
+        self._handshake_s: float = kwargs.pop("handshake_s")
+        self._made_by: web.Server = kwargs.pop("server")
+        super().__init__(runner, sock, **kwargs)
+
+    async def start(self) -> None:
+        await web.BaseSite.start(self)
+        self._server = await asyncio.get_running_loop().create_server(
+            self._made_by,
+            sock=self._sock,
+            ssl=self._ssl_context,
+            backlog=self._backlog,
+            ssl_handshake_timeout=self._handshake_s if self._ssl_context else None,
+        )
+
 
 log = structlog.get_logger()
 

@@ -18,8 +18,16 @@ from loadmanager.adapters.http.fast_path import (
 )
 from loadmanager.adapters.http.operations import TEXT, Document, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query
-from loadmanager.adapters.http.replies import Refused, empty_reply, text_reply, unavailable
-from loadmanager.adapters.http.routes import ANY_METHOD, Role, Route, Target
+from loadmanager.adapters.http.routes import (
+    ANY_METHOD,
+    Refused,
+    Role,
+    Route,
+    Target,
+    empty_reply,
+    text_reply,
+    unavailable,
+)
 from loadmanager.config.sections import LookupSettings
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import TopicName, topic_from_parts

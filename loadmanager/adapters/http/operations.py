@@ -47,14 +47,17 @@ from pydantic import AliasGenerator, BaseModel, ConfigDict, TypeAdapter
 from pydantic.alias_generators import to_camel
 
 from loadmanager.adapters.http.parameters import PATH_PARAMETERS, Parameter, json_body, read_query
-from loadmanager.adapters.http.replies import (
+from loadmanager.adapters.http.routes import (
+    Handler,
     Refused,
+    Role,
+    Route,
+    Target,
     bytes_reply,
     empty_reply,
     json_reply,
     text_reply,
 )
-from loadmanager.adapters.http.routes import Handler, Role, Route, Target
 from loadmanager.core.ids import parse_broker, parse_namespace, topic_from_parts
 from loadmanager.ports.lookup import LeaderElsewhere
 

@@ -11,7 +11,7 @@ from aiohttp.http import HttpVersion11
 from aiohttp.web import RequestPayloadError
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Strict, TypeAdapter, ValidationError
 
-from loadmanager.adapters.http.replies import Refused
+from loadmanager.adapters.http.routes import Refused
 
 _WHOLE: Final = re.compile(r"-?[0-9]{1,19}")
 _FLAGS: Final = {"true": True, "false": False}

@@ -7,8 +7,7 @@ from aiohttp import web
 from structlog.testing import capture_logs
 
 from loadmanager.adapters.http.protocol import Failures
-from loadmanager.adapters.http.replies import text_reply
-from loadmanager.adapters.http.routes import Route, Target
+from loadmanager.adapters.http.routes import Route, Target, text_reply
 from loadmanager.config.sections import HttpSettings
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace, TopicName

@@ -18,8 +18,7 @@ from loadmanager.adapters.http.assign_client import (
     topics_from,
     topics_to_json,
 )
-from loadmanager.adapters.http.replies import text_reply
-from loadmanager.adapters.http.routes import Route
+from loadmanager.adapters.http.routes import Route, text_reply
 from loadmanager.admin.brokers import BalancingModes, Brokers, Configuration
 from loadmanager.admin.decisions import Plans, preview_round
 from loadmanager.admin.isolation import FailureDomains, Isolation

@@ -7,8 +7,7 @@ import pytest
 from aiohttp import web
 
 from loadmanager.adapters.clock import SystemClock
-from loadmanager.adapters.http.replies import Refused
-from loadmanager.adapters.http.routes import Role, Route, Target
+from loadmanager.adapters.http.routes import Refused, Role, Route, Target
 from loadmanager.adapters.http.security.guard import ClusterKeyGuard, Guard, OwnNames, Rights, sign
 from tests.adapters.http.conftest import (
     Reply,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tls_files import Files
 
 from loadmanager.adapters.http.protocol import Admission, ConnectionServer, Heads, HttpProtocol
-from loadmanager.adapters.http.replies import Refused
+from loadmanager.adapters.http.routes import Refused
 from loadmanager.adapters.http.security.tls import TlsFiles
 from loadmanager.config.sections import HttpSettings
 from tests.adapters.http.conftest import (

@@ -14,8 +14,7 @@ from structlog.testing import capture_logs
 from tls_files import Files
 
 from loadmanager.adapters.http.assign_client import ASSIGN_PATH
-from loadmanager.adapters.http.replies import Refused, empty_reply
-from loadmanager.adapters.http.routes import Role, Route, Target
+from loadmanager.adapters.http.routes import Refused, Role, Route, Target, empty_reply
 from loadmanager.adapters.http.security.guard import Guard, Rights
 from loadmanager.adapters.http.security.tls import ClientTls, TlsFiles
 from loadmanager.adapters.http.security.tokens import Tokens

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from loadmanager.adapters.http.listening import listening_sockets
+from loadmanager.adapters.http.health_listener import listening_sockets
 
 
 def reached(host: str, port: int) -> bool:

@@ -18,8 +18,7 @@ from leader_queries import AT_MS, B1, B2, BUNDLE, OVERVIEW, FakeLeaderQueries
 
 from loadmanager.adapters.http.assign_client import HttpAssignClient
 from loadmanager.adapters.http.live.page import Feed, FeedLimits, Forwarder, OverviewReader
-from loadmanager.adapters.http.replies import json_reply
-from loadmanager.adapters.http.routes import Role, Route, Target
+from loadmanager.adapters.http.routes import Role, Route, Target, json_reply
 from loadmanager.adapters.http.security.guard import ClusterKeyGuard, Guard, OwnNames, Rights
 from loadmanager.adapters.http.security.tokens import Tokens
 from loadmanager.admin.decisions import Decisions
@@ -302,7 +301,7 @@ async def test_local_rights_go_along(line: HttpAssignClient, start_server: Start
     leader = await start_server(more_routes=(Route("PUT", "/x", told, Role.NOBODY),))
 
     async def elsewhere(_request: web.BaseRequest, target: Target) -> web.StreamResponse:
-        from loadmanager.adapters.http.replies import Refused  # noqa: PLC0415
+        from loadmanager.adapters.http.routes import Refused  # noqa: PLC0415
 
         raise Refused(307, "elsewhere", {"Location": leader.url + target.path})
 

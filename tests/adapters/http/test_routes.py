@@ -1,8 +1,16 @@
 import pytest
 from aiohttp import web
 
-from loadmanager.adapters.http.replies import Refused, refusal_of, text_reply
-from loadmanager.adapters.http.routes import Role, Route, RouteTable, Target, target_of
+from loadmanager.adapters.http.routes import (
+    Refused,
+    Role,
+    Route,
+    RouteTable,
+    Target,
+    refusal_of,
+    target_of,
+    text_reply,
+)
 from loadmanager.core.errors import LoadManagerError
 
 

@@ -13,8 +13,15 @@ from aiohttp import web
 from pydantic import BaseModel
 
 from loadmanager.adapters.http.assign_client import HttpAssignClient, Proof, refusal_text
-from loadmanager.adapters.http.replies import SERVER_NAME, Refused, bytes_reply, unavailable
-from loadmanager.adapters.http.routes import Role, Route, Target
+from loadmanager.adapters.http.routes import (
+    SERVER_NAME,
+    Refused,
+    Role,
+    Route,
+    Target,
+    bytes_reply,
+    unavailable,
+)
 from loadmanager.adapters.http.security.guard import ADMITTED_UNTIL, PASSED_ON_HEADER
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.ports.lookup import LeaderElsewhere, Unavailable

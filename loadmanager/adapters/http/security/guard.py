@@ -13,8 +13,7 @@ import structlog
 from aiohttp import web
 
 from loadmanager.adapters.clock import SystemClock
-from loadmanager.adapters.http.replies import Refused, refusal_of, unavailable
-from loadmanager.adapters.http.routes import Role
+from loadmanager.adapters.http.routes import Refused, Role, refusal_of, unavailable
 from loadmanager.adapters.http.security.tokens import Proven, TokenRefused, Tokens
 from loadmanager.core.errors import LoadManagerError
 
