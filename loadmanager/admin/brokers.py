@@ -5,8 +5,7 @@ import structlog
 from pydantic import ConfigDict, Field
 
 from loadmanager.adapters.http.assign_client import TOPICS_PATH, topics_to_json
-from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
-from loadmanager.adapters.http.parameters import Query
+from loadmanager.adapters.http.operations import Document, Query, Reply, Resource, operation
 from loadmanager.admin.topics import Topics
 from loadmanager.common.cluster_state import check_cluster
 from loadmanager.common.context import Context

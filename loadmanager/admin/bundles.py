@@ -4,8 +4,16 @@ from typing import Annotated, Final
 
 from pydantic import Field, PlainSerializer
 
-from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
-from loadmanager.adapters.http.parameters import PATH_PARAMETERS, Flag, Parameter, Query
+from loadmanager.adapters.http.operations import (
+    PATH_PARAMETERS,
+    Document,
+    Flag,
+    Parameter,
+    Query,
+    Reply,
+    Resource,
+    operation,
+)
 from loadmanager.common.cluster_state import boundaries_of, bundle_in
 from loadmanager.common.context import Context
 from loadmanager.common.runtime_settings import RuntimeSettings

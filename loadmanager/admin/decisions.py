@@ -7,8 +7,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from pydantic import Field, computed_field
 
-from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
-from loadmanager.adapters.http.parameters import Query, Whole
+from loadmanager.adapters.http.operations import Document, Query, Reply, Resource, Whole, operation
 from loadmanager.admin.brokers import BalancingState
 from loadmanager.admin.documents import (
     AssessmentDocument,

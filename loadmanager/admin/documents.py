@@ -4,8 +4,7 @@ from typing import Final, Literal, overload
 
 from pydantic import Field
 
-from loadmanager.adapters.http.operations import Document
-from loadmanager.adapters.http.parameters import Flag, Query, Whole
+from loadmanager.adapters.http.operations import Document, Flag, Query, Whole
 from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.joint.weighing import CostSource
 from loadmanager.core.reason_texts import sentence

@@ -5,8 +5,15 @@ from typing import Annotated, Any, Final
 import structlog
 from pydantic import ConfigDict, Field, StringConstraints
 
-from loadmanager.adapters.http.operations import TEXT, Document, Reply, Resource, operation
-from loadmanager.adapters.http.parameters import Flag, Query
+from loadmanager.adapters.http.operations import (
+    TEXT,
+    Document,
+    Flag,
+    Query,
+    Reply,
+    Resource,
+    operation,
+)
 from loadmanager.adapters.http.routes import Refused
 from loadmanager.common.cluster_state import boundaries_of
 from loadmanager.common.context import Context

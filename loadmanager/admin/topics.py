@@ -7,8 +7,15 @@ import structlog
 from pydantic import Field
 
 from loadmanager.adapters.http.assign_client import HttpTopicsClient
-from loadmanager.adapters.http.operations import Document, Method, Reply, Resource, operation
-from loadmanager.adapters.http.parameters import Flag, Query
+from loadmanager.adapters.http.operations import (
+    Document,
+    Flag,
+    Method,
+    Query,
+    Reply,
+    Resource,
+    operation,
+)
 from loadmanager.adapters.http.routes import Role
 from loadmanager.common.cluster_state import boundaries_of, bundle_in
 from loadmanager.common.context import Context

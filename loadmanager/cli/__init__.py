@@ -17,8 +17,8 @@ from loadmanager.cli.cluster import (
     snapshot_command,
 )
 from loadmanager.cli.config import config_commands
-from loadmanager.cli.decide import decide
 from loadmanager.cli.decisions import (
+    decide,
     decisions_command,
     explain_command,
     plan_command,

@@ -307,7 +307,7 @@ def check_command(*, directory: Path, as_json: bool) -> None:
 
     Example: loadmanager history check --json /var/lib/loadmanager/history
     """
-    from loadmanager.adapters.history.disk import check_history
+    from loadmanager.adapters.history.storage import check_history
 
     found = check_history(directory)
     if as_json:
@@ -322,8 +322,7 @@ def free_memory_bytes(
     cgroup_root: Path = Path("/sys/fs/cgroup"), proc_root: Path = Path("/proc")
 ) -> float | None:
     """Return the least that the host and every group of this process have left, None if unknown."""
-    from loadmanager.adapters.host.cgroup import find_cgroup
-    from loadmanager.adapters.host.processes import Unreadable, WholeHost
+    from loadmanager.adapters.host.processes import Unreadable, WholeHost, find_cgroup
 
     try:
         used, total = WholeHost(proc_root).memory_bytes()

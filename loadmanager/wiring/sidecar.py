@@ -28,13 +28,14 @@ from loadmanager.adapters.http.security.guard import (
     ClusterKeyGuard,
     Guard,
     Key,
+    KeyUnusable,
     OwnNames,
     Rights,
+    Tokens,
     host_of,
     sign,
 )
 from loadmanager.adapters.http.security.tls import ClientTls, TlsFiles
-from loadmanager.adapters.http.security.tokens import KeyUnusable, Tokens
 from loadmanager.adapters.seeds import SeedFile
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, zookeeper_options
 from loadmanager.admin.brokers import BalancingModes, Brokers, Configuration, Drains
@@ -65,8 +66,7 @@ from loadmanager.ports.history import NoHistory, NoSeed
 from loadmanager.pulsar.sidecar import BesidePulsar, make_pulsar_broker
 from loadmanager.telemetry.logging import change_level
 from loadmanager.telemetry.metrics import HistoryMetrics, Metrics
-from loadmanager.wiring.application import Application, Commanded, Kind
-from loadmanager.wiring.lifecycle import Sidecar
+from loadmanager.wiring.application import Application, Commanded, Kind, Sidecar
 
 
 def admin_routes(

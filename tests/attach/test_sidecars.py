@@ -31,8 +31,7 @@ from loadmanager.pulsar.sidecar import BesidePulsar, make_pulsar_broker
 from loadmanager.pulsar.sidecar_term import PulsarBroker
 from loadmanager.pulsar.state import SHEDDING, SWITCHES
 from loadmanager.telemetry.metrics import Metrics
-from loadmanager.wiring.application import Application
-from loadmanager.wiring.lifecycle import Sidecar
+from loadmanager.wiring.application import Application, Sidecar
 from tests.testbed.faults.agent import NoServer
 from tests.testbed.memory import MemoryCoordination, MemoryService
 

@@ -36,8 +36,13 @@ from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.http.fast_path import Answer, render
 from loadmanager.adapters.http.http_server import HttpServer
-from loadmanager.adapters.http.security.guard import ClusterKeyGuard, Guard, OwnNames, Rights
-from loadmanager.adapters.http.security.tokens import Tokens
+from loadmanager.adapters.http.security.guard import (
+    ClusterKeyGuard,
+    Guard,
+    OwnNames,
+    Rights,
+    Tokens,
+)
 from loadmanager.config.sections import HttpSettings
 from loadmanager.telemetry.metrics import LookupMetrics
 

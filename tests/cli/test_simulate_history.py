@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 from history_sinks import lines_in
 from simulated_jobs import SCENARIO
 
-from loadmanager.adapters.history.disk import Disk
+from loadmanager.adapters.history.storage import Disk
 from loadmanager.cli import main
 
 SHORT = SCENARIO.replace("duration_s = 480.0", "duration_s = 120.0")

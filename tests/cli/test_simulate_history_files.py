@@ -6,7 +6,7 @@ from pathlib import Path
 
 from simulate_command import simulate
 
-from loadmanager.adapters.history.disk import check_history
+from loadmanager.adapters.history.storage import check_history
 
 
 def files_in(folder: Path) -> dict[str, bytes]:

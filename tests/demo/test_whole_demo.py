@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from whole_demo import Demo, run_demo
 
-from loadmanager.adapters.history.disk import check_history
+from loadmanager.adapters.history.storage import check_history
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(500)]
 

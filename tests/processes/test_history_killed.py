@@ -9,7 +9,7 @@ import pytest
 from history_sinks import finished, seqs_in, unfinished
 
 from loadmanager.adapters.history import finish_left
-from loadmanager.adapters.history.disk import check_history
+from loadmanager.adapters.history.storage import check_history
 
 pytestmark = pytest.mark.processes
 WRITER = """

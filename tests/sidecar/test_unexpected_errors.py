@@ -21,7 +21,7 @@ from loadmanager.leader.order_book import OrderBook
 from loadmanager.leader.term import LeaderTerm
 from loadmanager.ports.lookup import SubjectUnknown
 from loadmanager.telemetry.metrics import LABEL_VALUES, Metrics
-from loadmanager.wiring.lifecycle import Sidecar
+from loadmanager.wiring.application import Sidecar
 from tests.testbed.faults.agent import SESSION_S, Agent
 from tests.testbed.faults.cluster import Cluster
 

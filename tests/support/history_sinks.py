@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from loadmanager.adapters.history.disk import Disk
+from loadmanager.adapters.history.storage import Disk
 from loadmanager.common.context import Context
 from loadmanager.core.history.kinds import KINDS
 from loadmanager.core.history.reading import read_line

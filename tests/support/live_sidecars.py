@@ -24,8 +24,7 @@ from loadmanager.core.load import BundleStats, HostUsage, ResourceUsage
 from loadmanager.ports.broker import BrokerStats
 from loadmanager.ports.coordination import Coordination
 from loadmanager.telemetry.metrics import Metrics
-from loadmanager.wiring.application import Application
-from loadmanager.wiring.lifecycle import Sidecar
+from loadmanager.wiring.application import Application, Sidecar
 from loadmanager.wiring.sidecar import free_port, make_leader_line, make_server
 from tests.testbed.in_process import InProcessBroker
 from tests.testbed.memory import MemoryCoordination, MemoryService

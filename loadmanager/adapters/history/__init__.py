@@ -8,9 +8,9 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry
 
-from loadmanager.adapters.history.disk import Disk
 from loadmanager.adapters.history.sink import Pace, ThreadedHistory
 from loadmanager.adapters.history.storage import (
+    Disk,
     HistoryUnavailable,
     RemoteStorage,
     Retention,

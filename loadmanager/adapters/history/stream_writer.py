@@ -1,19 +1,16 @@
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from loadmanager.adapters.history.disk import Disk
+from loadmanager.adapters.history.storage import GZIP_WBITS, Disk
 from loadmanager.core.history.files import FileName, hour_of, partition
 from loadmanager.core.history.records import Origin, Record, encode
 from loadmanager.core.history.schema import Stream
-
-_GZIP = 31
-_CHUNK_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,32 +24,7 @@ class Member:
 
 
 def compressed(lines: list[bytes], level: int) -> bytes:
-    return zlib.compress(b"".join(lines), level, wbits=_GZIP)
-
-
-def whole_bytes(chunks: Iterator[bytes]) -> int:
-    """Return the size of the complete members of complete lines in a file, read in ``chunks``.
-
-    The rest is part of a member, or, after a power failure, arbitrary data.
-    """
-    good, position, last = 0, 0, b""
-    member = zlib.decompressobj(_GZIP)
-    for chunk in chunks:
-        rest = chunk
-        while rest:
-            try:
-                last = member.decompress(rest)[-1:] or last
-            except zlib.error:
-                return good
-            position += len(rest) - len(member.unused_data)
-            rest = member.unused_data
-            if not member.eof:
-                break
-            if last != b"\n":
-                return good
-            good, last = position, b""
-            member = zlib.decompressobj(_GZIP)
-    return good
+    return zlib.compress(b"".join(lines), level, wbits=GZIP_WBITS)
 
 
 log = structlog.get_logger()

@@ -8,16 +8,19 @@ from typing import Final, TypeVar
 
 import structlog
 
-from loadmanager.adapters.host.cgroup import Cgroup, Level, find_cgroup, tightest
 from loadmanager.adapters.host.processes import (
+    Cgroup,
+    Level,
     Neighbours,
     ProcessTree,
     Sharing,
     TreeUsage,
     Unreadable,
     WholeHost,
+    find_cgroup,
     read_int,
     read_text,
+    tightest,
 )
 from loadmanager.config.sections import HostSettings
 from loadmanager.core.load import HostUsage, ResourceUsage

@@ -9,7 +9,7 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from loadmanager.adapters.http.parameters import json_object
+from loadmanager.adapters.http.operations import json_object
 from loadmanager.adapters.http.routes import Refused, Role, Route, Target, json_reply
 from loadmanager.adapters.http.security.tls import ClientTls
 from loadmanager.core.bounds import EPOCH

@@ -23,8 +23,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from pydantic import Field
 
-from loadmanager.adapters.http.operations import TEXT, Document, Reply, Resource, operation
-from loadmanager.adapters.http.parameters import Query
+from loadmanager.adapters.http.operations import TEXT, Document, Query, Reply, Resource, operation
 from loadmanager.adapters.http.routes import (
     Refused,
     Role,

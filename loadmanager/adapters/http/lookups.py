@@ -16,8 +16,7 @@ from loadmanager.adapters.http.fast_path import (
     FastPath,
     KnownReply,
 )
-from loadmanager.adapters.http.operations import TEXT, Document, Reply, Resource, operation
-from loadmanager.adapters.http.parameters import Query
+from loadmanager.adapters.http.operations import TEXT, Document, Query, Reply, Resource, operation
 from loadmanager.adapters.http.routes import (
     ANY_METHOD,
     Refused,

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from waiting import eventually
 
 from loadmanager.adapters.history import HistoryUnavailable, ThreadedHistory, open_history, recorded
-from loadmanager.adapters.history.disk import check_history
+from loadmanager.adapters.history.storage import check_history
 from loadmanager.config.sections import HistorySettings
 from loadmanager.core.history.records import Origin, Record, term_record
 from loadmanager.core.history.schema import Stream

@@ -10,8 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from loadmanager.adapters.host.cgroup import Level, tightest
-from loadmanager.adapters.host.processes import Unreadable, allow_connections, count_cpus
+from loadmanager.adapters.host.processes import (
+    Level,
+    Unreadable,
+    allow_connections,
+    count_cpus,
+    tightest,
+)
 
 
 @given(limits=st.lists(st.none() | st.floats(0.1, 64.0), max_size=6), ceiling=st.floats(0.1, 64.0))

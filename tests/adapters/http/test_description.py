@@ -7,8 +7,7 @@ import pytest
 from openapi_spec_validator import validate
 
 from loadmanager.adapters.http.describing import openapi_document
-from loadmanager.adapters.http.operations import Operation, all_replies
-from loadmanager.adapters.http.parameters import PATH_PARAMETERS
+from loadmanager.adapters.http.operations import PATH_PARAMETERS, Operation, all_replies
 from loadmanager.adapters.http.routes import Role
 from loadmanager.admin.surface import surface
 from tests.adapters.http.conftest import RunningServer

@@ -15,9 +15,8 @@ from tls_files import Files
 
 from loadmanager.adapters.http.assign_client import ASSIGN_PATH
 from loadmanager.adapters.http.routes import Refused, Role, Route, Target, empty_reply
-from loadmanager.adapters.http.security.guard import Guard, Rights
+from loadmanager.adapters.http.security.guard import Guard, Rights, Tokens
 from loadmanager.adapters.http.security.tls import ClientTls, TlsFiles
-from loadmanager.adapters.http.security.tokens import Tokens
 from tests.adapters.http.conftest import (
     FakeLookup,
     RunningServer,

@@ -19,8 +19,13 @@ from leader_queries import AT_MS, B1, B2, BUNDLE, OVERVIEW, FakeLeaderQueries
 from loadmanager.adapters.http.assign_client import HttpAssignClient
 from loadmanager.adapters.http.live.page import Feed, FeedLimits, Forwarder, OverviewReader
 from loadmanager.adapters.http.routes import Role, Route, Target, json_reply
-from loadmanager.adapters.http.security.guard import ClusterKeyGuard, Guard, OwnNames, Rights
-from loadmanager.adapters.http.security.tokens import Tokens
+from loadmanager.adapters.http.security.guard import (
+    ClusterKeyGuard,
+    Guard,
+    OwnNames,
+    Rights,
+    Tokens,
+)
 from loadmanager.admin.decisions import Decisions
 from loadmanager.admin.overview import OverviewDocument, Overviews
 from loadmanager.config.sections import HttpSettings

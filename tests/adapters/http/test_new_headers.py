@@ -18,8 +18,13 @@ from hypothesis import strategies as st
 from multidict import CIMultiDict
 
 from loadmanager.adapters.http.fast_path import decisive_headers
-from loadmanager.adapters.http.security.guard import ClusterKeyGuard, Guard, OwnNames, Rights
-from loadmanager.adapters.http.security.tokens import Tokens
+from loadmanager.adapters.http.security.guard import (
+    ClusterKeyGuard,
+    Guard,
+    OwnNames,
+    Rights,
+    Tokens,
+)
 from loadmanager.config.sections import HttpSettings
 from tests.adapters.http.conftest import (
     RunningServer,

@@ -14,8 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from loadmanager.adapters.http import parameters
-from loadmanager.adapters.http.security.guard import Guard, Rights
-from loadmanager.adapters.http.security.tokens import Tokens
+from loadmanager.adapters.http.security.guard import Guard, Rights, Tokens
 from loadmanager.config.sections import HttpSettings
 from loadmanager.core.ids import Namespace
 from tests.adapters.http.conftest import Reply, RunningServer, StartServer, get, learn, read_reply

@@ -24,11 +24,12 @@ from loadmanager.adapters.http.security.guard import (
     Caller,
     ClusterKeyGuard,
     Guard,
+    KeyUnusable,
     OwnNames,
     Rights,
+    Tokens,
 )
 from loadmanager.adapters.http.security.tls import ClientTls, TlsFiles, TlsFilesUnusable
-from loadmanager.adapters.http.security.tokens import KeyUnusable, Tokens
 from loadmanager.config import Config
 from loadmanager.core.ids import Namespace
 from loadmanager.ports.lookup import Unavailable

@@ -16,8 +16,7 @@ from loadmanager.core.ids import BrokerId, BundleId, TopicName
 from loadmanager.core.load import BrokerUrls
 from loadmanager.ports.lookup import LeaderInfo, Owner, Unavailable
 from loadmanager.telemetry.metrics import Metrics
-from loadmanager.wiring.application import Application
-from loadmanager.wiring.lifecycle import Sidecar
+from loadmanager.wiring.application import Application, Sidecar
 from tests.testbed.faults.host import BrokerLine, Host, ScriptedProbe
 from tests.testbed.faults.service import TimedService
 from tests.testbed.faults.session import ClientSession
