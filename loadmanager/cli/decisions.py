@@ -1,9 +1,8 @@
 """``loadmanager decide``: the leader's decision on a snapshot, without a cluster."""
 
 import json
-import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
@@ -28,9 +27,6 @@ from loadmanager.cli.options import (
 from loadmanager.cli.sidecar_client import SidecarClient, client_options
 
 _KINDS: Final = ("move", "placement", "drain", "unload", "observed", "left-alone")
-_WIDTH: Final = 80
-_INDENT: Final = " " * 12
-"""As wide as the column of the times."""
 
 
 @click.command("decisions")
@@ -88,55 +84,29 @@ def decisions_command(
     if not decisions:
         click.echo("No decision of this leader's term matches.")
         return
-    legend = sorted({f"{one['code']}: {one['meaning']}" for one in decisions})
-    meanings = (
-        textwrap.fill(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-        for text in legend
-    )
-    click.echo("\n".join((*decision_lines(decisions), "", *meanings)))
+    columns: Columns = {
+        "UTC": lambda one: utc(one["atMs"]).rstrip("Z"),
+        "kind": lambda one: one["kind"].replace("_", "-"),
+        "what": lambda one: one["subject"] or "the whole round",
+        "from": lambda one: one["source"] or "",
+        "to": lambda one: one["target"] or "",
+        "reason": "{code}",
+        "numbers": "{detail}",
+        "task": _task_of,
+    }
+    print_records(f"{len(decisions)} decisions", columns, decisions)
+    click.echo("")
+    for meaning in sorted({f"{one['code']}: {one['meaning']}" for one in decisions}):
+        _echo(meaning)
     if answer["next"] is not None:
         click.echo(f"\nThese are the newest {asked['limit']}; --limit shows more.")
 
 
-def decision_lines(decisions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    date = ""
-    for one in decisions:
-        at = datetime.fromtimestamp(one["atMs"] / 1000, UTC)
-        if date != f"{at:%Y-%m-%d}":
-            date = f"{at:%Y-%m-%d}"
-            yield f"{date}  kind        bundle, from -> to, numbers"
-        what = one["subject"] or "the whole round"
-        kind = one["kind"].replace("_", "-")
-        line = f"{at:%H:%M:%S}    {kind:<10}  {what:<34}"
-        whole = f"{line}  {one['code']}"
-        fits = len(whole) <= _WIDTH
-        yield whole if fits else line.rstrip()
-        for below in ("" if fits else one["code"], *_ways(one), one["detail"], task_of(one)):
-            yield from _below(below)
-
-
-def task_of(one: Mapping[str, Any]) -> str:
+def _task_of(one: Mapping[str, Any]) -> str:
     task = one.get("task")
     if not task:
         return ""
     return f"task {task['number']}" + (f": {task['state']}" if task["state"] else "")
-
-
-def _ways(one: Mapping[str, Any]) -> tuple[str, ...]:
-    ends = [one["source"] or "", f"-> {one['target']}" if one["target"] else ""]
-    way = " ".join(filter(None, ends))
-    return (way,) if len(_INDENT + way) <= _WIDTH else tuple(ends)
-
-
-def _below(text: str) -> Iterator[str]:
-    yield from textwrap.wrap(
-        text,
-        _WIDTH,
-        initial_indent=_INDENT,
-        subsequent_indent=_INDENT,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 @click.command("plan")
@@ -499,8 +469,8 @@ def _decisions(account: Mapping[str, Any]) -> Iterator[str]:
         outcome = f"{what}{_OUTCOMES[one['kind']]} {way}".rstrip()
         yield f"\n{utc(one['atMs'])}, epoch {one['epoch']}, {where}: {outcome} ({one['code']})"
         yield from _meaning(one)
-        if task_of(one):
-            yield f"  Carried out by {task_of(one)}"
+        if _task_of(one):
+            yield f"  Carried out by {_task_of(one)}"
 
 
 def _grounds(account: Mapping[str, Any]) -> Iterator[str]:

@@ -24,7 +24,7 @@ from snapshot_samples import hot_and_idle
 from loadmanager.admin.decisions import Decisions, PlanQuery, Plans, Preview
 from loadmanager.admin.documents import ShadowsDocument
 from loadmanager.cli import main
-from loadmanager.cli.decisions import age, decision_lines
+from loadmanager.cli.decisions import age
 from loadmanager.core.balancing import Balancing
 from loadmanager.core.explaining import Candidate
 from loadmanager.core.ids import BrokerId
@@ -134,27 +134,6 @@ def test_decisions_and_tasks_are_given_as_json_by_known_kinds_and_states(serve: 
 )
 def test_an_age_is_given_in_a_unit_that_fits(seconds: float, text: str) -> None:
     assert age(seconds) == text
-
-
-def test_long_names_in_decisions_are_kept_whole() -> None:
-    long = "pulsar-broker-0.pulsar-broker.production.svc.cluster.local:8080"
-    bundle = "a-tenant-with-a-long-name/and-such-a-namespace/0x00000000_0x20000000"
-    one = {
-        "atMs": AT_MS,
-        "kind": "drain",
-        "code": "draining",
-        "subject": bundle,
-        "source": long,
-        "target": long.replace("-0", "-1"),
-        "detail": "",
-    }
-    lines = list(decision_lines([one]))
-    assert [line.strip() for line in lines[1:]] == [
-        f"22:13:20    drain       {bundle}",
-        "draining",
-        long,
-        f"-> {long.replace('-0', '-1')}",
-    ]
 
 
 def test_json_is_the_leaders_answer(serve: Serve) -> None:
