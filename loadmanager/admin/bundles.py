@@ -1,5 +1,6 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Final
 
 from pydantic import Field, PlainSerializer
@@ -25,7 +26,7 @@ from loadmanager.core.orders import SplitOrder
 from loadmanager.core.splitting.cutting import can_split
 from loadmanager.core.splitting.merging import CannotMerge, Merge, cut_again, neighbours
 from loadmanager.core.splitting.positions import SPLIT_ALGORITHMS
-from loadmanager.leader.term import Leadership, unavailable
+from loadmanager.leader.term import Leadership, LeaderTerm, unavailable
 from loadmanager.ports.administration import (
     BundleUnknown,
     MergeRefused,
@@ -34,6 +35,10 @@ from loadmanager.ports.administration import (
 )
 from loadmanager.ports.lookup import Unavailable
 
+_POSITIONS: Final = "specified_positions_divide"
+_SPLIT_WAIT_S: Final = 15.0
+_MERGE_WAIT_S: Final = 30.0
+_UNLOAD_WAIT_S: Final = 15.0
 _INACTIVE: Final = "Not allowed unload namespace bundle to inactive destination broker"
 _REASONS_SHOWN: Final = 5
 
@@ -51,25 +56,23 @@ class UnloadedBundle(Document):
 
 
 Unload = Callable[[Namespace, str | None, BrokerId | None], Awaitable[Sequence[UnloadedBundle]]]
-"""`UnloadRequests.unload`."""
+"""`BundleRequests.unload`."""
 
 
 @dataclass(slots=True, eq=False)
-class UnloadRequests:
-    """Moves bundles to other brokers on request, on the leader only.
+class BundleRequests:
+    """Moves, splits and merges bundles on request, on the leader only.
 
-    Args:
-        context: of this sidecar.
-        leading: has the leader's term.
-        settings: a destination is refused if its report is older than the filters of the planner
-            allow; the bundles of one request that move at once are limited as those of one broker.
-        wait_s: timeout for these bundles to be served by their next owners.
+    A destination is refused if its report is older than the filters of the planner allow; the
+    bundles of one unload that move at once are limited as those of one broker. All methods raise
+    `LeaderElsewhere`: another sidecar leads; `NamespaceUnknown`: there is no such namespace;
+    `BundleUnknown`: it has no such bundle; `Unavailable`: no sidecar leads, or it was not done in
+    time.
     """
 
     context: Context
     leading: Leadership
     settings: RuntimeSettings
-    wait_s: float
 
     async def unload(
         self, namespace: Namespace, range_text: str | None, destination: BrokerId | None
@@ -80,13 +83,8 @@ class UnloadRequests:
         owner, or whose owner is the destination, is left alone. Without a ``destination`` each
         moves to the best broker other than its owner; with one, it moves there whatever the load.
 
-        Raises:
-            LeaderElsewhere: another sidecar leads.
-            NamespaceUnknown: the namespace does not exist.
-            BundleUnknown: it has no such bundle.
-            UnloadRefused: the destination is not registered, is draining, or does not report.
-            Unavailable: no sidecar leads; no other broker can take the bundle, which is then
-                not interrupted; or it did not arrive in time.
+        Raises `UnloadRefused`: the destination is not registered, is draining, or does not report;
+        `Unavailable`, too: no other broker can take the bundle, which is then not interrupted.
         """
         self.leading.require_term()
         boundaries = await boundaries_of(self.context.cluster_state, namespace)
@@ -176,11 +174,114 @@ class UnloadRequests:
                     )
             return not waiting
 
-        if not await cluster_state.changes.until(all_arrived, clock, self.wait_s):
+        if not await cluster_state.changes.until(all_arrived, clock, _UNLOAD_WAIT_S):
             where = f" at {destination}" if destination else " elsewhere"
             first = next(iter(waiting))
-            raise Unavailable(f"{first} did not arrive{where} within {self.wait_s:g} s")
+            raise Unavailable(f"{first} did not arrive{where} within {_UNLOAD_WAIT_S:g} s")
         return arrived
+
+    async def split(self, namespace: Namespace, chosen: str, order: SplitOrder) -> None:
+        """Split a bundle, and return when its parts are in the boundaries of the namespace.
+
+        ``chosen`` is a range (``0xLLLLLLLL_0xUUUUUUUU``), ``LARGEST`` for the bundle with the most
+        topics, or ``HOT`` for the one with the most traffic. Raises `BundleUnknown`, too: no broker
+        reports one; `SplitRefused`: the algorithm or its positions do not fit, or no broker owns
+        the bundle.
+        """
+        if order.algorithm not in SPLIT_ALGORITHMS:
+            known = ", ".join(sorted(SPLIT_ALGORITHMS))
+            raise SplitRefused(f"split algorithm {order.algorithm!r}; expected one of {known}")
+        if order.algorithm == _POSITIONS and not order.positions:
+            raise SplitRefused(f"{_POSITIONS} needs positions, a JSON array of numbers, as body")
+        leader_term = self.leading.require_term()
+        bundle = self._chosen(await boundaries_of(self.context.cluster_state, namespace), chosen)
+        if not can_split(bundle):
+            raise SplitRefused(f"{bundle} holds a single position and cannot be cut")
+        if self.context.cluster_state.live_owner(bundle) is None:
+            raise SplitRefused(f"{bundle} has no owner now; look one of its topics up first")
+        what = f"the order to split {bundle}"
+        with unavailable(f"{what} was not written"):
+            await leader_term.splits.order(bundle, order)
+        check = partial(leader_term.splits.check_ordered, [bundle], what)
+        if not await self._until(
+            leader_term, namespace, lambda now: bundle not in now, check, _SPLIT_WAIT_S
+        ):
+            raise Unavailable(
+                f"{bundle} was not cut within {_SPLIT_WAIT_S:g} s; its broker's sidecar logs why"
+            )
+
+    async def merge(self, namespace: Namespace, range_text: str, other: str | None) -> BundleId:
+        """Merge two bundles, and return the result when it is in the boundaries of the namespace.
+
+        ``other`` is the range of the second bundle, None for the one above. Raises `MergeRefused`:
+        they are not adjacent, no broker owns one of them, the result would be split again at once,
+        or neither owner may have both; `Conflict`: one of them is being split, merged or moved.
+        Bundles that were not merged in time stay as they were.
+        """
+        leader_term = self.leading.require_term()
+        both = _chosen(
+            await boundaries_of(self.context.cluster_state, namespace), range_text, other
+        )
+        policy = self.settings.now.split_policy
+        excess = cut_again(policy.rules, *(self._reported(half) for half in both.halves))
+        if policy.enabled and excess:
+            raise MergeRefused(f"{both.whole} would be cut again at once: it has {excess}")
+        hotter = max(both.halves, key=lambda half: self._reported(half).bytes_per_s)
+        what = f"the order to merge {both.whole}"
+        with unavailable(f"{what} was not written"):
+            await leader_term.splits.merge(both, hotter)
+        why = ": a half was moved, split or deleted"
+        check = partial(leader_term.splits.check_ordered, both.halves, what, why)
+        if not await self._until(
+            leader_term, namespace, lambda now: both.whole in now, check, _MERGE_WAIT_S
+        ):
+            raise Unavailable(
+                f"{both.lower} and {both.upper} were not merged within {_MERGE_WAIT_S:g} s; "
+                "the sidecar of their broker logs why"
+            )
+        return both.whole
+
+    async def _until(
+        self,
+        leader_term: LeaderTerm,
+        namespace: Namespace,
+        is_made: Callable[[Boundaries], bool],
+        check: Callable[[], None],
+        wait_s: float,
+    ) -> bool:
+        """Return whether the boundaries are as ordered in time; ``check`` raises if they cannot."""
+        cluster_state = self.context.cluster_state
+
+        def made() -> bool:
+            boundaries = cluster_state.known_boundaries(namespace)
+            if boundaries is not None and is_made(boundaries):
+                return True
+            if self.leading.leader_term is leader_term:
+                check()
+            return False
+
+        return await cluster_state.changes.until(made, self.context.clock, wait_s)
+
+    def _chosen(self, boundaries: Boundaries, chosen: str) -> BundleId:
+        if chosen in {"LARGEST", "HOT"}:
+            return self._heaviest(boundaries, by_topics=chosen == "LARGEST")
+        return bundle_in(boundaries, chosen)
+
+    def _heaviest(self, boundaries: Boundaries, *, by_topics: bool) -> BundleId:
+        reported = {
+            bundle: stats.topics if by_topics else stats.bytes_per_s
+            for known in self.context.cluster_state.loads.reports.values()
+            for bundle, stats in known.report.bundles.items()
+            if bundle in boundaries
+        }
+        if not reported:
+            raise BundleUnknown(f"no broker reports a bundle of {boundaries.namespace}")
+        return max(reported, key=lambda bundle: (reported[bundle], bundle))
+
+    def _reported(self, half: BundleId) -> BundleStats:
+        holding = self.context.cluster_state.live_owner(half)
+        known = holding and self.context.cluster_state.loads.reports.get(holding.broker)
+        return known.report.bundles.get(half, BundleStats()) if known else BundleStats()
 
 
 def _summary(staying: Mapping[BundleId, str]) -> str:
@@ -188,6 +289,18 @@ def _summary(staying: Mapping[BundleId, str]) -> str:
     more = f"; and {len(staying) - len(some)} more" if len(staying) > len(some) else ""
     text = "; ".join(f"no other broker can take {bundle} ({why})" for bundle, why in some)
     return f"{text}{more}"
+
+
+def _chosen(boundaries: Boundaries, range_text: str, other: str | None) -> Merge:
+    one = bundle_in(boundaries, range_text)
+    after = boundaries.bundles.index(one) + 1
+    if other is None and after == len(boundaries.bundles):
+        raise MergeRefused(f"{one} is the last bundle of {boundaries.namespace}")
+    second = boundaries.bundles[after] if other is None else bundle_in(boundaries, other)
+    try:
+        return neighbours(boundaries, one, second)
+    except CannotMerge as error:
+        raise MergeRefused(str(error)) from error
 
 
 _SCHEMES: Final = ("http://", "https://")
@@ -269,71 +382,6 @@ def _destination(text: str) -> BrokerId | None:
     return parse_broker(text) if text else None
 
 
-_POSITIONS = "specified_positions_divide"
-
-
-@dataclass(slots=True, eq=False)
-class SplitRequests:
-    context: Context
-    leading: Leadership
-    wait_s: float
-
-    async def split(self, namespace: Namespace, chosen: str, order: SplitOrder) -> None:
-        """Split a bundle, and return when its parts are in the boundaries of the namespace.
-
-        ``chosen`` is a range (``0xLLLLLLLL_0xUUUUUUUU``), ``LARGEST`` for the bundle with the most
-        topics, or ``HOT`` for the one with the most traffic. Raises `LeaderElsewhere`: another
-        sidecar leads; `NamespaceUnknown`: there is no such namespace; `BundleUnknown`: it has no
-        such bundle, or no broker reports one; `SplitRefused`: the algorithm or its positions do not
-        fit, or no broker owns the bundle; `Unavailable`: no sidecar leads, or the bundle was not
-        split in time.
-        """
-        if order.algorithm not in SPLIT_ALGORITHMS:
-            known = ", ".join(sorted(SPLIT_ALGORITHMS))
-            raise SplitRefused(f"split algorithm {order.algorithm!r}; expected one of {known}")
-        if order.algorithm == _POSITIONS and not order.positions:
-            raise SplitRefused(f"{_POSITIONS} needs positions, a JSON array of numbers, as body")
-        leader_term = self.leading.require_term()
-        bundle = self._chosen(await boundaries_of(self.context.cluster_state, namespace), chosen)
-        if not can_split(bundle):
-            raise SplitRefused(f"{bundle} holds a single position and cannot be cut")
-        if self.context.cluster_state.live_owner(bundle) is None:
-            raise SplitRefused(f"{bundle} has no owner now; look one of its topics up first")
-        with unavailable(f"the order to split {bundle} was not written"):
-            await leader_term.splits.order(bundle, order)
-
-        def is_cut() -> bool:
-            boundaries = self.context.cluster_state.known_boundaries(namespace)
-            if boundaries is not None and bundle not in boundaries:
-                return True
-            if self.leading.leader_term is leader_term:
-                leader_term.splits.check_ordered([bundle], f"the order to split {bundle}")
-            return False
-
-        if not await self.context.cluster_state.changes.until(
-            is_cut, self.context.clock, self.wait_s
-        ):
-            raise Unavailable(
-                f"{bundle} was not cut within {self.wait_s:g} s; its broker's sidecar logs why"
-            )
-
-    def _chosen(self, boundaries: Boundaries, chosen: str) -> BundleId:
-        if chosen in {"LARGEST", "HOT"}:
-            return self._heaviest(boundaries, by_topics=chosen == "LARGEST")
-        return bundle_in(boundaries, chosen)
-
-    def _heaviest(self, boundaries: Boundaries, *, by_topics: bool) -> BundleId:
-        reported = {
-            bundle: stats.topics if by_topics else stats.bytes_per_s
-            for known in self.context.cluster_state.loads.reports.values()
-            for bundle, stats in known.report.bundles.items()
-            if bundle in boundaries
-        }
-        if not reported:
-            raise BundleUnknown(f"no broker reports a bundle of {boundaries.namespace}")
-        return max(reported, key=lambda bundle: (reported[bundle], bundle))
-
-
 DEFAULT_ALGORITHM: Final = "range_equally_divide"
 _MOST_POSITIONS: Final = 1_000
 
@@ -359,18 +407,31 @@ class SplitQuery(Query):
     """This parameter has no effect, because redirects go to the leader."""
 
 
-class Splits(Resource, tag="bundles"):
-    """Answers ``PUT /admin/v2/namespaces/{tenant}/{namespace}/{bundle}/split``.
+class MergeQuery(Query):
+    """The neighbour with which a bundle is merged."""
 
-    ``default_algorithm`` is called for each request, because the configuration may change.
-    """
+    neighbour: str = Field("", alias="with")
+    """The range of the adjacent bundle above or below; by default the one above."""
+
+
+class MergedBundle(Document):
+    """The bundle that results from a merge."""
+
+    bundle: str
+    """The range of the bundle."""
+
+
+class Splits(Resource, tag="bundles"):
+    """``default_algorithm`` is called for each request: the configuration may change."""
 
     def __init__(
         self,
         split: Callable[[Namespace, str, SplitOrder], Awaitable[None]],
+        merge: Callable[[Namespace, str, str | None], Awaitable[BundleId]],
         default_algorithm: Callable[[], str] = lambda: DEFAULT_ALGORITHM,
     ) -> None:
         self._split = split
+        self._merge = merge
         self._default_algorithm = default_algorithm
 
     @operation(
@@ -393,92 +454,6 @@ class Splits(Resource, tag="bundles"):
         """
         order = SplitOrder(query.algorithm or self._default_algorithm(), tuple(body or ()))
         await self._split(namespace, bundle, order)
-
-
-@dataclass(slots=True, eq=False)
-class MergeRequests:
-    context: Context
-    leading: Leadership
-    settings: RuntimeSettings
-    wait_s: float
-
-    async def merge(self, namespace: Namespace, range_text: str, other: str | None) -> BundleId:
-        """Merge two bundles, and return the result when it is in the boundaries of the namespace.
-
-        ``other`` is the range of the second bundle, None for the one above. Raises
-        `LeaderElsewhere`: another sidecar leads; `NamespaceUnknown`: there is no such namespace;
-        `BundleUnknown`: it has no such bundle; `MergeRefused`: they are not adjacent, no broker
-        owns one of them, the result would be split again at once, or neither owner may have both;
-        `Conflict`: one of them is being split, merged or moved; `Unavailable`: they were not merged
-        in time, and stay as they were.
-        """
-        leader_term = self.leading.require_term()
-        both = _chosen(
-            await boundaries_of(self.context.cluster_state, namespace), range_text, other
-        )
-        policy = self.settings.now.split_policy
-        excess = cut_again(policy.rules, *(self._reported(half) for half in both.halves))
-        if policy.enabled and excess:
-            raise MergeRefused(f"{both.whole} would be cut again at once: it has {excess}")
-        hotter = max(both.halves, key=lambda half: self._reported(half).bytes_per_s)
-        with unavailable(f"the order to merge {both.whole} was not written"):
-            await leader_term.splits.merge(both, hotter)
-
-        def is_merged() -> bool:
-            boundaries = self.context.cluster_state.known_boundaries(namespace)
-            if boundaries is not None and both.whole in boundaries:
-                return True
-            if self.leading.leader_term is leader_term:
-                why = ": a half was moved, split or deleted"
-                leader_term.splits.check_ordered(
-                    both.halves, f"the order to merge {both.whole}", why
-                )
-            return False
-
-        if not await self.context.cluster_state.changes.until(
-            is_merged, self.context.clock, self.wait_s
-        ):
-            raise Unavailable(
-                f"{both.lower} and {both.upper} were not merged within {self.wait_s:g} s; "
-                "the sidecar of their broker logs why"
-            )
-        return both.whole
-
-    def _reported(self, half: BundleId) -> BundleStats:
-        holding = self.context.cluster_state.live_owner(half)
-        known = holding and self.context.cluster_state.loads.reports.get(holding.broker)
-        return known.report.bundles.get(half, BundleStats()) if known else BundleStats()
-
-
-def _chosen(boundaries: Boundaries, range_text: str, other: str | None) -> Merge:
-    one = bundle_in(boundaries, range_text)
-    after = boundaries.bundles.index(one) + 1
-    if other is None and after == len(boundaries.bundles):
-        raise MergeRefused(f"{one} is the last bundle of {boundaries.namespace}")
-    second = boundaries.bundles[after] if other is None else bundle_in(boundaries, other)
-    try:
-        return neighbours(boundaries, one, second)
-    except CannotMerge as error:
-        raise MergeRefused(str(error)) from error
-
-
-class MergeQuery(Query):
-    """The neighbour with which a bundle is merged."""
-
-    neighbour: str = Field("", alias="with")
-    """The range of the adjacent bundle above or below; by default the one above."""
-
-
-class MergedBundle(Document):
-    """The bundle that results from a merge."""
-
-    bundle: str
-    """The range of the bundle."""
-
-
-class Merges(Resource, tag="bundles"):
-    def __init__(self, merge: Callable[[Namespace, str, str | None], Awaitable[BundleId]]) -> None:
-        self._merge = merge
 
     @operation(
         "PUT",

@@ -5,7 +5,7 @@ from loadmanager.adapters.http.health_listener import Health, Watching
 from loadmanager.adapters.http.lookups import Lookups
 from loadmanager.adapters.http.operations import Operation, Resource, operations_of
 from loadmanager.admin.brokers import BalancingModes, Brokers, Configuration, Drains
-from loadmanager.admin.bundles import Merges, Splits, Unloads
+from loadmanager.admin.bundles import Splits, Unloads
 from loadmanager.admin.decisions import Decisions, Plans
 from loadmanager.admin.isolation import FailureDomains, Isolation
 from loadmanager.admin.namespaces import AntiAffinity, Namespaces, Quotas
@@ -20,7 +20,6 @@ RESOURCES: Final[tuple[type[Resource], ...]] = (
     Namespaces,
     Unloads,
     Splits,
-    Merges,
     AntiAffinity,
     Topics,
     Partitions,

@@ -7,7 +7,7 @@ import numpy as np
 import structlog
 
 from loadmanager.admin.brokers import DrainRequests
-from loadmanager.admin.bundles import MergeRequests, SplitRequests, UnloadRequests
+from loadmanager.admin.bundles import BundleRequests
 from loadmanager.admin.decisions import Explainer
 from loadmanager.admin.overview import OverviewRequests
 from loadmanager.agent.load_reports import DrainIntent, HealthWatch, Publisher, Sampler
@@ -34,10 +34,6 @@ from loadmanager.ports.coordination import Connection, CoordinationError
 from loadmanager.ports.host import HostProbe
 from loadmanager.ports.lookup import LeaderLine
 from loadmanager.pulsar.sidecar import BesidePulsar
-
-_SPLIT_WAIT_S: Final = 15.0
-_MERGE_WAIT_S: Final = 30.0
-_UNLOAD_WAIT_S: Final = 15.0
 
 
 class Commanded:
@@ -144,13 +140,7 @@ class Application:
             barred=lambda: bool(self.reachability.why),
             liveness=context.liveness,
         )
-        self.split_requests = SplitRequests(context, self.leading, _SPLIT_WAIT_S)
-        self.merge_requests = MergeRequests(
-            context, self.leading, settings=settings, wait_s=_MERGE_WAIT_S
-        )
-        self.unload_requests = UnloadRequests(
-            context, self.leading, settings=settings, wait_s=_UNLOAD_WAIT_S
-        )
+        self.bundle_requests = BundleRequests(context, self.leading, settings)
         self.drain_requests = DrainRequests(context, kind.stays)
         self.explainer = Explainer(context, self.leading, cluster)
         self.overviews = OverviewRequests(

@@ -39,7 +39,7 @@ from loadmanager.adapters.http.security.tls import ClientTls, TlsFiles
 from loadmanager.adapters.seeds import SeedFile
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, zookeeper_options
 from loadmanager.admin.brokers import BalancingModes, Brokers, Configuration, Drains
-from loadmanager.admin.bundles import Merges, Splits, Unloads
+from loadmanager.admin.bundles import Splits, Unloads
 from loadmanager.admin.decisions import Decisions, Plans, preview_round
 from loadmanager.admin.isolation import FailureDomains, Isolation
 from loadmanager.admin.namespaces import AntiAffinity, NamespaceRequests, Namespaces, Quotas
@@ -79,7 +79,7 @@ def admin_routes(
     resources: list[Resource] = [
         Brokers(context, cluster, topics),
         Configuration(application.dynamic, internal_configuration(config)),
-        Unloads(application.unload_requests.unload),
+        Unloads(application.bundle_requests.unload),
         Drains(application.drain_requests),
         BalancingModes(BalancingModeRequests(context)),
         Overviews(application.overviews.overview),
@@ -97,18 +97,17 @@ def _resources_of_namespaces(
     config: Config, context: Context, application: Application, topics: Topics
 ) -> list[Resource]:
     cluster, leading = config.cluster.name, application.leading
-    unload, settings = application.unload_requests.unload, application.settings
+    bundles, settings = application.bundle_requests, application.settings
     return [
         Namespaces(
             application.answering,
             NamespaceRequests(context, leading, cluster),
             default_bundles=config.cluster.default_bundles,
         ),
-        Splits(application.split_requests.split, lambda: settings.now.split_policy.algorithm),
-        Merges(application.merge_requests.merge),
+        Splits(bundles.split, bundles.merge, lambda: settings.now.split_policy.algorithm),
         AntiAffinity(context, cluster),
         topics,
-        Isolation(context, leading, unload, cluster),
+        Isolation(context, leading, bundles.unload, cluster),
         FailureDomains(context, cluster),
         Quotas(),
     ]

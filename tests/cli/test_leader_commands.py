@@ -12,7 +12,6 @@ import pytest
 from click.testing import CliRunner, Result
 from leader_queries import (
     ASSESSMENT,
-    AT_MS,
     B1,
     BUNDLE,
     BUNDLE_STORY,

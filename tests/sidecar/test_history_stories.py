@@ -143,7 +143,7 @@ async def test_a_move_by_hand_is_told_from_the_decision_to_its_end(cluster: Clus
     bundle = boundaries.bundles[0]
     source = cluster.server(bundle)
     target = next(host for host in cluster.hosts if host is not source)
-    await cluster.leader.app.unload_requests.unload(
+    await cluster.leader.app.bundle_requests.unload(
         NAMESPACE, bundle.rpartition("/")[2], target.name
     )
     await cluster.settled(boundaries.bundles)
@@ -167,7 +167,7 @@ async def test_splits_and_merges_are_told_and_the_next_round_is_a_base(cluster: 
     archive = await recorded(cluster)
     boundaries = await served(cluster, 3)
     whole = boundaries.bundles[1]
-    split = cluster.leader.app.split_requests.split
+    split = cluster.leader.app.bundle_requests.split
     await split(NAMESPACE, whole.rpartition("/")[2], SplitOrder("range_equally_divide"))
     await cluster.until(lambda: archive.count("cut"), within_s=60.0)
     (cut,) = archive.lines("cut")
@@ -177,7 +177,7 @@ async def test_splits_and_merges_are_told_and_the_next_round_is_a_base(cluster: 
     await cluster.until(lambda: sink.count("round") > done)
     assert sink.lines("round")[done]["base"]
     lower, upper = cut["parts"]
-    merge = cluster.leader.app.merge_requests.merge
+    merge = cluster.leader.app.bundle_requests.merge
     await merge(NAMESPACE, lower.rpartition("/")[2], upper.rpartition("/")[2])
     await cluster.until(lambda: archive.count("cut") == 2, within_s=60.0)
     *_, joined = archive.lines("cut")

@@ -77,17 +77,17 @@ async def _move(scene: Scene) -> None:
 
 async def _unload_to(scene: Scene) -> None:
     range_text = scene.bundle.rpartition("/")[2]
-    await scene.leader.app.unload_requests.unload(NAMESPACE, range_text, scene.target.name)
+    await scene.leader.app.bundle_requests.unload(NAMESPACE, range_text, scene.target.name)
 
 
 async def _unload(scene: Scene) -> None:
     range_text = scene.bundle.rpartition("/")[2]
-    await scene.leader.app.unload_requests.unload(NAMESPACE, range_text, None)
+    await scene.leader.app.bundle_requests.unload(NAMESPACE, range_text, None)
 
 
 async def _split(scene: Scene) -> None:
     order = SplitOrder("range_equally_divide")
-    await scene.leader.app.split_requests.split(NAMESPACE, scene.bundle.rpartition("/")[2], order)
+    await scene.leader.app.bundle_requests.split(NAMESPACE, scene.bundle.rpartition("/")[2], order)
     await asyncio.sleep(3.0)  # The next tick places the parts.
 
 

@@ -41,7 +41,7 @@ def orders_left(cluster: Cluster) -> list[BundleId]:
 
 
 async def merge(cluster: Cluster, lower: BundleId, upper: BundleId) -> BundleId:
-    requests = cluster.leader.app.merge_requests
+    requests = cluster.leader.app.bundle_requests
     return await requests.merge(NAMESPACE, range_text(lower), range_text(upper))
 
 
@@ -71,7 +71,7 @@ async def test_two_bundles_become_one_under_a_greater_token(cluster: Cluster) ->
     boundaries = await on_different_brokers(cluster)
     lower, upper, last = boundaries.bundles
     tokens = [cluster.server(half).serving[half] for half in (lower, upper)]
-    requests = cluster.leader.app.merge_requests
+    requests = cluster.leader.app.bundle_requests
     whole = await requests.merge(NAMESPACE, range_text(lower), None)
     assert boundaries_now(cluster).bundles == (whole, last)
     assert range_of(whole) == (range_of(lower)[0], range_of(upper)[1])
@@ -99,7 +99,7 @@ async def merge_once_there(cluster: Cluster, lower: BundleId, upper: BundleId) -
 async def test_lookups_are_answered_during_merges_and_splits(cluster: Cluster) -> None:
     boundaries = await on_different_brokers(cluster, 4)
     topics = [topic_in(boundaries, bundle) for bundle in boundaries.bundles]
-    split = cluster.leader.app.split_requests.split
+    split = cluster.leader.app.bundle_requests.split
     async with looked_up(cluster, topics):
         whole = await merge(cluster, *boundaries.bundles[:2])
         await cluster.settled(boundaries_now(cluster).bundles)
@@ -132,7 +132,7 @@ async def test_a_client_that_asks_again_publishes_soon_after(cluster: Cluster) -
 async def test_what_cannot_be_one_is_refused_with_the_reason(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(4)
     first, second, third, last = boundaries.bundles
-    requests = cluster.leader.app.merge_requests
+    requests = cluster.leader.app.bundle_requests
     with pytest.raises(MergeRefused, match="no broker owns"):
         await merge(cluster, first, second)
     await place_all(cluster, boundaries)
@@ -144,7 +144,7 @@ async def test_what_cannot_be_one_is_refused_with_the_reason(cluster: Cluster) -
     with pytest.raises(BundleUnknown, match="not found"):
         await requests.merge(NAMESPACE, "0x00000000_0x30000000", None)
     with pytest.raises(LeaderElsewhere):
-        await follower(cluster, serving=False).app.merge_requests.merge(
+        await follower(cluster, serving=False).app.bundle_requests.merge(
             NAMESPACE, range_text(first), None
         )
     await cluster.settled(boundaries.bundles)
@@ -173,7 +173,7 @@ async def test_a_half_with_something_under_way_is_left_to_that(cluster: Cluster)
     with pytest.raises(Conflict):
         await merge(cluster, upper, last)
     with pytest.raises((SplitRefused, BundleUnknown)):
-        await cluster.leader.app.split_requests.split(
+        await cluster.leader.app.bundle_requests.split(
             NAMESPACE, range_text(lower), SplitOrder("range_equally_divide")
         )
     await merging
@@ -309,7 +309,7 @@ async def test_a_writer_stops_in_each_write(cluster: Cluster, number: int, kills
     boundaries = await on_different_brokers(cluster, 2)
     interruption = Interruption(number, kills)
     interruption.lie_in_wait(cluster)
-    requests = cluster.leader.app.merge_requests
+    requests = cluster.leader.app.bundle_requests
     merging = asyncio.ensure_future(
         requests.merge(NAMESPACE, range_text(boundaries.bundles[0]), None)
     )
@@ -343,7 +343,7 @@ async def test_boundaries_written_meanwhile_let_a_merge_try_again(cluster: Clust
     for agent in cluster.living:
         agent.coordination.before_commit = write_first
         agent.coordination.delay_commits_s = 0.1
-    requests = cluster.leader.app.merge_requests
+    requests = cluster.leader.app.bundle_requests
     whole = await requests.merge(NAMESPACE, range_text(boundaries.bundles[0]), None)
     for agent in cluster.living:
         agent.coordination.delay_commits_s = 0.0
@@ -361,14 +361,14 @@ async def test_rivals_of_a_merge_leave_one_or_two_bundles_and_no_order(
     boundaries = await on_different_brokers(cluster, 2)
     lower, _ = boundaries.bundles
     app = cluster.leader.app
-    merging = asyncio.ensure_future(app.merge_requests.merge(NAMESPACE, range_text(lower), None))
+    merging = asyncio.ensure_future(app.bundle_requests.merge(NAMESPACE, range_text(lower), None))
     await asyncio.sleep(after_s)
     try:
         if rival == "split":
             order = SplitOrder("specified_positions_divide", (0x20000000,))
-            await app.split_requests.split(NAMESPACE, range_text(lower), order)
+            await app.bundle_requests.split(NAMESPACE, range_text(lower), order)
         elif rival == "unload":
-            await app.unload_requests.unload(NAMESPACE, None, None)
+            await app.bundle_requests.unload(NAMESPACE, None, None)
         elif rival == "second sidecar":
             cluster.start(cluster.server(boundaries_now(cluster).bundles[0]))
         else:

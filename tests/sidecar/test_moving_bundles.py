@@ -181,7 +181,7 @@ async def test_a_lost_or_spoilt_order_is_repeated(cluster: Cluster) -> None:
 
 
 async def unload(cluster: Cluster, bundle: BundleId, to: Host | None = None) -> UnloadedBundle:
-    unloads = cluster.leader.app.unload_requests
+    unloads = cluster.leader.app.bundle_requests
     (unloaded,) = await unloads.unload(NAMESPACE, range_text(bundle), to.name if to else None)
     assert unloaded.bundle == bundle
     return unloaded
@@ -249,7 +249,7 @@ async def test_bundles_of_a_namespace_move_a_few_at_a_time(cluster: Cluster) -> 
 
     watching = asyncio.ensure_future(watch())
     async with looked_up(cluster, topics):
-        unloaded = await cluster.leader.app.unload_requests.unload(NAMESPACE, None, None)
+        unloaded = await cluster.leader.app.bundle_requests.unload(NAMESPACE, None, None)
         await cluster.settled(boundaries.bundles, within_s=1.0)
     watching.cancel()
     assert {one.bundle: one.target for one in unloaded} == {
@@ -265,7 +265,7 @@ async def test_what_nobody_owns_is_unloaded_already(cluster: Cluster) -> None:
     nothing = UnloadedBundle(bundle=boundaries.bundles[0], source=None, target=None, took_s=0.0)
     assert await unload(cluster, boundaries.bundles[0]) == nothing
     assert await unload(cluster, boundaries.bundles[0], cluster.hosts[1]) == nothing
-    await cluster.leader.app.unload_requests.unload(NAMESPACE, None, None)
+    await cluster.leader.app.bundle_requests.unload(NAMESPACE, None, None)
     assert cluster.lock_sessions() == {}
 
 
@@ -328,7 +328,7 @@ async def test_a_destination_that_has_not_reported_for_long_is_refused(cluster: 
 @story()
 async def test_unknown_names_and_other_sidecars_are_told_apart(cluster: Cluster) -> None:
     boundaries = await served(cluster, 2)
-    asked = cluster.leader.app.unload_requests
+    asked = cluster.leader.app.bundle_requests
     with pytest.raises(NamespaceUnknown):
         await asked.unload(Namespace("acme/none"), None, None)
     with pytest.raises(BundleUnknown, match="0x00000000_0x40000000 not found"):
@@ -337,7 +337,7 @@ async def test_unknown_names_and_other_sidecars_are_told_apart(cluster: Cluster)
     with pytest.raises(UnloadRefused, match=why):
         await asked.unload(NAMESPACE, range_text(boundaries.bundles[0]), BrokerId("nowhere:8080"))
     with pytest.raises(LeaderElsewhere) as told:
-        await follower(cluster, serving=False).app.unload_requests.unload(NAMESPACE, None, None)
+        await follower(cluster, serving=False).app.bundle_requests.unload(NAMESPACE, None, None)
     assert told.value.sidecar_url == cluster.leader.url
 
 
@@ -361,10 +361,12 @@ async def test_a_bundle_split_meanwhile_stays_away(cluster: Cluster, after_s: fl
     boundaries = await served(cluster)
     whole, app = boundaries.bundles[0], cluster.leader.app
     order = SplitOrder("range_equally_divide")
-    splitting = asyncio.ensure_future(app.split_requests.split(NAMESPACE, range_text(whole), order))
+    splitting = asyncio.ensure_future(
+        app.bundle_requests.split(NAMESPACE, range_text(whole), order)
+    )
     await asyncio.sleep(after_s)
     with contextlib.suppress(BundleUnknown):
-        await app.unload_requests.unload(NAMESPACE, range_text(whole), None)
+        await app.bundle_requests.unload(NAMESPACE, range_text(whole), None)
     await splitting
     bundles = boundaries_now(cluster).bundles
     assert len(bundles) == 5

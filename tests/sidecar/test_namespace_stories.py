@@ -181,7 +181,7 @@ CLUSTER = "standalone"
 
 def isolation(agent: Agent) -> Isolation:
     app = agent.app
-    return Isolation(agent.context, app.leading, app.unload_requests.unload, CLUSTER)
+    return Isolation(agent.context, app.leading, app.bundle_requests.unload, CLUSTER)
 
 
 def only_on(broker: str, **more: str) -> IsolationPolicy:

@@ -88,7 +88,7 @@ async def test_a_split_that_does_not_fit_leaves_the_bundle_whole(cluster: Cluste
     owner.coordination.max_request_bytes = 1000
     order = SplitOrder("range_equally_divide")
     with pytest.raises(Unavailable, match="its broker's sidecar logs why"):
-        await cluster.leader.app.split_requests.split(NAMESPACE, range_text(whole), order)
+        await cluster.leader.app.bundle_requests.split(NAMESPACE, range_text(whole), order)
     await cluster.until(lambda: _refused(owner, "split") >= 2, within_s=30.0)
     (told,) = (one for one in cluster.warnings(TOLD) if one["kind"] == "split")
     assert (told["subject"], told["limit_bytes"]) == (whole, 1000)

@@ -24,7 +24,7 @@ BY_TOPICS = SplitOrder("topic_count_equally_divide")
 
 async def split(cluster: Cluster, bundle: BundleId, order: SplitOrder = MIDDLE) -> None:
     chosen = bundle.rpartition("/")[2]
-    await cluster.leader.app.split_requests.split(NAMESPACE, chosen, order)
+    await cluster.leader.app.bundle_requests.split(NAMESPACE, chosen, order)
 
 
 @story(**BY_HAND)
@@ -161,7 +161,7 @@ async def test_who_asked_is_told_at_once_that_the_order_was_taken_back(cluster: 
 @story(**BY_HAND)
 async def test_what_cannot_be_cut_as_asked_is_refused_with_the_reason(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(2)
-    asked = cluster.leader.app.split_requests
+    asked = cluster.leader.app.bundle_requests
     with pytest.raises(SplitRefused, match="split algorithm 'halves'; expected one of"):
         await asked.split(NAMESPACE, "HOT", SplitOrder("halves"))
     with pytest.raises(SplitRefused, match="needs positions"):
@@ -174,7 +174,7 @@ async def test_what_cannot_be_cut_as_asked_is_refused_with_the_reason(cluster: C
         await asked.split(NAMESPACE, boundaries.bundles[0].rpartition("/")[2], MIDDLE)
     follower = next(agent for agent in cluster.living if not agent.leads)
     with pytest.raises(LeaderElsewhere) as told:
-        await follower.app.split_requests.split(NAMESPACE, "HOT", MIDDLE)
+        await follower.app.bundle_requests.split(NAMESPACE, "HOT", MIDDLE)
     assert told.value.sidecar_url == cluster.leader.url
 
 
@@ -193,9 +193,9 @@ async def test_an_elected_sidecar_not_ready_sends_nobody_to_itself(cluster: Clus
     app, text = agent.app, "0x00000000_0x80000000"
     namespaces = NamespaceRequests(agent.context, app.leading, "standalone")
     for asked in (
-        app.split_requests.split(NAMESPACE, text, MIDDLE),
-        app.merge_requests.merge(NAMESPACE, text, None),
-        app.unload_requests.unload(NAMESPACE, text, None),
+        app.bundle_requests.split(NAMESPACE, text, MIDDLE),
+        app.bundle_requests.merge(NAMESPACE, text, None),
+        app.bundle_requests.unload(NAMESPACE, text, None),
         namespaces.delete(NAMESPACE, force=True),
     ):
         with pytest.raises(Unavailable, match=r"^no leader is at work$"):
@@ -225,7 +225,7 @@ async def test_the_hottest_and_the_largest_are_found_in_the_reports(cluster: Clu
         cluster.server(busy).broker.publish(topic, payload_bytes=10_000)
     cluster.server(busy).broker.publish(topics_in(boundaries, busy, 1)[0])
     await asyncio.sleep(2.5)
-    asked = cluster.leader.app.split_requests
+    asked = cluster.leader.app.bundle_requests
     await asked.split(NAMESPACE, "LARGEST", BY_TOPICS)
     assert many not in boundaries_now(cluster).bundles
     assert busy in boundaries_now(cluster).bundles

@@ -38,10 +38,10 @@ def write_live_history(directory: Path) -> Archive:
             source = cluster.server(moving)
             target = next(host for host in cluster.hosts if host is not source)
             leader = cluster.leader.app
-            await leader.unload_requests.unload(NAMESPACE, moving.rpartition("/")[2], target.name)
+            await leader.bundle_requests.unload(NAMESPACE, moving.rpartition("/")[2], target.name)
             await _bases(cluster, archive, 2)
             order = SplitOrder("range_equally_divide")
-            await leader.split_requests.split(NAMESPACE, cut.rpartition("/")[2], order)
+            await leader.bundle_requests.split(NAMESPACE, cut.rpartition("/")[2], order)
             await cluster.until(lambda: archive.count("cut"), within_s=60.0)
             await _bases(cluster, archive, 3)
             lost = next(one for one in cluster.living if one is not cluster.leader)

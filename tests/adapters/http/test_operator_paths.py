@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from loadmanager.adapters.http.routes import Route
 from loadmanager.admin.brokers import DrainRequests, Drains, DrainState, Marked
-from loadmanager.admin.bundles import Merges, Splits, UnloadedBundle, Unloads
+from loadmanager.admin.bundles import Splits, UnloadedBundle, Unloads
 from loadmanager.cli import main
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.orders import SplitOrder
@@ -49,8 +49,7 @@ class FakeLeader(DrainRequests):
     def routes(self) -> tuple[Route, ...]:
         return (
             *Unloads(self.unload).routes(),
-            *Splits(self.split, lambda: self.algorithm).routes(),
-            *Merges(self.merge).routes(),
+            *Splits(self.split, self.merge, lambda: self.algorithm).routes(),
             *Drains(self).routes(),
         )
 

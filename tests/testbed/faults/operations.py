@@ -115,7 +115,7 @@ async def merge_bundles(scene: Scene) -> str:
         return ""
     namespace, _, text = bundle.rpartition("/")
     agent, _ = scene.rng.choice(terms)
-    scene.begin(agent.app.merge_requests.merge(Namespace(namespace), text, None))
+    scene.begin(agent.app.bundle_requests.merge(Namespace(namespace), text, None))
     return f"{bundle} with the next"
 
 
@@ -128,7 +128,7 @@ async def unload_bundle(scene: Scene) -> str:
     range_text = text if rng.randrange(3) else None
     destination = scene.any_host().name if rng.randrange(2) else None
     agent, _ = rng.choice(terms)
-    unloads = agent.app.unload_requests
+    unloads = agent.app.bundle_requests
     scene.begin(unloads.unload(Namespace(namespace), range_text, destination))
     return f"{namespace}/{range_text or 'all'} to {destination or 'anywhere'}"
 
