@@ -6,6 +6,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 from pydantic import Field, computed_field
+from pydantic.alias_generators import to_camel
 
 from loadmanager.adapters.http.operations import Document, Query, Reply, Resource, Whole, operation
 from loadmanager.admin.brokers import BalancingState
@@ -374,80 +375,47 @@ class Decisions(Resource, tag="decisions"):
 def explanation_to_json(account: Account) -> dict[str, Any]:
     story = account.explanation
     return {
-        "subject": story.subject,
-        "kind": story.kind,
-        "leader": account.leader,
-        "epoch": account.epoch,
-        "atMs": account.at_ms,
-        "lastRound": account.last_round,
-        "lastRoundAtMs": account.last_round_at_ms,
-        "owner": story.owner,
-        "target": story.target,
-        "msgsPerS": story.msgs_per_s,
-        "bytesPerS": story.bytes_per_s,
-        "bundles": story.bundles,
-        "scores": {
-            "own": story.score,
-            "mean": story.mean,
-            "highest": story.highest,
-            "lowest": story.lowest,
-        },
+        **_named(account, "leader epoch at_ms last_round last_round_at_ms"),
+        **_named(story, "subject kind owner target msgs_per_s bytes_per_s bundles"),
+        "scores": {"own": story.score, **_named(story, "mean highest lowest")},
         "decisions": [decision_to_json(one) for one in story.decisions],
         "tasks": tasks_document(account.tasks).tasks,
         "optimality": assessment_document(account.assessment),
         "grounds": [
-            {
-                "about": one.subject,
-                "reason": one.reason.value,
-                "meaning": sentence(one.reason),
-                "takes": _takes(one.reason),
-                "detail": one.detail,
-            }
+            {"about": one.subject, **_named(one, "reason detail"), **_in_words(one.reason)}
             for one in story.grounds
         ],
         "weighing": story.weighing and WeighingDocument.model_validate(story.weighing),
-        "candidates": [_candidate_to_json(one) for one in story.candidates],
+        "candidates": [
+            {
+                **_named(one, "broker score score_with refused"),
+                "meaning": "" if one.refused is None else sentence(one.refused),
+                "payback": one.payback and PaybackDocument.model_validate(one.payback),
+            }
+            for one in story.candidates
+        ],
         "inForce": in_force_to_json(account.in_force),
         "balancing": BalancingState.model_validate(account.balancing),
     }
 
 
 def decision_to_json(decision: Decision) -> dict[str, Any]:
-    state = decision.task_state
+    task = {"number": decision.task, "state": decision.task_state}
     return {
-        "atMs": decision.at_ms,
-        "epoch": decision.epoch,
-        "round": decision.round,
-        "subject": decision.subject,
-        "kind": decision.kind.value,
-        "outcome": decision.outcome.value,
-        "code": decision.code.value,
-        "meaning": sentence(decision.code),
-        "takes": _takes(decision.code),
-        "detail": decision.detail,
-        "source": decision.source,
-        "target": decision.target,
-        "number": decision.number,
-        "task": {"number": decision.task, "state": state and state.value}
-        if decision.task
-        else None,
+        **_named(decision, "at_ms epoch round subject kind outcome code detail"),
+        **_named(decision, "source target number"),
+        **_in_words(decision.code),
+        "task": task if decision.task else None,
     }
 
 
-def _candidate_to_json(candidate: Candidate) -> dict[str, Any]:
-    refused = candidate.refused
-    return {
-        "broker": candidate.broker,
-        "score": candidate.score,
-        "scoreWith": candidate.score_with,
-        "refused": None if refused is None else refused.value,
-        "meaning": "" if refused is None else sentence(refused),
-        "payback": candidate.payback and PaybackDocument.model_validate(candidate.payback),
-    }
+def _named(value: object, names: str) -> dict[str, Any]:
+    return {to_camel(name): getattr(value, name) for name in names.split()}
 
 
-def _takes(code: object) -> str:
-    return REASONS[code].remedy if isinstance(code, Reason) else ""
+def _in_words(code: Cause | Reason) -> dict[str, str]:
+    takes = REASONS[code].remedy if isinstance(code, Reason) else ""
+    return {"meaning": sentence(code), "takes": takes}
 
 
 class PlanQuery(Query):
