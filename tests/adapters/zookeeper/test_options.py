@@ -36,22 +36,6 @@ from loadmanager.ports.coordination import (
 LOGIN = {"digest_user": "carol", "digest_password": "known to her"}
 
 
-@pytest.mark.parametrize(
-    ("settings", "complaint"),
-    [
-        ({"hosts": "zk1:2181/chroot"}, "without a path"),
-        ({"hosts": ""}, "expected host:port"),
-        ({"hosts": "zk1:port"}, "expected host:port"),
-        ({"sasl_mechanism": "PLAIN"}, "'PLAIN'; expected DIGEST-MD5, GSSAPI or nothing"),
-        ({"creator_only": True}, "expected a digest or SASL login with it"),
-        ({"tls_certificate_file": "client.pem"}, "without tls_ca_file"),
-    ],
-)
-def test_contradicting_options_are_refused(settings: dict[str, object], complaint: str) -> None:
-    with pytest.raises(CoordinationError, match=complaint):
-        ZooKeeperOptions(**{"hosts": "zk1:2181", **settings})  # type: ignore[arg-type]  # the point of the test
-
-
 def test_sasl_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(options, "find_spec", lambda _: None)
     with pytest.raises(CoordinationError, match=r"pip install 'loadmanager\[sasl\]'"):
