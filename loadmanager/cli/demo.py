@@ -122,7 +122,7 @@ def demo_command(
         summary = _run(settings, sys.stderr if as_json else sys.stdout)
     finally:
         if settings.history_dir is not None:
-            from loadmanager.adapters.history import finish_left
+            from loadmanager.adapters.history.sink import finish_left
 
             # The demo ends the sidecars by killing them.
             finish_left(settings.history_dir)

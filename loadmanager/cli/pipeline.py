@@ -291,7 +291,7 @@ def finish_command(directory: Path) -> None:
 
     Example: loadmanager history finish /var/lib/loadmanager/history
     """
-    from loadmanager.adapters.history import finish_left
+    from loadmanager.adapters.history.sink import finish_left
 
     click.echo(f"{finish_left(directory)} files finished")
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 
 import click
 
-from loadmanager.adapters.history import recorded
+from loadmanager.adapters.history.sink import recorded
 from loadmanager.adapters.history.storage import Disk
 from loadmanager.charts import MissingCharts, check_place
 from loadmanager.cli.options import ending, interrupted, plain_lines, print_json, print_table

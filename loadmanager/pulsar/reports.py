@@ -17,7 +17,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from loadmanager.adapters.clock import SystemClock
-from loadmanager.adapters.history import open_history
+from loadmanager.adapters.history.sink import ThreadedHistory
 from loadmanager.adapters.http.health_listener import feed_watchdog, listening_sockets
 from loadmanager.adapters.http.http_server import TimedSite
 from loadmanager.adapters.http.live.page import Feed, LivePage, OverviewReader
@@ -493,7 +493,7 @@ def recording(folder: Path | None, cluster: PulsarCluster, **parts: Any) -> Iter
     origin = Origin(cluster.name, BrokerId(f"attach-{host_name()}:0"), secrets.token_hex(8))
     settings = HistorySettings(dir=str(folder))
     with warnings_alone():
-        sink = open_history(settings, origin, HistoryMetrics(CollectorRegistry()))
+        sink = ThreadedHistory(settings, origin, HistoryMetrics(CollectorRegistry()))
         sink.start()
         reports = TermReports(sink=sink, base_every_rounds=settings.base_every_rounds, **parts)
         try:

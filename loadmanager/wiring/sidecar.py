@@ -15,7 +15,7 @@ from loadmanager.adapters.broker.contract import read_secret
 from loadmanager.adapters.broker.http_control import HttpBrokerControl, control_url_of
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.computing import ThreadedComputing
-from loadmanager.adapters.history import ThreadedHistory, open_history
+from loadmanager.adapters.history.sink import ThreadedHistory
 from loadmanager.adapters.host import PsutilHostProbe
 from loadmanager.adapters.host.processes import allow_connections
 from loadmanager.adapters.http.assign_client import HttpAssignClient, HttpTopicsClient, Proof
@@ -383,7 +383,7 @@ def make_history(
     if not config.history.dir:
         return NoHistory()
     origin = Origin(config.cluster.name, identity.broker, identity.instance)
-    history = open_history(config.history, origin, HistoryMetrics(registry))
+    history = ThreadedHistory(config.history, origin, HistoryMetrics(registry))
     history.start()
     return history
 

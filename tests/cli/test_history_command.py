@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from loadmanager.adapters.history import recorded
+from loadmanager.adapters.history.sink import recorded
 from loadmanager.cli import main
 from loadmanager.core.history.records import Origin, lost_record, term_record
 from loadmanager.core.history.schema import Stream

@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 from history_sinks import finished, seqs_in, unfinished
 
-from loadmanager.adapters.history import finish_left
+from loadmanager.adapters.history.sink import finish_left
 from loadmanager.adapters.history.storage import check_history
 
 pytestmark = pytest.mark.processes
 WRITER = """
 import sys, time
 from prometheus_client import CollectorRegistry
-from loadmanager.adapters.history import open_history
+from loadmanager.adapters.history.sink import ThreadedHistory
 from loadmanager.config.sections import HistorySettings
 from loadmanager.core.history.records import Origin, term_record
 from loadmanager.core.history.schema import Stream
 from loadmanager.telemetry.metrics import HistoryMetrics
 
-history = open_history(
+history = ThreadedHistory(
     HistorySettings(dir=sys.argv[1], flush_interval_s=0.1),
     Origin("prod", "b1:8080", "0123456789abcdef"),
     HistoryMetrics(CollectorRegistry()),

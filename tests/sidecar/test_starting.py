@@ -17,7 +17,7 @@ from waiting import eventually
 
 from loadmanager.adapters.broker.http_control import CONNECTIONS
 from loadmanager.adapters.clock import SystemClock
-from loadmanager.adapters.history import ThreadedHistory
+from loadmanager.adapters.history.sink import ThreadedHistory
 from loadmanager.adapters.zookeeper import zookeeper_options
 from loadmanager.agent.ownership import PARALLEL
 from loadmanager.agent.owning_agent import OwningAgent

@@ -6,7 +6,7 @@ from typing import Any, Final
 from history_sinks import Archive
 from stories import place_all
 
-from loadmanager.adapters.history import recorded
+from loadmanager.adapters.history.sink import recorded
 from loadmanager.core.history.kinds import KINDS
 from loadmanager.core.history.records import Origin
 from loadmanager.core.ids import TopicName

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, Final
 
-from loadmanager.adapters.history import recorded
+from loadmanager.adapters.history.sink import recorded
 from loadmanager.simulator.engine import simulate
 from loadmanager.simulator.recording import Recording, origin_of
 from loadmanager.simulator.results import Run

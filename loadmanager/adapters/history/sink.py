@@ -1,20 +1,27 @@
 import queue
 import threading
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import structlog
+from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.history.storage import (
+    Disk,
     HistoryUnavailable,
-    Recovered,
-    Retention,
+    RemoteStorage,
     Storage,
     expired,
+    recover,
 )
 from loadmanager.adapters.history.stream_writer import StreamWriter
-from loadmanager.core.history.records import Record, lost_record
+from loadmanager.config.sections import HistorySettings
+from loadmanager.core.history.files import writer_word
+from loadmanager.core.history.records import Origin, Record, lost_record
 from loadmanager.core.history.schema import Stream
 from loadmanager.telemetry.metrics import HistoryMetrics
 
@@ -25,19 +32,8 @@ Make = Callable[[], Iterable[Record]]
 _LARGEST_BACKLOG_BYTES: Final = 16 << 20
 _TIDY_EVERY_S: Final = 600.0
 _LOOK_AGAIN_S: Final = 0.5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """Interval of flushes, and the limit of waiting offers.
-
-    With ``wait`` callers wait for room, as simulations do. If nothing can be written, they get a
-    `HistoryUnavailable`.
-    """
-
-    flush_s: float
-    most_waiting: int
-    wait: bool = False
+_CLOSE_S: Final = 600.0
+_NEW_DISK: Final = Disk()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +52,11 @@ class _Loss:
 
 
 class ThreadedHistory:
-    """The `HistorySink` that writes files on a separate thread.
+    """The `HistorySink` that writes files on a separate thread, not started yet.
+
+    ``settings.dir`` is set. With ``wait`` an offer waits for room in the queue, as simulations do,
+    and raises `HistoryUnavailable` if nothing can be written; else it is dropped. Raises
+    `HistoryUnavailable`: the address needs a package that is not installed, or is invalid.
 
     While the disk is slow, full or missing, offered records wait in a queue. Those that do not fit
     are counted, and a separate line reports their number as soon as lines can be written again.
@@ -64,26 +64,33 @@ class ThreadedHistory:
 
     def __init__(
         self,
-        writers: Iterable[StreamWriter],
-        storage: Storage,
-        *,
-        pace: Pace,
-        retention: Retention,
-        recover: Callable[[], Iterable[Recovered]],
+        settings: HistorySettings,
+        origin: Origin,
         metrics: HistoryMetrics,
-        monotonic_s: Callable[[], float],
-        wall_ms: Callable[[], int],
+        *,
+        wait: bool = False,
+        disk: Disk = _NEW_DISK,
+        monotonic_s: Callable[[], float] = time.monotonic,
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        self._writers: Mapping[Stream, StreamWriter] = {one.stream: one for one in writers}
-        self._storage = storage
-        self._pace = pace
-        self._retention = retention
-        self._recover = recover
+        top = Path(settings.spool_dir if settings.is_remote else settings.dir)
+        writer = writer_word(origin.writer)
+        self._writers = {
+            stream: StreamWriter(stream, origin, top, disk, settings, monotonic_s=monotonic_s)
+            for stream in Stream
+            if settings.write in {"all", stream.value}
+        }
+        self._storage = Storage(disk, top, writer)
+        if settings.is_remote:
+            self._storage = RemoteStorage(settings, self._storage, wall_ms)
+        self._settings = settings
+        self._wait = wait
+        self._recover = lambda: recover(disk, top, writer)
         self._recovered = False
         self._metrics = metrics
         self._monotonic_s = monotonic_s
         self._wall_ms = wall_ms
-        self._offers: queue.Queue[_Offer | None] = queue.Queue(pace.most_waiting)
+        self._offers: queue.Queue[_Offer | None] = queue.Queue(settings.queue_records)
         self._losses: dict[Stream, _Loss] = {}
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -102,7 +109,7 @@ class ThreadedHistory:
             return
         offer = _Offer(stream, at_ms, make)
         try:
-            if self._pace.wait:
+            if self._wait:
                 self._wait_for_room(offer)
             else:
                 self._offers.put_nowait(offer)
@@ -120,7 +127,7 @@ class ThreadedHistory:
         raise HistoryUnavailable(f"history cannot be written: {self.trouble}")
 
     def start(self) -> None:
-        self._flush_at_s = self._monotonic_s() + self._pace.flush_s
+        self._flush_at_s = self._monotonic_s() + self._settings.flush_interval_s
         self._thread.start()
 
     def close(self, within_s: float) -> None:
@@ -187,7 +194,7 @@ class ThreadedHistory:
             self._metrics.uploads_total.inc(self._storage.store())
             if self._monotonic_s() >= self._tidy_at_s:
                 finished = list(self._storage.finished())
-                for found in expired(finished, self._retention, self._wall_ms()):
+                for found in expired(finished, self._settings, self._wall_ms()):
                     self._storage.delete(found)
                     self._metrics.deletions_total.inc()
                     log.info("history.file.expired", path=str(found.path))
@@ -200,7 +207,7 @@ class ThreadedHistory:
                 self.trouble = ""
             self._metrics.flushed_timestamp_seconds.set(self._wall_ms() / 1000)
         self._show()
-        self._flush_at_s = self._monotonic_s() + self._pace.flush_s
+        self._flush_at_s = self._monotonic_s() + self._settings.flush_interval_s
 
     def _failed(self, error: OSError) -> None:
         self._metrics.errors_total.inc()
@@ -277,3 +284,44 @@ class ThreadedHistory:
                 last_at_ms=loss.last_at_ms,
             )
             self._writers[stream].add([records])
+
+
+@contextmanager
+def recorded(directory: Path, origin: Origin) -> Iterator[ThreadedHistory]:
+    """Yield a sink for a simulation, which waits for the disk and loses nothing.
+
+    The same records always produce the same bytes, whatever the timing. So a run that was killed
+    can be repeated in the same directory. Raises `HistoryUnavailable`: the history is not complete;
+    `OSError`: the directory cannot be read.
+    """
+    recover(Disk(), directory, writer_word(origin.writer))
+    settings = HistorySettings(
+        dir=str(directory),
+        compression_level=1,
+        max_age_days=0.0,
+        max_size_gib=0.0,
+        flush_interval_s=3600.0,
+        queue_records=100,
+    )
+    history = ThreadedHistory(
+        settings,
+        origin,
+        HistoryMetrics(CollectorRegistry()),
+        wait=True,
+        monotonic_s=lambda: 0.0,
+    )
+    history.start()
+    try:
+        yield history
+    finally:
+        history.close(_CLOSE_S)
+    if history.trouble:
+        raise HistoryUnavailable(f"history in {directory} is not complete: {history.trouble}")
+
+
+def finish_left(directory: Path) -> int:
+    """Finish the files that killed writers left in a directory; return their number.
+
+    Files of writers that are alive on this host are left unchanged. Raises `OSError`.
+    """
+    return sum(one.kept_bytes > 0 for one in recover(Disk(), directory))

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import structlog
 
+from loadmanager.config.sections import HistorySettings
 from loadmanager.core.errors import LoadManagerError, MalformedContent
 from loadmanager.core.history.files import FileName, hour_of, hour_of_partition, partition
 from loadmanager.core.history.kinds import KINDS
@@ -218,15 +219,7 @@ log = structlog.get_logger()
 
 GZIP_WBITS: Final = 31
 _CHUNK_BYTES: Final = 1 << 20
-_HOUR_S: Final = 3600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """Limits on the age and total size of a writer's files; None for no limit."""
-
-    max_age_s: float | None
-    max_bytes: int | None
+_GIB: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,19 +280,20 @@ def _recovered(disk: Disk, found: Found) -> Recovered | None:
     return Recovered(found.path, size, found.size_bytes - size)
 
 
-def expired(finished: Iterable[Found], retention: Retention, now_ms: int) -> Iterator[Found]:
+def expired(finished: Iterable[Found], settings: HistorySettings, now_ms: int) -> Iterator[Found]:
     """Yield the files to delete: those that are too old, then the oldest above the total size."""
+    most_bytes = round(settings.max_size_gib * _GIB)
     oldest_first = sorted(finished, key=lambda one: (one.hour, one.name.first_seq))
     kept = []
     for found in oldest_first:
-        ended_ago_s = (hour_of(now_ms) - found.hour) * _HOUR_S
-        if retention.max_age_s is not None and ended_ago_s > retention.max_age_s:
+        ended_ago_days = (hour_of(now_ms) - found.hour) / 24
+        if settings.max_age_days and ended_ago_days > settings.max_age_days:
             yield found
         else:
             kept.append(found)
     total = sum(one.size_bytes for one in kept)
     for found in kept:
-        if retention.max_bytes is None or total <= retention.max_bytes:
+        if not most_bytes or total <= most_bytes:
             return
         total -= found.size_bytes
         yield found
@@ -357,12 +351,13 @@ class RemoteStorage(Storage):
     """
 
     def __init__(
-        self, url: str, spool: Storage, retention: Retention, wall_ms: Callable[[], int]
+        self, settings: HistorySettings, spool: Storage, wall_ms: Callable[[], int]
     ) -> None:
         self._spool = spool
         self.writer = spool.writer
-        self._retention = retention
+        self._settings = settings
         self._wall_ms = wall_ms
+        url = settings.dir
         try:
             import fsspec  # noqa: PLC0415 - installed only for URLs
         except ImportError:
@@ -382,7 +377,7 @@ class RemoteStorage(Storage):
         try:
             return self._upload(waiting)
         except OSError:
-            for found in expired(waiting, self._retention, self._wall_ms()):
+            for found in expired(waiting, self._settings, self._wall_ms()):
                 self._spool.delete(found)
                 log.error("history.upload.abandoned", path=str(found.path))  # noqa: TRY400 - of it
             raise

@@ -8,6 +8,7 @@ from typing import Final
 import structlog
 
 from loadmanager.adapters.history.storage import GZIP_WBITS, Disk
+from loadmanager.config.sections import HistorySettings
 from loadmanager.core.history.files import FileName, hour_of, partition
 from loadmanager.core.history.records import Origin, Record, encode
 from loadmanager.core.history.schema import Stream
@@ -29,17 +30,9 @@ def compressed(lines: list[bytes], level: int) -> bytes:
 
 log = structlog.get_logger()
 
-_MEMBER_BYTES: Final = 1 << 20
+_MIB: Final = 1 << 20
+_MEMBER_BYTES: Final = _MIB
 """Bytes of lines in a member, enough for gzip to find repetitions."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rolling:
-    """Limits at which a file is finished: ``roll_bytes`` compressed, or ``roll_s`` of age."""
-
-    roll_bytes: int
-    roll_s: float
-    level: int
 
 
 @dataclass(slots=True)
@@ -67,7 +60,7 @@ class StreamWriter:
         origin: Origin,
         top: Path,
         disk: Disk,
-        rolling: Rolling,
+        settings: HistorySettings,
         *,
         monotonic_s: Callable[[], float],
     ) -> None:
@@ -75,7 +68,7 @@ class StreamWriter:
         self._origin = origin
         self._top = top
         self._disk = disk
-        self._rolling = rolling
+        self._settings = settings
         self._monotonic_s = monotonic_s
         self._seq = 0
         self._lines: list[bytes] = []
@@ -135,7 +128,7 @@ class StreamWriter:
         if not self._lines:
             return
         first_seq = self._seq - len(self._lines) + 1
-        data = compressed(self._lines, self._rolling.level)
+        data = compressed(self._lines, self._settings.compression_level)
         self._members.append(Member(self._hour, first_seq, len(self._lines), data))
         self._lines, self._lines_bytes = [], 0
 
@@ -166,7 +159,8 @@ class StreamWriter:
 
     def _is_due(self, file: _OpenFile) -> bool:
         age_s = self._monotonic_s() - file.opened_s
-        return file.size >= self._rolling.roll_bytes or age_s >= self._rolling.roll_s
+        settings = self._settings
+        return file.size >= round(settings.roll_mib * _MIB) or age_s >= settings.roll_interval_s
 
     def _vanished(self, file: _OpenFile) -> bool:
         if self._disk.is_there(file.fd, file.path):

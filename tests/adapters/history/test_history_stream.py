@@ -6,7 +6,8 @@ import pytest
 from history_sinks import FailingDisk, finished, lines_in, seqs_in, unfinished
 
 from loadmanager.adapters.history.storage import recover
-from loadmanager.adapters.history.stream_writer import Rolling, StreamWriter
+from loadmanager.adapters.history.stream_writer import StreamWriter
+from loadmanager.config.sections import HistorySettings
 from loadmanager.core.history.records import Origin, Record, term_record
 from loadmanager.core.history.schema import Stream
 from loadmanager.core.ids import BrokerId
@@ -28,9 +29,8 @@ def told(at_ms: int = NOON_MS, epoch: int = 1) -> Record:
 def writer(top: Path, disk: FailingDisk, **changes: Any) -> StreamWriter:
     origin = changes.pop("origin", ORIGIN)
     clock = changes.pop("clock", Time())
-    known = {"roll_bytes": 1 << 30, "roll_s": 900.0, "level": 6}
-    rolling = Rolling(**{**known, **changes})
-    return StreamWriter(Stream.ROUNDS, origin, top, disk, rolling, monotonic_s=lambda: clock.now_s)
+    settings = HistorySettings().model_copy(update=changes)
+    return StreamWriter(Stream.ROUNDS, origin, top, disk, settings, monotonic_s=lambda: clock.now_s)
 
 
 def write_all(one: StreamWriter) -> None:
@@ -60,13 +60,13 @@ def test_each_flush_can_be_read_while_the_file_is_open(tmp_path: Path) -> None:
 
 def test_a_file_ends_with_its_size_or_age_and_the_next_begins_there(tmp_path: Path) -> None:
     clock = Time()
-    one = writer(tmp_path, FailingDisk(), roll_bytes=150, clock=clock)
+    one = writer(tmp_path, FailingDisk(), roll_mib=150 / (1 << 20), clock=clock)
     for _ in range(4):
         one.add([told()])
         one.flush()
     by_size = [seqs_in(path) for path in finished(tmp_path)]
     assert by_size == [[1, 2], [3, 4]]
-    other = writer(tmp_path / "age", FailingDisk(), roll_s=60.0, clock=clock)
+    other = writer(tmp_path / "age", FailingDisk(), roll_interval_s=60.0, clock=clock)
     other.add([told()])
     other.flush()
     clock.now_s = 60.0

@@ -8,7 +8,7 @@ from history_sinks import FailingDisk, finished, lines_in, seqs_in, unfinished
 from prometheus_client import CollectorRegistry
 from waiting import eventually
 
-from loadmanager.adapters.history import HistoryUnavailable, ThreadedHistory, open_history, recorded
+from loadmanager.adapters.history.sink import HistoryUnavailable, ThreadedHistory, recorded
 from loadmanager.adapters.history.storage import check_history
 from loadmanager.config.sections import HistorySettings
 from loadmanager.core.history.records import Origin, Record, term_record
@@ -38,7 +38,7 @@ def opened_fixture(tmp_path: Path, registry: CollectorRegistry) -> Iterator[Open
         **settings: Any,
     ) -> ThreadedHistory:
         known: dict[str, Any] = {"dir": str(tmp_path), "flush_interval_s": 0.1}
-        history = open_history(
+        history = ThreadedHistory(
             HistorySettings(**{**known, **settings}),
             origin,
             HistoryMetrics(registry),
@@ -162,7 +162,7 @@ def leave_files(top: Path, days_ago: dict[str, int], **settings: Any) -> None:
     """Have one instance after the other write a line so long ago, and close."""
     for instance, days in days_ago.items():
         at_ms = NOON_MS - days * DAY_MS
-        history = open_history(
+        history = ThreadedHistory(
             HistorySettings(dir=str(top), **settings),
             Origin("prod", ORIGIN.writer, instance),
             HistoryMetrics(CollectorRegistry()),
@@ -265,7 +265,7 @@ def test_whole_files_are_stored(opened: Open, tmp_path: Path, registry: Collecto
 
 def test_what_could_not_be_uploaded_is_uploaded_after_a_restart(tmp_path: Path) -> None:
     leave_files(tmp_path, {"aa": 0})
-    history = open_history(
+    history = ThreadedHistory(
         HistorySettings(**remote(tmp_path, "later")),
         Origin("prod", ORIGIN.writer, "bb"),
         HistoryMetrics(CollectorRegistry()),
