@@ -18,6 +18,7 @@ from loadmanager.adapters.http.operations import (
 from loadmanager.common.cluster_state import boundaries_of, bundle_in
 from loadmanager.common.context import Context
 from loadmanager.common.runtime_settings import RuntimeSettings
+from loadmanager.config.strategies import split_rules_of
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import FULL_RANGE_END
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of, parse_broker
@@ -222,9 +223,10 @@ class BundleRequests:
         both = _chosen(
             await boundaries_of(self.context.cluster_state, namespace), range_text, other
         )
-        policy = self.settings.now.split_policy
-        excess = cut_again(policy.rules, *(self._reported(half) for half in both.halves))
-        if policy.enabled and excess:
+        config = self.settings.now.config
+        rules = split_rules_of(config.split, config.planner)
+        excess = cut_again(rules, *(self._reported(half) for half in both.halves))
+        if config.split.enabled and excess:
             raise MergeRefused(f"{both.whole} would be cut again at once: it has {excess}")
         hotter = max(both.halves, key=lambda half: self._reported(half).bytes_per_s)
         what = f"the order to merge {both.whole}"

@@ -11,6 +11,7 @@ from loadmanager.agent.registration import Membership
 from loadmanager.common.context import Context
 from loadmanager.common.runtime_settings import RuntimeSettings, sleep_interruptibly
 from loadmanager.common.watching import Subscriptions
+from loadmanager.config.strategies import report_rules_of
 from loadmanager.core import znodes
 from loadmanager.core.health import Health, HealthRules, after, may_be_drained
 from loadmanager.core.ids import BrokerId
@@ -173,7 +174,7 @@ class Publisher:
                 continue
             self._metrics.show_usage(report)
             now_s = self._clock.monotonic_s()
-            rules = self._settings.now.report_rules
+            rules = report_rules_of(self._settings.now.config.report)
             reason = due(rules, last, report, now_s, jitter, forced=behind)
             if reason is None:
                 continue
@@ -247,7 +248,9 @@ class Publisher:
         intention = self._intention
         if not _intends_otherwise(intention, before):
             await sleep_interruptibly(
-                self._clock, lambda: self._settings.now.sample_interval_s, intention.changes.wait
+                self._clock,
+                lambda: self._settings.now.config.report.sample_interval_s,
+                intention.changes.wait,
             )
         if not _intends_otherwise(intention, before):
             return await self.sampler.sample()

@@ -54,7 +54,7 @@ class Shutdown:
         bundles, begun_s = self._ownerships.records.count, self._context.clock.monotonic_s()
         # A broker's own bundles never move, so it does not wait for them.
         await self.await_release(
-            begun_s + self._settings.now.drain_deadline_s,
+            begun_s + self._settings.now.config.ownership.drain_deadline_s,
             while_true=lambda: (
                 self.has_other_brokers()
                 and not all(map(belongs_to_a_broker, self._ownerships.phases))

@@ -14,6 +14,7 @@ import structlog
 from loadmanager.agent.ownership import OwnershipWorker, RangeChange
 from loadmanager.common.context import Context
 from loadmanager.common.runtime_settings import RuntimeSettings
+from loadmanager.config.strategies import split_limits_of
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import LoadManagerError, MalformedContent
@@ -121,9 +122,9 @@ class Splitter:
             TopicLoad(self._context.topic_hash.position(topic), load.msgs_per_s, load.bytes_per_s)
             for topic, load in traffic.items()
         ]
-        cuts = algorithm(
-            SplitAsk(lower, upper, topics, order.positions), self._settings.now.split_limits
-        )
+        config = self._settings.now.config
+        limits = split_limits_of(config.split, config.planner)
+        cuts = algorithm(SplitAsk(lower, upper, topics, order.positions), limits)
         if not cuts:
             raise CannotSplit(
                 bundle,

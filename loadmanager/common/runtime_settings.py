@@ -18,14 +18,11 @@ from loadmanager.config import Config
 from loadmanager.config.describe import describe
 from loadmanager.config.dynamic import NotDynamic, dynamic_names, override, with_overrides
 from loadmanager.config.forms import ConfigError
-from loadmanager.config.strategies import planner_of, shadows_of, split_limits_of, split_rules_of
+from loadmanager.config.strategies import planner_of, shadows_of
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.fields import parse_fields, to_json
 from loadmanager.core.planner import Planner
-from loadmanager.core.report import ReportRules
-from loadmanager.core.splitting.finder import SplitRules
-from loadmanager.core.splitting.positions import SplitLimits
 from loadmanager.ports.administration import Unfit
 from loadmanager.ports.coordination import Node, Watch
 from loadmanager.ports.host import Clock
@@ -39,23 +36,6 @@ _LOST_AFTER_ROUNDS: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rhythm:
-    """``return_wait_s`` is how long the leader waits for brokers that vanished together."""
-
-    tick_interval_s: float
-    round_interval_s: float
-    return_wait_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitPolicy:
-    enabled: bool
-    rules: SplitRules
-    algorithm: str
-    most_per_round: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskBounds:
     """Tasks in flight with one broker, and when an order that is not carried out counts as lost."""
 
@@ -65,29 +45,20 @@ class TaskBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeValues:
-    """All runtime settings at one time; ``shadows`` decide beside the planner, by their classes."""
+    """The configuration in force, and what is made of it; ``shadows`` decide beside the planner."""
 
+    config: Config
     planner: Planner
     shadows: Mapping[str, Planner]
-    rhythm: Rhythm
-    split_policy: SplitPolicy
-    split_limits: SplitLimits
-    report_rules: ReportRules
-    sample_interval_s: float
-    lookup_wait_s: float
-    drain_deadline_s: float
 
     @property
     def task_bounds(self) -> TaskBounds:
         return TaskBounds(
             most_per_broker=max(self.planner.settings.in_flight_per_broker, 1),
-            lost_after_s=min(_LOST_AFTER_S, _LOST_AFTER_ROUNDS * self.rhythm.round_interval_s),
+            lost_after_s=min(
+                _LOST_AFTER_S, _LOST_AFTER_ROUNDS * self.config.leader.round_interval_s
+            ),
         )
-
-
-class RuntimeSettings:
-    def __init__(self, tuned: RuntimeValues) -> None:
-        self.now = tuned
 
 
 async def sleep_interruptibly(
@@ -100,15 +71,18 @@ async def sleep_interruptibly(
             return
 
 
-class SettingsWatch:
-    """Turns the configuration and the cluster's settings over it into `RuntimeSettings`."""
+class RuntimeSettings:
+    """A sidecar's own configuration under the cluster's settings: ``now`` is what is in force.
 
-    def __init__(self, config: Config, settings: RuntimeSettings) -> None:
+    Raises `ConfigError`: a strategy or one of its settings does not exist.
+    """
+
+    def __init__(self, config: Config) -> None:
         self._config = config
-        self._settings = settings
         self._faults: Mapping[str, str] = {}
         self._followers: list[Callable[[Config], None]] = []
         self._last = config
+        self.now = runtime_values(config)
 
     def follow(self, follower: Callable[[Config], None]) -> None:
         self._followers.append(follower)
@@ -125,41 +99,15 @@ class SettingsWatch:
         ):
             return
         self._last = result.config
-        self._settings.now = runtime_values(result.config)
+        self.now = runtime_values(result.config)
         for follower in self._followers:
             follower(result.config)
         log.info("configuration.values.applied", names=sorted(values.keys() - result.faults.keys()))
 
 
 def runtime_values(config: Config) -> RuntimeValues:
-    """Raises `ConfigError`: a strategy or one of its settings does not exist."""
-    report, split, leader = config.report, config.split, config.leader
-    return RuntimeValues(
-        planner=planner_of(config.shedding, config.placement, config.planner, leader),
-        shadows=shadows_of(config.shedding, config.placement, config.planner, leader),
-        rhythm=Rhythm(
-            tick_interval_s=leader.tick_interval_s,
-            round_interval_s=leader.round_interval_s,
-            return_wait_s=leader.return_wait_s,
-        ),
-        split_policy=SplitPolicy(
-            enabled=split.enabled,
-            rules=split_rules_of(split, config.planner),
-            algorithm=split.algorithm,
-            most_per_round=split.max_splits_per_round,
-        ),
-        split_limits=split_limits_of(split, config.planner),
-        report_rules=ReportRules(
-            min_interval_s=report.min_interval_s,
-            max_interval_s=report.max_interval_s,
-            change_fraction=report.change_fraction,
-            change_points=report.change_points,
-            jitter_fraction=report.jitter_fraction,
-        ),
-        sample_interval_s=report.sample_interval_s,
-        lookup_wait_s=config.lookup.wait_s,
-        drain_deadline_s=config.ownership.drain_deadline_s,
-    )
+    parts = (config.shedding, config.placement, config.planner, config.leader)
+    return RuntimeValues(config=config, planner=planner_of(*parts), shadows=shadows_of(*parts))
 
 
 _HIDDEN = "********"

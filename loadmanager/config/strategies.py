@@ -17,6 +17,7 @@ from loadmanager.config.sections import (
     LeaderSettings,
     PlacementSettings,
     PlannerSettings,
+    ReportSettings,
     SheddingSettings,
     SplitSettings,
 )
@@ -24,6 +25,7 @@ from loadmanager.core import planner_settings
 from loadmanager.core.filters import Filters
 from loadmanager.core.placement import PLACEMENTS, JointPlacement, Placement, PlannedPlacement
 from loadmanager.core.planner import Planner
+from loadmanager.core.report import ReportRules
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.settings import Setting, SettingOutOfRange, groups_of, settings_of, values_of
 from loadmanager.core.shedding import SHEDDERS, Deciding, JointShedder, Shedder
@@ -266,6 +268,10 @@ def split_limits_of(split: SplitSettings, planner: PlannerSettings) -> SplitLimi
         difference_percent=split.difference_percent,
         like_java=planner.mode == "parity",
     )
+
+
+def report_rules_of(report: ReportSettings) -> ReportRules:
+    return ReportRules(**report.model_dump(exclude={"sample_interval_s"}))
 
 
 def default_planner() -> Planner:

@@ -214,7 +214,7 @@ class PlacementWorker:
             return {}  # Neither departures nor returns can be observed.
         session_s = self.context.coordination.session.timeout_s
         rules = AbsenceRules(
-            return_wait_s=settings.rhythm.return_wait_s,
+            return_wait_s=settings.config.leader.return_wait_s,
             max_lost_fraction=settings.planner.settings.max_lost_fraction,
             session_s=session_s,
             # A crashed broker is missed one session timeout later: a leader connected for that

@@ -5,7 +5,8 @@ import structlog
 
 from loadmanager.agent.splits import parts_of
 from loadmanager.common.context import Context
-from loadmanager.common.runtime_settings import RuntimeSettings, SplitPolicy
+from loadmanager.common.runtime_settings import RuntimeSettings
+from loadmanager.config.strategies import split_rules_of
 from loadmanager.core.averages import BundleAverages, supposed_of
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskEvent, TaskKind
 from loadmanager.core.bundles import Boundaries
@@ -50,10 +51,6 @@ class Splits:
     _settled: dict[Namespace, frozenset[BundleId]] = field(default_factory=dict, init=False)
 
     @property
-    def _policy(self) -> SplitPolicy:
-        return self.settings.now.split_policy
-
-    @property
     def rests_s(self) -> Mapping[BundleId, float]:
         now_s = self.context.clock.monotonic_s()
         return {b: until_s for b, until_s in self._resting_until_s.items() if until_s > now_s}
@@ -79,7 +76,8 @@ class Splits:
             await self.decider.order(replace(choices, moves=moves), AskedBy.RECONCILIATION)
 
     async def order_oversized(self) -> None:
-        if not self._policy.enabled:
+        config = self.settings.now.config
+        if not config.split.enabled:
             return
         reports = {
             broker: known.report.bundles
@@ -87,13 +85,13 @@ class Splits:
         }
         compute, averages = self.context.computing.compute, self.tracker.averages()
         counts = await self._bundle_counts(await compute(_namespaces_in, reports))
-        rules = self._policy.rules
+        rules = split_rules_of(config.split, config.planner)
         found = await compute(find_splits, rules, reports, averages.long_rates, counts)
         due = [split.bundle for split in found.chosen if self._may_split(split.bundle)]
-        order = SplitOrder(self._policy.algorithm)
+        order = SplitOrder(config.split.algorithm)
         proposals = [
             self._split(bundle, order, Cause.OVERSIZED, AskedBy.BALANCING)
-            for bundle in due[: self._policy.most_per_round]
+            for bundle in due[: config.split.max_splits_per_round]
         ]
         if proposals:
             done = await self.tasks.dispatch(proposals)

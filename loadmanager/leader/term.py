@@ -206,7 +206,7 @@ class LeaderTerm:
 
     async def _tick(self) -> None:
         while True:
-            await self._pause(lambda: self._settings.now.rhythm.tick_interval_s)
+            await self._pause(lambda: self._settings.now.config.leader.tick_interval_s)
             try:
                 self.tracker.weigh(self._settings.now.planner.weights)
                 await self._decider.take_reports_in_turns()
@@ -259,13 +259,13 @@ class LeaderTerm:
             self._recorder.round_over(
                 outcome,
                 took_s=took_s,
-                tick_interval_s=self._settings.now.rhythm.tick_interval_s,
+                tick_interval_s=self._settings.now.config.leader.tick_interval_s,
                 unowned=lambda: self.placement_worker.unowned,
             )
             await self.optimality_watch.round_over()
 
     def _round_interval_s(self) -> float:
-        return self._settings.now.rhythm.round_interval_s
+        return self._settings.now.config.leader.round_interval_s
 
     async def _pause(self, interval_s: Callable[[], float]) -> None:
         await sleep_interruptibly(self._context.clock, interval_s, self._context.clock.sleep)

@@ -345,7 +345,7 @@ class LookupService:
         The leader is not asked about a bundle under way, unless that takes long.
         """
         begun_s = self._clock.monotonic_s()
-        deadline_s = begun_s + self._settings.now.lookup_wait_s
+        deadline_s = begun_s + self._settings.now.config.lookup.wait_s
         ask_again_at_s = 0.0
         why = "no broker owns it yet"
         while True:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmanager.config.sections import ReportSettings
+from loadmanager.config.strategies import report_rules_of
 from loadmanager.core.columns import Indices, Listing, Mask
 from loadmanager.core.history.records import stats_of
 from loadmanager.core.ids import BrokerId, BundleId
@@ -335,13 +336,7 @@ class Agents:
     ) -> None:
         self.brokers = tuple(brokers)
         self.bundles = tuple(bundles)
-        self._rules = ReportRules(
-            min_interval_s=report.min_interval_s,
-            max_interval_s=report.max_interval_s,
-            change_fraction=report.change_fraction,
-            change_points=report.change_points,
-            jitter_fraction=report.jitter_fraction,
-        )
+        self._rules = report_rules_of(report)
         self._interval_s = report.sample_interval_s
         self._noise = noise
         self._rng = rng

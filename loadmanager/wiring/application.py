@@ -20,8 +20,6 @@ from loadmanager.common.context import Context, Reachability
 from loadmanager.common.runtime_settings import (
     DynamicSettings,
     RuntimeSettings,
-    SettingsWatch,
-    runtime_values,
 )
 from loadmanager.config import Config
 from loadmanager.core.health import HealthRules
@@ -102,10 +100,9 @@ class Application:
         kind: Kind = _COMMANDED,
     ) -> None:
         cluster = config.cluster.name
-        self.settings = settings = RuntimeSettings(runtime_values(config))
+        self.settings = settings = RuntimeSettings(config)
         self.dynamic = DynamicSettings(context, config)
-        self.retuning = SettingsWatch(config, settings)
-        self.dynamic.subscribe(self.retuning.changed)
+        self.dynamic.subscribe(settings.changed)
 
         def open_term(term: Term) -> LeaderTerm:
             return LeaderTerm(

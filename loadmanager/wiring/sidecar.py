@@ -104,7 +104,7 @@ def _resources_of_namespaces(
             NamespaceRequests(context, leading, cluster),
             default_bundles=config.cluster.default_bundles,
         ),
-        Splits(bundles.split, bundles.merge, lambda: settings.now.split_policy.algorithm),
+        Splits(bundles.split, bundles.merge, lambda: settings.now.config.split.algorithm),
         AntiAffinity(context, cluster),
         topics,
         Isolation(context, leading, bundles.unload, cluster),
@@ -312,7 +312,7 @@ def build_sidecar(
         server.tune(changed.lookup)
         change_level(changed.log.level)
 
-    application.retuning.follow(apply)
+    application.settings.follow(apply)
     return Sidecar(
         context,
         server,

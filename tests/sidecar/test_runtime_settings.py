@@ -7,8 +7,6 @@ from stories import served, story
 
 from loadmanager.common.runtime_settings import (
     RuntimeSettings,
-    SettingsWatch,
-    runtime_values,
     sleep_interruptibly,
 )
 from loadmanager.config import Config, load_config
@@ -19,11 +17,6 @@ from tests.testbed.faults.agent import Agent
 from tests.testbed.faults.cluster import Cluster
 
 DYNAMIC = tuple(f"{known.section}.{known.key}" for known in describe() if known.dynamic)
-OF_THE_DOOR_AND_THE_LOG = {
-    "lookup.max_concurrent": "7",
-    "lookup.retry_after_s": "9",
-    "log.level": "debug",
-}
 OTHERWISE: Mapping[str, str] = {
     "report.sample_interval_s": "7",
     "report.min_interval_s": "7",
@@ -71,7 +64,9 @@ OTHERWISE: Mapping[str, str] = {
     "split.max_splits_per_round": "7",
     "ownership.drain_deadline_s": "7",
     "lookup.wait_s": "7",
-    **OF_THE_DOOR_AND_THE_LOG,
+    "lookup.max_concurrent": "7",
+    "lookup.retry_after_s": "9",
+    "log.level": "debug",
 }
 
 
@@ -84,26 +79,25 @@ def config() -> Config:
 
 @pytest.mark.parametrize("name", DYNAMIC)
 def test_every_dynamic_setting_takes_effect_and_is_taken_back(name: str, config: Config) -> None:
-    settings = RuntimeSettings(runtime_values(config))
-    before = repr(settings.now)
-    retuning = SettingsWatch(config, settings)
+    settings = RuntimeSettings(config)
+    before, planners = repr(settings.now), repr((settings.now.planner, settings.now.shadows))
     told: list[Config] = []
-    retuning.follow(told.append)
-    retuning.changed({name: OTHERWISE[name]})
+    settings.follow(told.append)
+    settings.changed({name: OTHERWISE[name]})
     section, _, key = name.partition(".")
     assert getattr(getattr(told[-1], section), key) != getattr(getattr(config, section), key)
-    assert (repr(settings.now) != before) is (name not in OF_THE_DOOR_AND_THE_LOG)
-    retuning.changed({})
+    if section in {"shedding", "placement", "planner"}:
+        assert repr((settings.now.planner, settings.now.shadows)) != planners
+    settings.changed({})
     assert (repr(settings.now), told[-1]) == (before, config)
 
 
 def test_a_budget_set_to_its_default_binds_a_strategy_that_is_free_without() -> None:
     own = load_config(None, {"LOADMANAGER_BROKER__ID": "b1:8080"}, ["shedding.strategy=joint"])
-    settings = RuntimeSettings(runtime_values(own))
-    retuning = SettingsWatch(own, settings)
-    retuning.changed({"planner.max_moves_per_round": "16"})
+    settings = RuntimeSettings(own)
+    settings.changed({"planner.max_moves_per_round": "16"})
     assert settings.now.planner.settings.moves_per_round == 16
-    retuning.changed({"leader.settle_s": "7"})
+    settings.changed({"leader.settle_s": "7"})
     assert settings.now.planner.settings.moves_per_round == MANY
 
 
@@ -182,7 +176,7 @@ async def test_another_strategy_and_rhythm_are_used_from_the_next_round(cluster:
 async def test_a_leader_that_waits_for_an_hour_follows_within_seconds(cluster: Cluster) -> None:
     await configured(cluster, leader__round_interval_s="3600")
     settings = cluster.leader.app.settings
-    await cluster.until(lambda: settings.now.rhythm.round_interval_s == 3600.0)
+    await cluster.until(lambda: settings.now.config.leader.round_interval_s == 3600.0)
     await asyncio.sleep(30.0)
     before = rounds_of(cluster.leader)
     await asyncio.sleep(30.0)
@@ -205,10 +199,10 @@ async def test_every_sidecar_follows_what_can_be_read_and_goes_back_to_its_own(
 
     async def waits(wait_s: float, **values: str) -> None:
         await configured(cluster, **values)
-        await cluster.until(lambda: all(one.now.lookup_wait_s == wait_s for one in tunings))
+        await cluster.until(lambda: all(one.now.config.lookup.wait_s == wait_s for one in tunings))
 
     await waits(1.5, lookup__wait_s="1.5", ownership__drain_deadline_s="7")
-    assert {one.now.drain_deadline_s for one in tunings} == {7.0}
+    assert {one.now.config.ownership.drain_deadline_s for one in tunings} == {7.0}
     await waits(2.0, leader__round_interval_s="often", lookup__wait_s="2")
     await waits(3.0, leader__round_interval_s="often", lookup__wait_s="3")
     told = cluster.warnings("configuration.key.refused")
@@ -217,7 +211,7 @@ async def test_every_sidecar_follows_what_can_be_read_and_goes_back_to_its_own(
     assert all("expected a number from 0.1 to 3600" in one["error"] for one in told)
     await cluster.write(znodes.CONFIGURATION, b"{malformed")
     await cluster.until(lambda: cluster.warnings("znode.content.refused"))
-    assert {one.now.lookup_wait_s for one in tunings} == {3.0}
+    assert {one.now.config.lookup.wait_s for one in tunings} == {3.0}
     await waits(5.0)
 
 

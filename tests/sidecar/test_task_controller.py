@@ -12,7 +12,7 @@ from waiting import eventually
 
 from loadmanager.common.cluster_state import ClusterState
 from loadmanager.common.context import Context, Identity
-from loadmanager.common.runtime_settings import RuntimeSettings, runtime_values
+from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.config import Config
 from loadmanager.core import orders, znodes
 from loadmanager.core.bundle_task import (
@@ -97,9 +97,7 @@ class ControllerAtWork:
     @classmethod
     def of(cls, line: Line, hand: MemoryCoordination, context: Context, epoch: int) -> Self:
         term = Term(epoch, line.session.session_id)
-        settings = RuntimeSettings(
-            runtime_values(Config.model_validate({"broker": {"id": BROKERS[0]}}))
-        )
+        settings = RuntimeSettings(Config.model_validate({"broker": {"id": BROKERS[0]}}))
         told: list[BundleTask] = []
         controller = TaskController(
             term.epoch,

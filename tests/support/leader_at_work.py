@@ -16,7 +16,7 @@ from loadmanager.admin.decisions import Explainer
 from loadmanager.common.cluster_conditions import TopicHash
 from loadmanager.common.cluster_state import ClusterState
 from loadmanager.common.context import Context, Identity
-from loadmanager.common.runtime_settings import Rhythm, RuntimeSettings, runtime_values
+from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.config import Config
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
@@ -145,19 +145,12 @@ async def leader_at_work(
         seeds=seeds or NoSeed(),
     )
     context = build(context)
-    usual = runtime_values(Config.model_validate({"broker": {"id": "b1:8080"}}))
-    settings = RuntimeSettings(
-        replace(
-            usual,
-            planner=planner,
-            rhythm=Rhythm(
-                tick_interval_s=tick_interval_s,
-                round_interval_s=round_interval_s,
-                return_wait_s=0.0,
-            ),
-            split_policy=replace(usual.split_policy, enabled=False),
-        )
-    )
+    config = Config.model_validate({"broker": {"id": "b1:8080"}, "split": {"enabled": False}})
+    rhythm = {"tick_interval_s": tick_interval_s, "round_interval_s": round_interval_s}
+    leader = config.leader.model_copy(update={**rhythm, "return_wait_s": 0.0})
+    config = config.model_copy(update={"leader": leader})
+    settings = RuntimeSettings(config)
+    settings.now = replace(settings.now, planner=planner)
 
     def open_term(term: Term) -> LeaderTerm:
         return LeaderTerm(context, term, settings, cluster="east", rng=np.random.default_rng(0))
