@@ -1,15 +1,16 @@
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal
+from contextlib import suppress
+from typing import Annotated, Any, Final, Literal
 
 import structlog
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from loadmanager.adapters.http.assign_client import TOPICS_PATH, topics_to_json
 from loadmanager.adapters.http.operations import Document, Query, Reply, Resource, operation
 from loadmanager.admin.topics import Topics
 from loadmanager.common.cluster_state import check_cluster
 from loadmanager.common.context import Context
-from loadmanager.common.documents import BalancingModeRequests, Documents, as_unavailable
+from loadmanager.common.documents import Documents, as_unavailable
 from loadmanager.common.runtime_settings import DynamicSettings
 from loadmanager.core import znodes
 from loadmanager.core.balancing import Balancing, BalancingMode
@@ -23,7 +24,13 @@ from loadmanager.core.ids import (
 )
 from loadmanager.core.policies import Policies, hosts_matching
 from loadmanager.core.wire.policies import decode_isolation
-from loadmanager.core.wire.records import DrainMark, decode_drain_mark, encode_drain_mark
+from loadmanager.core.wire.records import (
+    DrainMark,
+    decode_balancing,
+    decode_drain_mark,
+    encode_balancing,
+    encode_drain_mark,
+)
 from loadmanager.core.wire.reports import decode_loads, report_to_json
 from loadmanager.ports.administration import BrokerUnknown
 from loadmanager.ports.coordination import NodeExists, NodeMissing
@@ -53,7 +60,25 @@ class DrainState(Document):
     """The drain mark; null if the broker has none."""
 
 
-class DrainRequests:
+_BROKER: Final = "/admin/v2/loadmanager/brokers/{broker}"
+_PATH: Final = f"{_BROKER}/drain"
+_LONGEST: Final = 500
+_UNKNOWN: Final = Reply(404, "The broker is not registered.")
+
+
+Kept = Annotated[str, AfterValidator(lambda text: text[:_LONGEST])]
+
+
+class AuthorQuery(Query):
+    """The author of a request and the reason, which later queries return."""
+
+    by: Kept = ""
+    """The author of the request; up to 500 characters are kept."""
+    reason: Kept = ""
+    """The reason; up to 500 characters are kept."""
+
+
+class Drains(Resource, tag="draining"):
     """Marks brokers that are to be drained; every sidecar can.
 
     ``stays`` says which bundles never move. All methods raise `Unavailable` while the marks
@@ -64,41 +89,59 @@ class DrainRequests:
         self, context: Context, stays: Callable[[BundleId], bool] = belongs_to_a_broker
     ) -> None:
         self._stays = stays
-        self._coordination = context.coordination
-        self._cluster_state = context.cluster_state
-        self._clock = context.clock
-        self._metrics = context.metrics
+        self._context = context
 
+    @operation(
+        "PUT",
+        _PATH,
+        Reply(204, "The broker is marked; the leader moves its bundles, a few at a time."),
+        _UNKNOWN,
+        query=AuthorQuery,
+    )
     async def mark(self, broker: BrokerId, *, by: str, reason: str) -> None:
-        """Drain a broker until `unmark`; an existing mark is kept. Raises `BrokerUnknown`."""
-        if broker not in self._cluster_state.brokers:
+        """Drain a broker, and keep it empty.
+
+        If the broker is marked already, that mark is kept.
+        """
+        if broker not in self._context.cluster_state.brokers:
             raise BrokerUnknown(f"{broker}: no such broker is registered")
-        mark = DrainMark(since_ms=self._clock.wall_ms(), by=by, reason=reason)
+        mark = DrainMark(since_ms=self._context.clock.wall_ms(), by=by, reason=reason)
         path = znodes.draining(broker)
         with as_unavailable(path, "written"):
             try:
-                await self._coordination.create(path, encode_drain_mark(mark))
+                await self._context.coordination.create(path, encode_drain_mark(mark))
             except NodeExists:
                 return
         log.info("broker.drain.requested", broker=broker, by=by, reason=reason)
 
+    @operation("DELETE", _PATH, Reply(204, "The broker has no mark."))
     async def unmark(self, broker: BrokerId) -> None:
+        """Let a broker take bundles again.
+
+        If the broker has no mark, nothing is changed.
+        """
         path = znodes.draining(broker)
         with as_unavailable(path, "deleted"):
             try:
-                await self._coordination.delete(path)
+                await self._context.coordination.delete(path)
             except NodeMissing:
                 return
         log.info("broker.drain.cancelled", broker=broker)
 
+    @operation(
+        "GET",
+        _BROKER,
+        Reply(200, "The drain status.", DrainState),
+        Reply(404, "The broker is neither registered nor marked."),
+    )
     async def status(self, broker: BrokerId) -> DrainState:
-        """Raises `BrokerUnknown`: it is neither registered nor marked."""
-        mark = await self._mark(broker)
-        known = self._cluster_state.brokers.get(broker)
+        """Get the number of bundles that are left on a broker, and its drain mark."""
+        mark, state = await self._mark(broker), self._context.cluster_state
+        known = state.brokers.get(broker)
         if known is None and mark is None:
             raise BrokerUnknown(f"{broker}: no such broker is registered or marked")
-        await self._cluster_state.lists.require_read(broker)
-        owners = self._cluster_state.owners.items()
+        await state.lists.require_read(broker)
+        owners = state.owners.items()
         left = (b for b, at in owners if at.broker == broker and not self._stays(b))
         return DrainState(
             broker=broker,
@@ -111,69 +154,15 @@ class DrainRequests:
     async def _mark(self, broker: BrokerId) -> DrainMark | None:
         path = znodes.draining(broker)
         with as_unavailable(path, "read"):
-            node = await self._coordination.get(path)
+            node = await self._context.coordination.get(path)
         if node is None:
             return None
         try:
             return decode_drain_mark(path, node.data)
         except MalformedContent as error:
             log.warning("znode.content.refused", path=path, error=str(error))
-            self._metrics.malformed("draining")
+            self._context.metrics.malformed("draining")
             return DrainMark()
-
-
-_BROKER: Final = "/admin/v2/loadmanager/brokers/{broker}"
-_PATH: Final = f"{_BROKER}/drain"
-_LONGEST: Final = 500
-_UNKNOWN: Final = Reply(404, "The broker is not registered.")
-
-
-class AuthorQuery(Query):
-    """The author of a request and the reason, which later queries return."""
-
-    by: str = ""
-    """The author of the request; up to 500 characters are kept."""
-    reason: str = ""
-    """The reason; up to 500 characters are kept."""
-
-    def kept(self) -> dict[str, str]:
-        return {"by": self.by[:_LONGEST], "reason": self.reason[:_LONGEST]}
-
-
-class Drains(Resource, tag="draining"):
-    def __init__(self, service: DrainRequests) -> None:
-        self._service = service
-
-    @operation(
-        "PUT",
-        _PATH,
-        Reply(204, "The broker is marked; the leader moves its bundles, a few at a time."),
-        _UNKNOWN,
-    )
-    async def mark(self, broker: BrokerId, query: AuthorQuery) -> None:
-        """Drain a broker, and keep it empty.
-
-        If the broker is marked already, that mark is kept.
-        """
-        await self._service.mark(broker, **query.kept())
-
-    @operation("DELETE", _PATH, Reply(204, "The broker has no mark."))
-    async def unmark(self, broker: BrokerId) -> None:
-        """Let a broker take bundles again.
-
-        If the broker has no mark, nothing is changed.
-        """
-        await self._service.unmark(broker)
-
-    @operation(
-        "GET",
-        _BROKER,
-        Reply(200, "The drain status.", DrainState),
-        Reply(404, "The broker is neither registered nor marked."),
-    )
-    async def status(self, broker: BrokerId) -> DrainState:
-        """Get the number of bundles that are left on a broker, and its drain mark."""
-        return await self._service.status(broker)
 
 
 _BALANCING: Final = "/admin/v2/loadmanager/balancing"
@@ -191,37 +180,53 @@ class BalancingState(Document):
 
 
 class BalancingModes(Resource, tag="balancing"):
-    def __init__(self, service: BalancingModeRequests) -> None:
-        self._service = service
+    def __init__(self, context: Context) -> None:
+        self._documents = Documents(context.coordination)
+        self._clock = context.clock
 
     @operation(
         "GET", _BALANCING, Reply(200, "The mode, with its author and reason.", BalancingState)
     )
     async def state(self) -> Balancing:
         """Get the balancing mode."""
-        return await self._service.state()
+        data = await self._documents.read(znodes.BALANCING)
+        with as_unavailable(znodes.BALANCING, "read"):
+            return decode_balancing(znodes.BALANCING, data) if data else Balancing()
 
-    @operation("PUT", f"{_BALANCING}/pause", *_DONE)
-    async def pause(self, query: AuthorQuery) -> None:
+    @operation("PUT", f"{_BALANCING}/pause", *_DONE, query=AuthorQuery)
+    async def pause(self, *, by: str, reason: str) -> None:
         """Pause the rounds of this and every later leader, which then move and split nothing.
 
         Bundles without an owner are still placed, draining brokers are still emptied, and requests
         to unload or split are still carried out.
         """
-        await self._service.put(BalancingMode.PAUSED, **query.kept())
+        await self.put(BalancingMode.PAUSED, by=by, reason=reason)
 
-    @operation("PUT", f"{_BALANCING}/observe", *_DONE)
-    async def observe(self, query: AuthorQuery) -> None:
+    @operation("PUT", f"{_BALANCING}/observe", *_DONE, query=AuthorQuery)
+    async def observe(self, *, by: str, reason: str) -> None:
         """Have rounds decide and record their decisions, but order no moves.
 
         The leader carries out the same as while it is paused.
         """
-        await self._service.put(BalancingMode.OBSERVING, **query.kept())
+        await self.put(BalancingMode.OBSERVING, by=by, reason=reason)
 
-    @operation("PUT", f"{_BALANCING}/resume", *_DONE)
-    async def resume(self, query: AuthorQuery) -> None:
+    @operation("PUT", f"{_BALANCING}/resume", *_DONE, query=AuthorQuery)
+    async def resume(self, *, by: str, reason: str) -> None:
         """Let rounds move bundles again."""
-        await self._service.put(BalancingMode.ACTIVE, **query.kept())
+        await self.put(BalancingMode.ACTIVE, by=by, reason=reason)
+
+    async def put(self, mode: BalancingMode, *, by: str, reason: str) -> None:
+        """Set the mode for this and every later leader; an equal current mode is kept."""
+        wanted = Balancing(mode=mode, since_ms=self._clock.wall_ms(), by=by, reason=reason)
+
+        def edit(data: bytes | None) -> bytes | None:
+            stands = None
+            with suppress(MalformedContent):
+                stands = decode_balancing(znodes.BALANCING, data).mode if data else None
+            return data if stands is mode else encode_balancing(wanted)
+
+        await self._documents.change(znodes.BALANCING, edit)
+        log.info("balancing.mode.set", mode=mode.value, by=by, reason=reason)
 
 
 _STATS: Final = "broker stats"

@@ -188,29 +188,6 @@ class Topics(Resource, tag="topics"):
         return found
 
 
-class PartitionRequests:
-    def __init__(self, context: Context) -> None:
-        self._cluster_state = context.cluster_state
-        self._documents = Documents(context.coordination)
-
-    async def create(self, topic: TopicName, partitions: int) -> None:
-        """Raises `NamespaceUnknown`, and `Conflict`: it has partitions already."""
-        await boundaries_of(self._cluster_state, topic.namespace)
-
-        def edit(data: bytes | None) -> bytes:
-            if data is not None:
-                raise Conflict(f"topic {topic} is partitioned already")
-            return encode_partitions(partitions)
-
-        await self._documents.change(_checked(znodes.partitions(topic), topic), edit)
-
-    async def delete(self, topic: TopicName) -> None:
-        path = _checked(znodes.partitions(topic), topic)
-        if await self._documents.read(path) is None:
-            raise Missing(f"topic {topic} is not partitioned")
-        await self._documents.change(path, lambda _: None)
-
-
 def _checked(path: str, topic: TopicName) -> str:
     """Return the path unless its last part is one that no node can have."""
     if path.rpartition("/")[2] in {".", ".."}:
@@ -269,9 +246,10 @@ def _in_each_domain(method: str, *replies: Reply, **declared: Any) -> Callable[[
 
 
 class Partitions(Resource, tag="topics"):
-    def __init__(self, lookup: LookupService, service: PartitionRequests) -> None:
+    def __init__(self, lookup: LookupService, context: Context) -> None:
         self._lookup = lookup
-        self._service = service
+        self._cluster_state = context.cluster_state
+        self._documents = Documents(context.coordination)
 
     @_in_each_domain(
         "GET",
@@ -295,8 +273,15 @@ class Partitions(Resource, tag="topics"):
 
         The body is the number of partitions, or an object that contains it.
         """
-        count = body if isinstance(body, int) else body.partitions
-        await self._service.create(topic, count)
+        partitions = body if isinstance(body, int) else body.partitions
+        await boundaries_of(self._cluster_state, topic.namespace)
+
+        def edit(data: bytes | None) -> bytes:
+            if data is not None:
+                raise Conflict(f"topic {topic} is partitioned already")
+            return encode_partitions(partitions)
+
+        await self._documents.change(_checked(znodes.partitions(topic), topic), edit)
 
     @_in_each_domain(
         "DELETE",
@@ -307,4 +292,7 @@ class Partitions(Resource, tag="topics"):
     )
     async def remove(self, topic: TopicName) -> None:
         """Remove the partitions of a topic; brokers keep open what they have open."""
-        await self._service.delete(topic)
+        path = _checked(znodes.partitions(topic), topic)
+        if await self._documents.read(path) is None:
+            raise Missing(f"topic {topic} is not partitioned")
+        await self._documents.change(path, lambda _: None)

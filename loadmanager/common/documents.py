@@ -11,7 +11,7 @@ from loadmanager.common.watching import Subscriptions
 from loadmanager.core import znodes
 from loadmanager.core.balancing import Balancing, BalancingMode
 from loadmanager.core.errors import MalformedContent
-from loadmanager.core.wire.records import decode_balancing, encode_balancing
+from loadmanager.core.wire.records import decode_balancing
 from loadmanager.ports.administration import Conflict, Unfit
 from loadmanager.ports.coordination import (
     Check,
@@ -166,28 +166,6 @@ def as_unavailable(what: str, done: str) -> Iterator[None]:
 _READ_POLL_S = 1.0
 
 
-class BalancingModeRequests:
-    def __init__(self, context: Context) -> None:
-        self._documents = Documents(context.coordination)
-        self._clock = context.clock
-
-    async def state(self) -> Balancing:
-        data = await self._documents.read(znodes.BALANCING)
-        with as_unavailable(znodes.BALANCING, "read"):
-            return decode_balancing(znodes.BALANCING, data) if data else Balancing()
-
-    async def put(self, mode: BalancingMode, *, by: str, reason: str) -> None:
-        """Set the mode for this and every later leader; an equal current mode is kept."""
-        wanted = Balancing(mode=mode, since_ms=self._clock.wall_ms(), by=by, reason=reason)
-
-        def edit(data: bytes | None) -> bytes | None:
-            stands = _mode_in(data)
-            return data if data and stands is mode else encode_balancing(wanted)
-
-        await self._documents.change(znodes.BALANCING, edit)
-        log.info("balancing.mode.set", mode=mode.value, by=by, reason=reason)
-
-
 class BalancingModeWatch:
     """The balancing mode as observed by one leader during one term.
 
@@ -243,10 +221,3 @@ class BalancingModeWatch:
             log.info("balancing.mode.changed", mode=self._read.mode.value)
         self._metrics.balancing_changed(self._read.mode.value)
         self._changes.notify()
-
-
-def _mode_in(data: bytes | None) -> BalancingMode | None:
-    try:
-        return decode_balancing(znodes.BALANCING, data).mode if data else None
-    except MalformedContent:
-        return None

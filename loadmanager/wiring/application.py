@@ -6,7 +6,7 @@ from typing import Final, Protocol
 import numpy as np
 import structlog
 
-from loadmanager.admin.brokers import DrainRequests
+from loadmanager.admin.brokers import Drains
 from loadmanager.admin.bundles import BundleRequests
 from loadmanager.admin.decisions import Explainer
 from loadmanager.admin.overview import OverviewRequests
@@ -138,7 +138,7 @@ class Application:
             liveness=context.liveness,
         )
         self.bundle_requests = BundleRequests(context, self.leading, settings)
-        self.drain_requests = DrainRequests(context, kind.stays)
+        self.drains = Drains(context, kind.stays)
         self.explainer = Explainer(context, self.leading, cluster)
         self.overviews = OverviewRequests(
             context,

@@ -38,18 +38,17 @@ from loadmanager.adapters.http.security.guard import (
 from loadmanager.adapters.http.security.tls import ClientTls, TlsFiles
 from loadmanager.adapters.seeds import SeedFile
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, zookeeper_options
-from loadmanager.admin.brokers import BalancingModes, Brokers, Configuration, Drains
+from loadmanager.admin.brokers import BalancingModes, Brokers, Configuration
 from loadmanager.admin.bundles import Splits, Unloads
 from loadmanager.admin.decisions import Decisions, Plans, preview_round
 from loadmanager.admin.isolation import FailureDomains, Isolation
 from loadmanager.admin.namespaces import AntiAffinity, NamespaceRequests, Namespaces, Quotas
 from loadmanager.admin.overview import Overviews
 from loadmanager.admin.surface import surface
-from loadmanager.admin.topics import PartitionRequests, Partitions, Topics
+from loadmanager.admin.topics import Partitions, Topics
 from loadmanager.common.cluster_conditions import ClusterKey, conditions_of
 from loadmanager.common.cluster_state import ClusterState
 from loadmanager.common.context import Context, Identity, first_leaf, make_identity
-from loadmanager.common.documents import BalancingModeRequests
 from loadmanager.config import Config
 from loadmanager.config.model import chroot_of, health_port
 from loadmanager.config.sections import (
@@ -75,13 +74,13 @@ def admin_routes(
     """Beside a Pulsar broker, its own admin REST has namespaces, topics and policies."""
     cluster = config.cluster.name
     topics = Topics(context, HttpTopicsClient(leader_line))
-    partitions = Partitions(application.answering, PartitionRequests(context)).routes()
+    partitions = Partitions(application.answering, context).routes()
     resources: list[Resource] = [
         Brokers(context, cluster, topics),
         Configuration(application.dynamic, internal_configuration(config)),
         Unloads(application.bundle_requests.unload),
-        Drains(application.drain_requests),
-        BalancingModes(BalancingModeRequests(context)),
+        application.drains,
+        BalancingModes(context),
         Overviews(application.overviews.overview),
         Decisions(application.explainer),
         Plans(partial(preview_round, application.leading)),

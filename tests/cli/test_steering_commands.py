@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from loadmanager.adapters.http.operations import Reply, Resource, operation
-from loadmanager.admin.brokers import DrainRequests, Drains, DrainState, Marked
+from loadmanager.admin.brokers import Drains, DrainState, Marked
 from loadmanager.admin.bundles import UnloadedBundle, Unloads
 from loadmanager.cli import main
 from loadmanager.core.balancing import BalancingMode
@@ -29,7 +29,7 @@ def unloaded(source: BrokerId | None, target: BrokerId | None) -> UnloadedBundle
 
 
 @dataclass
-class Application(DrainRequests):
+class Application(Drains):
     elsewhere: str = ""
     refuses: Exception | None = None
     left: int = 5
@@ -106,9 +106,7 @@ Serve = Callable[[Application], str]
 
 @pytest.fixture(name="serve")
 def serve_fixture(serve: Callable[..., str]) -> Serve:
-    return lambda application: serve(
-        Unloads(application.unload), Drains(application), Others(application)
-    )
+    return lambda application: serve(Unloads(application.unload), application, Others(application))
 
 
 def run(*arguments: str) -> Result:

@@ -19,7 +19,7 @@ from loadmanager.admin.isolation import (
     IsolationPolicy,
 )
 from loadmanager.admin.namespaces import AntiAffinity, GroupQuery, NamespaceRequests
-from loadmanager.admin.topics import PartitionRequests, Topics
+from loadmanager.admin.topics import Partitions, Topics
 from loadmanager.common.documents import Documents
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
@@ -33,6 +33,7 @@ from loadmanager.core.wire.policies import (
 from loadmanager.ports.administration import BrokerUnknown, Conflict, Missing, Unfit
 from loadmanager.ports.coordination import Check, Connection, SetData
 from loadmanager.ports.lookup import NamespaceTaken, NamespaceUnknown, Unavailable
+from tests.adapters.http.conftest import FakeLookup
 from tests.testbed.memory import MemoryCoordination, MemoryService
 
 B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")
@@ -171,7 +172,7 @@ async def test_a_namespace_with_topics_is_deleted_only_by_force(
 ) -> None:
     await namespaces.create(FOUR, {})
     await sidecar.led(report(B1, 0.1, {FOUR.bundles[0]: 1e6}))
-    await PartitionRequests(sidecar.context).create(TopicName("persistent", NS, "p"), 3)
+    await Partitions(FakeLookup(), sidecar.context).create(TopicName("persistent", NS, "p"), 3)
     with pytest.raises(Conflict, match="cannot delete non empty namespace"):
         await namespaces.delete(NS, force=False)
     assert await stored(sidecar, znodes.policies(NS)) is not None
@@ -334,7 +335,10 @@ async def test_of_several_domains_one_gets_a_broker(sidecar: LeaderAtWork) -> No
 async def test_partitions_are_made_once_and_forgotten_once(
     sidecar: LeaderAtWork, namespaces: NamespaceRequests
 ) -> None:
-    partitions, topic = PartitionRequests(sidecar.context), TopicName("persistent", NS, "a/b")
+    partitions, topic = (
+        Partitions(FakeLookup(), sidecar.context),
+        TopicName("persistent", NS, "a/b"),
+    )
     with pytest.raises(NamespaceUnknown):
         await partitions.create(topic, 3)
     await namespaces.create(FOUR, {})
@@ -343,9 +347,9 @@ async def test_partitions_are_made_once_and_forgotten_once(
     assert await stored(sidecar, path) == {"partitions": 3}
     with pytest.raises(Conflict):
         await partitions.create(topic, 4)
-    await partitions.delete(topic)
+    await partitions.remove(topic)
     with pytest.raises(Missing):
-        await partitions.delete(topic)
+        await partitions.remove(topic)
 
 
 async def test_changes_of_many_at_once_are_all_kept(sidecar: LeaderAtWork) -> None:

@@ -9,9 +9,9 @@ from leader_at_work import B1, B2, B3, HOT, ME, THRESHOLD, LeaderAtWork, leader_
 from snapshot_samples import report
 from waiting import eventually
 
+from loadmanager.admin.brokers import BalancingModes
 from loadmanager.admin.decisions import DecisionsQuery, PlanQuery, preview_round
 from loadmanager.common.constraints import Constraints
-from loadmanager.common.documents import BalancingModeRequests
 from loadmanager.core import znodes
 from loadmanager.core.balancing import Balancing, BalancingMode
 from loadmanager.core.bundles import Boundaries
@@ -242,7 +242,7 @@ async def orders_away(hot: LeaderAtWork) -> int:
 
 
 async def test_a_paused_leader_moves_nothing_and_says_why(hot: LeaderAtWork) -> None:
-    steering = BalancingModeRequests(hot.context)
+    steering = BalancingModes(hot.context)
     await steering.put(BalancingMode.PAUSED, by="ann", reason="new disks")
     hot.lead()
     await hot.rounds(5)
@@ -269,7 +269,7 @@ async def test_a_paused_leader_moves_nothing_and_says_why(hot: LeaderAtWork) -> 
 
 
 async def test_an_observing_leader_enters_moves_and_orders_none(hot: LeaderAtWork) -> None:
-    await BalancingModeRequests(hot.context).put(BalancingMode.OBSERVING, by="", reason="")
+    await BalancingModes(hot.context).put(BalancingMode.OBSERVING, by="", reason="")
     hot.lead()
 
     def observed() -> bool:
@@ -281,7 +281,7 @@ async def test_an_observing_leader_enters_moves_and_orders_none(hot: LeaderAtWor
 
 
 async def test_a_mode_that_stands_keeps_who_wanted_it_first(idle: LeaderAtWork) -> None:
-    steering = BalancingModeRequests(idle.context)
+    steering = BalancingModes(idle.context)
     assert await steering.state() == Balancing()
     await steering.put(BalancingMode.PAUSED, by="ann", reason="")
     await steering.put(BalancingMode.PAUSED, by="bob", reason="")
@@ -297,8 +297,8 @@ async def test_spoilt_content_pauses_who_never_read_any_other(hot: LeaderAtWork)
     assert hot.leader_term.look().balancing.mode is BalancingMode.PAUSED
     assert await orders_away(hot) == 0
     with pytest.raises(Unavailable):
-        await BalancingModeRequests(hot.context).state()
-    await BalancingModeRequests(hot.context).put(BalancingMode.ACTIVE, by="", reason="")
+        await BalancingModes(hot.context).state()
+    await BalancingModes(hot.context).put(BalancingMode.ACTIVE, by="", reason="")
     await eventually(lambda: hot.leader_term.look().balancing.mode is BalancingMode.ACTIVE)
 
 

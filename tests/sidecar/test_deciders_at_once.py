@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from waiting import eventually
 
 from loadmanager.adapters.computing import ThreadedComputing
-from loadmanager.common.documents import BalancingModeRequests
+from loadmanager.admin.brokers import BalancingModes
 from loadmanager.core import znodes
 from loadmanager.core.balancing import BalancingMode
 from loadmanager.core.bundle_task import (
@@ -237,7 +237,7 @@ async def ordered_to(sidecar: LeaderAtWork, broker: BrokerId) -> frozenset[Bundl
 
 
 async def paused(sidecar: LeaderAtWork) -> None:
-    await BalancingModeRequests(sidecar.context).put(BalancingMode.PAUSED, by="ann", reason="")
+    await BalancingModes(sidecar.context).put(BalancingMode.PAUSED, by="ann", reason="")
     await eventually(lambda: sidecar.leader_term.steering.balancing.mode is BalancingMode.PAUSED)
 
 

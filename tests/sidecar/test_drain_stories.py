@@ -41,7 +41,7 @@ async def named_heirs(
 
 
 async def drain(agent: Agent, host: Host) -> None:
-    await agent.app.drain_requests.mark(host.name, by="story", reason="new kernel")
+    await agent.app.drains.mark(host.name, by="story", reason="new kernel")
 
 
 async def emptied(cluster: Cluster, host: Host, within_s: float = 10.0) -> None:
@@ -49,7 +49,7 @@ async def emptied(cluster: Cluster, host: Host, within_s: float = 10.0) -> None:
     await cluster.until(lambda: not host.serving, within_s)
     await asyncio.sleep(0.1)
     for agent in cluster.living:
-        assert (await agent.app.drain_requests.status(host.name)).bundles_left == 0
+        assert (await agent.app.drains.status(host.name)).bundles_left == 0
 
 
 @pytest.mark.parametrize("leads", [False, True])
@@ -93,7 +93,7 @@ async def test_nothing_is_placed_on_a_drained_broker_until_it_is_let_go(cluster:
     for host in cluster.hosts:
         if host is not drained.host:
             await drain(drained, host)
-    await cluster.leader.app.drain_requests.unmark(drained.host.name)
+    await cluster.leader.app.drains.unmark(drained.host.name)
     await cluster.until(lambda: len(drained.host.serving) == 12)
     await cluster.settled(boundaries.bundles)
 
@@ -156,7 +156,7 @@ async def test_a_mark_outlives_restarts_of_sidecars(cluster: Cluster, every: boo
     await asyncio.gather(*(cluster.leader.look_up(topic_in(more, b)) for b in more.bundles))
     await asyncio.sleep(5.0)
     assert host.serving == {}
-    await cluster.agent_of(host.name).app.drain_requests.unmark(host.name)
+    await cluster.agent_of(host.name).app.drains.unmark(host.name)
     await cluster.until(
         lambda: not cluster.leader.cluster_state.brokers[host.name].registration.draining,
         within_s=1.0,
@@ -178,7 +178,7 @@ async def test_a_mark_set_while_the_sidecar_is_cut_off_is_heeded(cluster: Cluste
 @story()
 async def test_marks_say_who_and_why_and_may_be_repeated(cluster: Cluster) -> None:
     agent, host = cluster.agents[0], cluster.hosts[1]
-    asked = agent.app.drain_requests
+    asked = agent.app.drains
     with pytest.raises(BrokerUnknown, match="nowhere:8080: no such broker is registered"):
         await asked.mark(type(host.name)("nowhere:8080"), by="", reason="")
     with pytest.raises(BrokerUnknown, match="registered or marked"):

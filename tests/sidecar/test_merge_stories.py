@@ -184,7 +184,7 @@ async def test_a_half_with_something_under_way_is_left_to_that(cluster: Cluster)
 async def test_an_owner_that_may_not_have_both_is_named_with_the_reason(cluster: Cluster) -> None:
     boundaries = await on_different_brokers(cluster)
     first, second = cluster.hosts
-    drains, brokers = cluster.leader.app.drain_requests, cluster.leader.cluster_state.brokers
+    drains, brokers = cluster.leader.app.drains, cluster.leader.cluster_state.brokers
     await drains.mark(first.name, by="test", reason="")
     await cluster.until(lambda: not first.serving and len(second.serving) == 3)
     await drains.mark(second.name, by="test", reason="")

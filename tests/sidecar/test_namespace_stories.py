@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from stories import each_loss, follower, place_all, served, story
 
+from loadmanager.admin.brokers import BalancingModes
 from loadmanager.admin.isolation import Isolation, IsolationPolicy
 from loadmanager.admin.namespaces import NamespaceRequests
-from loadmanager.common.documents import BalancingModeRequests
 from loadmanager.core import znodes
 from loadmanager.core.balancing import BalancingMode
 from loadmanager.core.bundles import Boundaries
@@ -266,9 +266,7 @@ async def test_who_does_not_lead_sets_only_what_moves_nothing(cluster: Cluster) 
 @story()
 async def test_a_pause_outlives_the_leader_who_was_asked(cluster: Cluster) -> None:
     await served(cluster, 4)
-    await BalancingModeRequests(cluster.leader.context).put(
-        BalancingMode.PAUSED, by="ann", reason=""
-    )
+    await BalancingModes(cluster.leader.context).put(BalancingMode.PAUSED, by="ann", reason="")
     former = cluster.leader
     await former.kill()
 

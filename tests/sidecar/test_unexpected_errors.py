@@ -8,10 +8,10 @@ from prometheus_client import CollectorRegistry
 from stories import place_all, served, story
 from structlog.testing import capture_logs
 
+from loadmanager.admin.brokers import BalancingModes
 from loadmanager.agent.load_reports import HealthWatch, Sampler
 from loadmanager.agent.ownership import OwnershipWorker
 from loadmanager.common.context import LEAST_S, Liveness, UnexpectedErrors
-from loadmanager.common.documents import BalancingModeRequests
 from loadmanager.core.balancing import BalancingMode
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.planner import Planner
@@ -321,7 +321,7 @@ async def test_a_leader_whose_rounds_hang_is_overdue_and_standbys_are_alive(
     await served(cluster, 4)
     await asyncio.sleep(100.0)
     assert _overdue(cluster) == ["", "", ""]
-    steering = BalancingModeRequests(cluster.leader.context)
+    steering = BalancingModes(cluster.leader.context)
     await steering.put(BalancingMode.PAUSED, by="ann", reason="new disks")
     await asyncio.sleep(100.0)
     assert _overdue(cluster) == ["", "", ""]

@@ -2,6 +2,7 @@ import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
@@ -42,73 +43,6 @@ _REFUSED: Final = re.compile("[\\u0000-\\u001f\\u007f-\\u009f\\ud800-\\uf8ff\\uf
 
 
 Listener = Callable[[SessionState], None]
-
-
-class SessionRecord:
-    """The session's state as seen on the event loop. Only the adapter changes it."""
-
-    def __init__(self, timeout_s: float) -> None:
-        self.state = SessionState(Connection.SUSPENDED, 0, timeout_s)
-        self._listeners: list[Listener] = []
-        self._changed = asyncio.Event()
-
-    def subscribe(self, listener: Listener) -> "ListenerWatch":
-        self._listeners.append(listener)
-        return ListenerWatch(self._listeners, listener)
-
-    def publish(self, state: SessionState) -> None:
-        if state == self.state:
-            return
-        self.state = state
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
-        for listener in tuple(self._listeners):
-            try:
-                listener(state)
-            except Exception as error:  # noqa: BLE001 - as for any callback, the loop reports it; the other listeners must be called
-                asyncio.get_running_loop().call_exception_handler(
-                    {"message": f"session listener {listener!r} failed", "exception": error}
-                )
-
-    def require_connected(self) -> None:
-        match self.state.connection:
-            case Connection.SUSPENDED:
-                raise Disconnected(f"{self._name()} is suspended; nothing was sent")
-            case Connection.LOST:
-                raise SessionLost(f"{self._name()} is lost; nothing was sent")
-            case Connection.CONNECTED:
-                return
-
-    async def reconnected(self, session_id: int) -> None:
-        """Return when the session is connected again.
-
-        Raises `SessionLost`: the session expired, or another one replaced it; `Disconnected`: it
-        did not reconnect within its timeout.
-        """
-        try:
-            async with asyncio.timeout(self.state.timeout_s):
-                while self.state.connection is Connection.SUSPENDED:
-                    await self._changed.wait()
-        except TimeoutError:
-            raise Disconnected(
-                f"{self._name()} was not connected again within {self.state.timeout_s:g} s"
-            ) from None
-        if self.state.connection is Connection.LOST or self.state.session_id != session_id:
-            raise SessionLost(f"session {session_id:#x} ended before its reply came")
-
-    def _name(self) -> str:
-        return f"session {self.state.session_id:#x}" if self.state.session_id else "the session"
-
-
-class ListenerWatch:
-    def __init__(self, listeners: list[Listener], listener: Listener) -> None:
-        self._listeners = listeners
-        self._listener: Listener | None = listener
-
-    def close(self) -> None:
-        if self._listener is not None:
-            self._listeners.remove(self._listener)
-            self._listener = None
 
 
 def check_path(path: str) -> str:
@@ -197,17 +131,14 @@ class LinkedCoordination:
         self._link = link
         self._chroot = check_path(chroot) if chroot not in {"", "/"} else ""
         self._chroot_ready = not self._chroot
-        self._record = SessionRecord(timeout_s)
-        self._link_state = self._record.state
+        self._subscribers: list[Listener] = []
+        self._changed = asyncio.Event()
+        self.session = self._link_state = SessionState(Connection.SUSPENDED, 0, timeout_s)
         self._preparation: asyncio.Task[None] | None = None
         self._watches = WatchTable(link)
         self._watching_session_id = 0
         self._opened = False
         self._closed = False
-
-    @property
-    def session(self) -> SessionState:
-        return self._record.state
 
     async def start(self) -> None:
         if self._opened:
@@ -225,11 +156,10 @@ class LinkedCoordination:
             self._preparation.cancel()
         if self._opened:
             await self._link.close()
-        state = self._record.state
-        self._record.publish(SessionState(Connection.LOST, state.session_id, state.timeout_s))
+        self._become(replace(self.session, connection=Connection.LOST))
 
     def on_session(self, callback: Listener) -> Watch:
-        return self._record.subscribe(callback)
+        return _Subscription(self._subscribers, callback)
 
     async def get(self, path: str) -> Node | None:
         where = self._request_at(path)
@@ -239,7 +169,7 @@ class LinkedCoordination:
             return None
 
     async def get_from_root(self, path: str) -> Node | None:
-        self._record.require_connected()
+        self._require_connected()
         try:
             return await self._link.get(check_path(path))
         except NodeMissing:
@@ -256,7 +186,7 @@ class LinkedCoordination:
         await self._link.sync(self._request_at(path))
 
     async def heartbeat(self) -> None:
-        self._record.require_connected()
+        self._require_connected()
         await self._link.heartbeat()
 
     async def create(
@@ -280,7 +210,7 @@ class LinkedCoordination:
         await self._link.delete(self._request_at(path), version)
 
     async def commit(self, operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
-        self._record.require_connected()
+        self._require_connected()
         placed = tuple(self._placed(operation) for operation in operations)
         self._check_size("commit", sum(_size(operation) for operation in placed))
         return await self._link.commit(placed) if placed else ()
@@ -341,19 +271,57 @@ class LinkedCoordination:
             self._chroot_ready = True
 
     def _publish(self, state: SessionState) -> None:
-        self._record.publish(state)
+        self._become(state)
         if state.connection is Connection.CONNECTED:
             if self._watching_session_id != state.session_id:
                 self._watches.disarm()
                 self._watching_session_id = state.session_id
             self._watches.reread()
 
+    def _become(self, state: SessionState) -> None:
+        if state == self.session:
+            return
+        self.session = state
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+        for listener in tuple(self._subscribers):
+            try:
+                listener(state)
+            except Exception as error:  # noqa: BLE001 - as for any callback, the loop reports it; the other listeners must be called
+                asyncio.get_running_loop().call_exception_handler(
+                    {"message": f"session listener {listener!r} failed", "exception": error}
+                )
+
+    def _require_connected(self) -> None:
+        if self.session.connection is Connection.SUSPENDED:
+            raise Disconnected(f"{_named(self.session)} is suspended; nothing was sent")
+        if self.session.connection is Connection.LOST:
+            raise SessionLost(f"{_named(self.session)} is lost; nothing was sent")
+
+    async def _reconnected(self, session_id: int) -> None:
+        """Return when the session is connected again.
+
+        Raises `SessionLost`: the session expired, or another one replaced it; `Disconnected`: it
+        did not reconnect within its timeout.
+        """
+        timeout_s = self.session.timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self.session.connection is Connection.SUSPENDED:
+                    await self._changed.wait()
+        except TimeoutError:
+            raise Disconnected(
+                f"{_named(self.session)} was not connected again within {timeout_s:g} s"
+            ) from None
+        if self.session.connection is Connection.LOST or self.session.session_id != session_id:
+            raise SessionLost(f"session {session_id:#x} ended before its reply came")
+
     def _place(self, path: str) -> str:
         return below(self._chroot, path)
 
     def _request_at(self, path: str, data: bytes = b"") -> str:
         where = self._place(path)
-        self._record.require_connected()
+        self._require_connected()
         self._check_size(where, len(where) + len(data) + _OPERATION_OVERHEAD_BYTES)
         return where
 
@@ -413,7 +381,7 @@ class LinkedCoordination:
         self, where: str, data: bytes, session_id: int, ephemeral: bool, error: Disconnected
     ) -> Stat:
         """Return the stat of a create whose reply was lost, or raise why it failed."""
-        await self._record.reconnected(session_id)
+        await self._reconnected(session_id)
         await self._link.heartbeat()
         try:
             if not ephemeral and await self._link.exists(where) is not None:
@@ -422,6 +390,20 @@ class LinkedCoordination:
             return await self._own_lock(where, data, session_id)
         except NodeMissing:
             raise Disconnected(f"{where}: the connection broke before it was created") from error
+
+
+class _Subscription:
+    def __init__(self, subscribers: list[Listener], listener: Listener) -> None:
+        subscribers.append(listener)
+        self._ends = [lambda: subscribers.remove(listener)]
+
+    def close(self) -> None:
+        while self._ends:
+            self._ends.pop()()
+
+
+def _named(session: SessionState) -> str:
+    return f"session {session.session_id:#x}" if session.session_id else "the session"
 
 
 def _owner(stat: Stat) -> str:

@@ -405,9 +405,10 @@ def operation(
 ) -> Callable[[Method], Method]:
     """Declare a method as the answer to ``method path``; it may answer several.
 
-    ``query`` is for methods without a parameter of that name: it is read, and its values are
-    ignored.
+    ``query`` is for methods without a parameter of that name: it is read, and of its values those
+    are passed that the method has parameters for.
     """
+    values = {*query.model_fields} if query else set()
 
     def declare(function: Method) -> Method:
         declared: list[Operation] = getattr(function, _MARK, [])
@@ -426,7 +427,7 @@ def operation(
             takes=tuple(
                 name
                 for name in given
-                if name in {"query", "body"} or f"{{{name}}}" in path.split("/")
+                if name in {"query", "body", *values} or f"{{{name}}}" in path.split("/")
             ),
             query=query or hints.get("query"),
             body=hints.get("body"),
@@ -462,8 +463,8 @@ class Resource:
 
     tag: ClassVar[str]
 
-    def __init_subclass__(cls, *, tag: str) -> None:
-        cls.tag = tag
+    def __init_subclass__(cls, *, tag: str = "") -> None:
+        cls.tag = tag or cls.tag
 
     def routes(self) -> list[Route]:
         found = []
@@ -502,10 +503,11 @@ def _usual(one: Operation) -> Iterator[Reply]:
 
 
 def _declared(kind: "type[Resource]") -> Iterator[tuple[str, Operation]]:
-    for name, function in vars(kind).items():
-        for one in getattr(function, _MARK, ()):
-            tag = one.tag or kind.tag
-            yield name, replace(one, tag=tag, name=f"{tag.replace(' ', '_')}.{name}")
+    for base in kind.__mro__:
+        for name, function in vars(base).items():
+            for one in getattr(function, _MARK, ()):
+                tag = one.tag or kind.tag
+                yield name, replace(one, tag=tag, name=f"{tag.replace(' ', '_')}.{name}")
 
 
 async def _answer(
@@ -521,6 +523,7 @@ async def _answer(
     read: dict[str, Any] = {}
     if one.query is not None:
         read["query"] = read_query(one.query, target.query_text)
+        read |= {name: value for name, value in read["query"] if name not in path}
     if body is not None:
         read["body"] = await json_body(request, body, optional=one.body_optional)
     given = {name: read[name] if name in read else _named(name, one, path) for name in one.takes}

@@ -21,7 +21,7 @@ from loadmanager.adapters.http.security.guard import Guard
 from loadmanager.adapters.http.security.tls import TlsFiles
 from loadmanager.admin.namespaces import NamespaceRequests, Namespaces
 from loadmanager.admin.surface import surface
-from loadmanager.admin.topics import PartitionRequests, Partitions
+from loadmanager.admin.topics import PartitionedMetadata, Partitions
 from loadmanager.config.sections import HttpSettings, LookupSettings
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
@@ -198,15 +198,16 @@ class FakeNamespaces(NamespaceRequests):
 
 
 @dataclass
-class FakePartitions(PartitionRequests):
+class FakePartitions(Partitions):
+    _lookup: FakeLookup
     created: dict[TopicName, int] = field(default_factory=dict)
 
-    async def create(self, topic: TopicName, partitions: int) -> None:
+    async def create(self, topic: TopicName, body: int | PartitionedMetadata) -> None:
         if topic in self.created:
             raise Conflict(f"topic {topic} is partitioned already")
-        self.created[topic] = partitions
+        self.created[topic] = body if isinstance(body, int) else body.partitions
 
-    async def delete(self, topic: TopicName) -> None:
+    async def remove(self, topic: TopicName) -> None:
         if self.created.pop(topic, None) is None:
             raise Missing(f"topic {topic} is not partitioned")
 
@@ -300,7 +301,7 @@ async def running_servers() -> AsyncIterator[StartServer]:
             forwarder=forwarder,
             more_routes=[
                 *Namespaces(lookup, namespaces, default_bundles=default_bundles).routes(),
-                *Partitions(lookup, FakePartitions()).routes(),
+                *FakePartitions(lookup).routes(),
                 *more_routes,
             ],
         )

@@ -23,8 +23,7 @@ from loadmanager.admin.brokers import BalancingModes, Brokers, Configuration
 from loadmanager.admin.decisions import Plans, preview_round
 from loadmanager.admin.isolation import FailureDomains, Isolation
 from loadmanager.admin.namespaces import AntiAffinity, Quotas
-from loadmanager.admin.topics import PartitionRequests, Topics
-from loadmanager.common.documents import BalancingModeRequests
+from loadmanager.admin.topics import Partitions, Topics
 from loadmanager.common.runtime_settings import DynamicSettings
 from loadmanager.config import load_config
 from loadmanager.core import znodes
@@ -36,7 +35,7 @@ from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.rates import Rates
 from loadmanager.ports.lookup import Unavailable
-from tests.adapters.http.conftest import Reply, RunningServer, StartServer
+from tests.adapters.http.conftest import FakeLookup, Reply, RunningServer, StartServer
 
 B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")
 NS = Namespace("acme/prod")
@@ -107,7 +106,7 @@ async def api(start_server: StartServer) -> AsyncIterator[Api]:
             Isolation(parts, sidecar.leading, RecordedUnloads().unload, "east"),
             FailureDomains(parts, "east"),
             Quotas(),
-            BalancingModes(BalancingModeRequests(parts)),
+            BalancingModes(parts),
             Plans(partial(preview_round, sidecar.leading)),
         )
         routes = tuple(route for one in resources for route in one.routes())
@@ -341,7 +340,8 @@ async def test_a_plan_is_told_in_codes_and_words(loaded: Api) -> None:
 async def test_topics_of_all_brokers_and_partitions_are_told(loaded: Api) -> None:
     there = TopicName("non-persistent", NS, "there")
     loaded.line.open["http://b2:7750"] = {FOUR.bundles[2]: {there: Rates()}}
-    await PartitionRequests(loaded.sidecar.context).create(TopicName("persistent", NS, "p/q"), 2)
+    partitions = Partitions(FakeLookup(), loaded.sidecar.context)
+    await partitions.create(TopicName("persistent", NS, "p/q"), 2)
     path = f"{V2}/namespaces/{NS}/topics"
     persistent = [f"persistent://{NS}/p/q-partition-{number}" for number in range(2)]
     assert await loaded.get(path) == persistent

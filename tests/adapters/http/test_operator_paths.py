@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from loadmanager.adapters.http.routes import Route
-from loadmanager.admin.brokers import DrainRequests, Drains, DrainState, Marked
+from loadmanager.admin.brokers import Drains, DrainState, Marked
 from loadmanager.admin.bundles import Splits, UnloadedBundle, Unloads
 from loadmanager.cli import main
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
@@ -38,7 +38,7 @@ MARK, UNMARK, STATUS = f"PUT {BROKER}/drain", f"DELETE {BROKER}/drain", f"GET {B
 
 
 @dataclass
-class FakeLeader(DrainRequests):
+class FakeLeader(Drains):
     """Does whatever it is asked to, or raises ``refuses``; one broker has seven bundles."""
 
     refuses: Exception | None = None
@@ -46,12 +46,12 @@ class FakeLeader(DrainRequests):
     algorithm: str = "range_equally_divide"
     asked: list[tuple[Any, ...]] = field(default_factory=list)
 
-    def routes(self) -> tuple[Route, ...]:
-        return (
+    def routes(self) -> list[Route]:
+        return [
             *Unloads(self.unload).routes(),
             *Splits(self.split, self.merge, lambda: self.algorithm).routes(),
-            *Drains(self).routes(),
-        )
+            *super().routes(),
+        ]
 
     def _ask(self, *what: Any) -> None:
         self.asked.append(what)

@@ -137,7 +137,7 @@ async def mark_draining(scene: Scene) -> str:
     agent, broker = scene.any_agent(), scene.any_host().name
     if agent.application is None or not agent.alive:
         return ""
-    scene.begin(agent.app.drain_requests.mark(broker, by="faults", reason="to see"))
+    scene.begin(agent.app.drains.mark(broker, by="faults", reason="to see"))
     return f"{broker} by {agent.url}"
 
 
