@@ -13,9 +13,10 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import structlog
 from aiohttp import web
@@ -33,7 +34,8 @@ from loadmanager.adapters.http.routes import (
     raw_head,
     text_reply,
 )
-from loadmanager.ports.lookup import LookupService, Readiness
+from loadmanager.ports.lookup import LookupService
+from loadmanager.ports.lookup import Readiness as ServiceReadiness
 
 # The errors of a host on which one of the two protocols is missing or disabled.
 _NO_PROTOCOL: Final = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
@@ -101,9 +103,9 @@ class HealthAnswers:
     def __init__(self, stalled_after_s: float, overdue: Callable[[], str] = str) -> None:
         self._stalled_after_s = stalled_after_s
         self.overdue = overdue
-        self._tick: tuple[float, Readiness] = (0.0, Readiness(ready=False))
+        self._tick: tuple[float, ServiceReadiness] = (0.0, ServiceReadiness(ready=False))
 
-    def tick(self, now_s: float, readiness: Readiness) -> None:
+    def tick(self, now_s: float, readiness: ServiceReadiness) -> None:
         self._tick = (now_s, readiness)
 
     def silent_s(self, now_s: float) -> float:
@@ -133,11 +135,11 @@ class HealthAnswers:
             why = why if stalled else self.overdue() if path == "/health" else ""
             return (503, {"reason": why}) if why else (200, b"ok")
         if stalled:
-            readiness = Readiness(ready=False, reasons=(why, *readiness.reasons))
+            readiness = ServiceReadiness(ready=False, reasons=(why, *readiness.reasons))
         return readiness_answer(readiness)
 
 
-def readiness_answer(readiness: Readiness) -> tuple[int, dict[str, Any]]:
+def readiness_answer(readiness: ServiceReadiness) -> tuple[int, dict[str, Any]]:
     document = {"troubles": list(readiness.troubles)} if readiness.troubles else {}
     if readiness.ready:
         return 200, {"ready": True, "reasons": [], **document}
@@ -180,7 +182,7 @@ class HealthListener:
 
     def __init__(
         self,
-        readiness: Callable[[], Readiness],
+        readiness: Callable[[], ServiceReadiness],
         *,
         port: int,
         watch: LoopWatch,
@@ -196,6 +198,7 @@ class HealthListener:
         self._running = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
+        self._probes: dict[asyncio.WriteTransport, None] = {}
 
     def start(self) -> int:
         """Call it on the event loop to be watched. Raises `OSError`, which names the key."""
@@ -237,21 +240,20 @@ class HealthListener:
             self._watch.late(max(0.0, now_s - before_s - _TICK_S))
             self._answers.tick(now_s, self._readiness_now())
 
-    def _readiness_now(self) -> Readiness:
+    def _readiness_now(self) -> ServiceReadiness:
         try:
             return self._readiness()
         except Exception:
             log.exception("http.readiness.failed")
-            return Readiness(ready=False, reasons=("readiness is not known; see the log",))
+            return ServiceReadiness(ready=False, reasons=("readiness is not known; see the log",))
 
     async def _serve(self, listening: list[socket.socket]) -> None:
-        self._loop = loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
         self._stop = stop = asyncio.Event()
         self._running.set()
-        probes: dict[_Probe, None] = {}
         servers = [
-            await loop.create_server(
-                lambda: _Probe(self._answers, probes), sock=one, backlog=_BACKLOG
+            await asyncio.start_server(
+                self._probed, sock=one, limit=_MAX_REQUEST_BYTES, backlog=_BACKLOG
             )
             for one in listening
         ]
@@ -262,8 +264,25 @@ class HealthListener:
             watching.cancel()
             for server in servers:
                 server.close()
-            for probe in list(probes):
+            for probe in list(self._probes):
                 probe.abort()
+
+    async def _probed(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one request; the oldest connection is closed when there are too many."""
+        transport = writer.transport
+        if len(self._probes) >= _MAX_CONNECTIONS:
+            next(iter(self._probes)).abort()
+        self._probes[transport] = None
+        with suppress(
+            TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError
+        ):
+            async with asyncio.timeout(_CONNECTION_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+                writer.write(self._answers.response_to(head.partition(b"\r\n")[0], monotonic()))
+                writer.close()
+                await writer.wait_closed()
+        self._probes.pop(transport, None)
+        transport.abort()
 
     async def _watch_loop(self) -> None:
         """Log when the event loop stalls and when it continues, and notify systemd's watchdog."""
@@ -282,45 +301,6 @@ class HealthListener:
                 self._watch.stalled()
                 log.error("http.loop.stalled", silent_s=round(silent_s, 1))
             await asyncio.sleep(_TICK_S)
-
-
-class _Probe(asyncio.Protocol):
-    """One connection with one request; the oldest is closed when there are too many."""
-
-    def __init__(self, answers: HealthAnswers, probes: "dict[_Probe, None]") -> None:
-        self._answers = answers
-        self._probes = probes
-        self._got = b""
-        self._transport: asyncio.Transport | None = None
-        self._deadline: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        self._deadline = asyncio.get_running_loop().call_later(_CONNECTION_S, self.abort)
-        if len(self._probes) >= _MAX_CONNECTIONS:
-            next(iter(self._probes)).abort()
-        self._probes[self] = None
-
-    def data_received(self, data: bytes) -> None:
-        self._got += data
-        if self._transport is None or self._transport.is_closing():
-            return
-        if b"\r\n\r\n" in self._got:
-            line = self._got.partition(b"\r\n")[0]
-            self._transport.write(self._answers.response_to(line, monotonic()))
-            self._transport.close()
-        elif len(self._got) > _MAX_REQUEST_BYTES:
-            self.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        self._probes.pop(self, None)
-        if self._deadline is not None:
-            self._deadline.cancel()
-
-    def abort(self) -> None:
-        self._probes.pop(self, None)
-        if self._transport is not None:
-            self._transport.abort()
 
 
 async def feed_watchdog(overdue: Callable[[], str]) -> None:
