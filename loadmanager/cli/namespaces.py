@@ -392,16 +392,16 @@ def unload_command(*, bundle: str, destination: str, as_json: bool, client: Side
         return
     if destination:
         raise click.BadParameter("--to is for one bundle, not for a namespace")
-    told_of_all = []
+    answers = []
     for answer in _unload_all(client, bundle):
-        told_of_all.append(answer)
+        answers.append(answer)
         if not as_json:
             click.echo(_where(answer), err="error" in answer)
-    failed = sum("error" in answer for answer in told_of_all)
+    failed = sum("error" in answer for answer in answers)
     if as_json:
-        print_json(told_of_all)
+        print_json(answers)
     if failed:
-        message = f"{failed} of {len(told_of_all)} bundles of {bundle} did not move"
+        message = f"{failed} of {len(answers)} bundles of {bundle} did not move"
         raise RequestFailed(message, refused=True)
 
 

@@ -21,7 +21,7 @@ from loadmanager.telemetry.visible import beneath, visible
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from loadmanager.cli.top_screen import Look
+    from loadmanager.cli.top_screen import Observation
 
 _QUIT: Final = frozenset(b"qQ")
 _POLL_S: Final = 0.05
@@ -142,7 +142,7 @@ class _Top:
     def print(self) -> None:
         for number in self._rounds():
             try:
-                self.console.print(self._draw(self._look()))
+                self.console.print(self._draw(self._observe()))
             except RequestFailed as error:
                 if number == 1:
                     raise
@@ -154,13 +154,13 @@ class _Top:
         from rich.live import Live
         from rich.text import Text
 
-        last, whole_screen = self._look(), self.times is None
+        last, whole_screen = self._observe(), self.times is None
         live = Live(console=self.console, auto_refresh=False, screen=whole_screen)
         with _reading_keys() as has_keys, live:
             for number in self._rounds():
                 trouble = []
                 if number > 1:
-                    answer = self._look_in_background()
+                    answer = self._observe_in_background()
                     while not answer.done():
                         if _quits_within(_POLL_S, has_keys=has_keys):
                             return
@@ -180,23 +180,23 @@ class _Top:
     def _wait_s(self, number: int) -> float:
         return 0.0 if number == self.times else self.interval_s
 
-    def _draw(self, look: "Look", height: int | None = None) -> "RenderableType":
+    def _draw(self, seen: "Observation", height: int | None = None) -> "RenderableType":
         from loadmanager.cli.top_screen import draw
 
-        return draw(look, self.most_bundles, width=self.console.width, height=height)
+        return draw(seen, self.most_bundles, width=self.console.width, height=height)
 
-    def _look(self) -> "Look":
-        from loadmanager.cli.top_screen import look_at
+    def _observe(self) -> "Observation":
+        from loadmanager.cli.top_screen import observe
 
-        return look_at(self.client)
+        return observe(self.client)
 
-    def _look_in_background(self) -> "Future[Look]":
+    def _observe_in_background(self) -> "Future[Observation]":
         """Return the observation that will come; keys work while a sidecar is slow."""
-        answer: Future[Look] = Future()
+        answer: Future[Observation] = Future()
 
         def ask() -> None:
             try:
-                answer.set_result(self._look())
+                answer.set_result(self._observe())
             except BaseException as error:  # noqa: BLE001 - raised where the answer is awaited
                 answer.set_exception(error)
 

@@ -37,7 +37,7 @@ _LEGEND: Final = "★ leader   ↓ draining   ! unhealthy   load: the most used 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class Observation:
     snapshot: Snapshot
     leader: str
     brokers: Sequence[Mapping[str, Any]]
@@ -45,11 +45,11 @@ class Look:
     optimality: Mapping[str, Any] | None
 
 
-def look_at(client: SidecarClient) -> Look:
+def observe(client: SidecarClient) -> Observation:
     """Return the cluster as it is now; raises as `SidecarClient.ask`."""
     snapshot, leader = snapshot_of(client), leader_of(client).get("brokerId", "")
     answer = client.json("/admin/v2/loadmanager/decisions", limit=_MOVES, kind=_KINDS)
-    return Look(
+    return Observation(
         snapshot=snapshot,
         leader=visible(leader),
         brokers=list(broker_rows(snapshot, leader)),
@@ -59,40 +59,40 @@ def look_at(client: SidecarClient) -> Look:
 
 
 def draw(
-    look: Look, most_bundles: int, *, width: int = 80, height: int | None = None
+    seen: Observation, most_bundles: int, *, width: int = 80, height: int | None = None
 ) -> RenderableType:
     """Return the picture, for so many columns and, unless that is None, lines."""
-    brokers = sorted(look.brokers, key=lambda row: -(_load(row) or 0.0))
-    moves = list(look.moves)
+    brokers = sorted(seen.brokers, key=lambda row: -(_load(row) or 0.0))
+    moves = list(seen.moves)
     if height is not None:
         left = max(height - _BESIDES, 2)
         brokers = brokers[:left]
         left -= len(brokers)
         moves = moves[: left // 2]
         most_bundles = min(most_bundles, left - len(moves))
-    parts = [_title(look), Text(), _brokers(brokers)]
-    if len(brokers) < len(look.brokers):
-        parts.append(Text(f"and {len(look.brokers) - len(brokers)} brokers with less load"))
+    parts = [_title(seen), Text(), _brokers(brokers)]
+    if len(brokers) < len(seen.brokers):
+        parts.append(Text(f"and {len(seen.brokers) - len(brokers)} brokers with less load"))
     parts.append(Text(_LEGEND, style="dim", no_wrap=True))
     if moves:
         parts += [Text(), _moves(moves, width)]
     if most_bundles > 0:
-        parts += [Text(), _bundles(look.snapshot, most_bundles)]
+        parts += [Text(), _bundles(seen.snapshot, most_bundles)]
     return Group(*parts)
 
 
-def _title(look: Look) -> RenderableType:
-    snapshot = look.snapshot
-    loads = [load for load in map(_load, look.brokers) if load is not None]
+def _title(seen: Observation) -> RenderableType:
+    snapshot = seen.snapshot
+    loads = [load for load in map(_load, seen.brokers) if load is not None]
     mean = sum(loads) / len(loads) if loads else 0.0
     imbalance = f"{max(loads) / mean:.2f}" if mean > 0 else "-"
-    first = f"{snapshot.cluster}   leader {look.leader or 'none'}   term {snapshot.epoch}"
+    first = f"{snapshot.cluster}   leader {seen.leader or 'none'}   term {snapshot.epoch}"
     second = (
-        f"{len(look.brokers)} brokers   {len(snapshot.owners)} bundles owned   "
+        f"{len(seen.brokers)} brokers   {len(snapshot.owners)} bundles owned   "
         f"{len(snapshot.in_flight)} moving   {len(snapshot.unowned)} without an owner   "
         f"max/mean {imbalance}"
     )
-    third = Text(optimality_line(look.optimality), no_wrap=True)
+    third = Text(optimality_line(seen.optimality), no_wrap=True)
     return Group(Text(first, style="bold"), Text(second), third)
 
 

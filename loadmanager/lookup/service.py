@@ -78,7 +78,7 @@ class OwnerResolver:
             epoch=self._cluster_state.leader.epoch if self._cluster_state.leader else 0,
         )
 
-    def coming(self, bundle: BundleId) -> BrokerId | None:
+    def pending_owner(self, bundle: BundleId) -> BrokerId | None:
         """Return the target of ``bundle`` if it is under way, as far as known here.
 
         It is known once the target holds the lock, and earlier at the former owner, whose orders
@@ -301,7 +301,7 @@ class LookupService:
         elif lists.is_small:
             await lists.until_read(_READ_WITHIN_S)
         with _Following(lists, self._clock, partial(self._holder, bundle)) as following:
-            return await self._walk(bundle, mode, following, authoritative=authoritative)
+            return await self._follow_steps(bundle, mode, following, authoritative=authoritative)
 
     async def _read_again(self, bundle: BundleId) -> bool:
         """Read the list that named the owner last, or else the lock, and its broker's list.
@@ -337,7 +337,7 @@ class LookupService:
             node = await self._coordination.get(path)
         return None if node is None else decode_lock(path, node.data).broker
 
-    async def _walk(
+    async def _follow_steps(
         self, bundle: BundleId, mode: LookupMode, following: "_Following", *, authoritative: bool
     ) -> Owner | Redirection:
         """Take the steps of a lookup until an answer or the timeout.
@@ -353,7 +353,7 @@ class LookupService:
             if owner is not None:
                 return owner
             now_s = self._clock.monotonic_s()
-            coming = self._naming.coming(bundle) if now_s - begun_s < _ASK_AGAIN_S else None
+            coming = self._naming.pending_owner(bundle) if now_s - begun_s < _ASK_AGAIN_S else None
             leader, place = self._cluster_state.leader, self._leader_place()
             step = next_step(
                 mode, place, owned=False, authoritative=authoritative, coming=coming is not None
@@ -362,16 +362,16 @@ class LookupService:
                 raise BundleCut(f"{bundle} is no bundle of its namespace now")
             if step is LookupStep.REDIRECT_TO_LEADER and leader:
                 return Redirection(leader.sidecar_url, authoritative=False)
-            if step is LookupStep.REDIRECT_TO_COMING and (onward := self._onward(coming, mode)):
-                return onward
+            if step is LookupStep.REDIRECT_TO_COMING and (redirect := self._redirect(coming, mode)):
+                return redirect
             if step in {LookupStep.AWAIT_OWNER, LookupStep.REDIRECT_TO_COMING}:
                 why = self._what_is_awaited(coming, why)
                 await following.find(coming)
             elif ask_again_at_s <= now_s and (now_s < deadline_s or not ask_again_at_s):
                 planned, why = await self._ask(bundle, step, deadline_s - now_s)
                 ask_again_at_s = self._clock.monotonic_s() + _ASK_AGAIN_S
-                if onward := self._onward(planned, mode):
-                    return onward
+                if redirect := self._redirect(planned, mode):
+                    return redirect
                 await following.find(planned)
                 continue
             if now_s >= deadline_s:
@@ -411,7 +411,7 @@ class LookupService:
             return f"{coming} is to own it and does not serve it yet"
         return "no leader is elected" if self._cluster_state.leader is None else before
 
-    def _onward(self, planned: BrokerId | None, mode: LookupMode) -> Redirection | None:
+    def _redirect(self, planned: BrokerId | None, mode: LookupMode) -> Redirection | None:
         if planned is None or mode is not LookupMode.REDIRECT or planned == self._identity.broker:
             return None
         known = self._cluster_state.brokers.get(planned)

@@ -18,7 +18,7 @@ from loadmanager.adapters.computing import ThreadedComputing
 from loadmanager.adapters.history.sink import ThreadedHistory
 from loadmanager.adapters.host import PsutilHostProbe
 from loadmanager.adapters.host.processes import allow_connections
-from loadmanager.adapters.http.assign_client import HttpAssignClient, HttpTopicsClient, Proof
+from loadmanager.adapters.http.assign_client import Credentials, HttpAssignClient, HttpTopicsClient
 from loadmanager.adapters.http.health_listener import HealthListener, LoopWatch, listening_sockets
 from loadmanager.adapters.http.http_server import HttpServer
 from loadmanager.adapters.http.live.page import Feed, Forwarder, OverviewReader
@@ -142,7 +142,7 @@ def make_guard(config: Config, key: Key, is_sidecar: Callable[[str], bool]) -> G
     rights = Rights(
         admins=frozenset(security.admins),
         readers=frozenset(security.readers),
-        lookers=frozenset(security.lookers),
+        lookup_roles=frozenset(security.lookers),
         anonymous=anonymous,
     )
     local_only = anonymous is Role.ADMIN and is_loopback(listen_host)
@@ -180,18 +180,18 @@ def make_leader_line(
         name = f"sidecar of {config.broker.id}"
         return sign(known, name=name, right=Role.READ, valid_s=_OWN_TOKEN_S) if known else ""
 
-    def proof(url: str) -> Proof:
+    def credentials(url: str) -> Credentials:
         if not (own := token()):
-            return Proof()
+            return Credentials()
         withheld = _withheld(config, url, is_sidecar)
-        return Proof(withheld=withheld) if withheld else Proof(own)
+        return Credentials(withheld=withheld) if withheld else Credentials(own)
 
     try:
         token()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise KeyUnusable(f"{token_file}: {why}; expected a file with a token") from None
-    return HttpAssignClient(tls=client, proof=proof)
+    return HttpAssignClient(tls=client, credentials=credentials)
 
 
 def make_forwarder(

@@ -229,7 +229,7 @@ async def _serve_bare() -> int:
 
 async def serve(name: str) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    guard = Guard(Rights(lookers=frozenset({"client"})), Tokens(SECRET, ("HS256",)))
+    guard = Guard(Rights(lookup_roles=frozenset({"client"})), Tokens(SECRET, ("HS256",)))
     by_default = ClusterKeyGuard(lambda: SECRET, OwnNames())
     doors = {"door": None, "guarded": guard, "default": by_default}
     port = await (_serve_door(doors[name]) if name in doors else _serve_bare())

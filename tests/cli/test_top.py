@@ -22,7 +22,7 @@ from snapshot_samples import hot_and_idle
 from loadmanager.admin.decisions import Decisions
 from loadmanager.cli import main
 from loadmanager.cli.cluster import broker_rows
-from loadmanager.cli.top_screen import Look, draw
+from loadmanager.cli.top_screen import Observation, draw
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import ResourceUsage
 from loadmanager.core.snapshot.document import Snapshot
@@ -43,15 +43,17 @@ MOVE = {
 FOUND = {"largest": 0.8, "bound": 0.4, "boundWithinPolicies": 0.5, "gap": 1.0}
 
 
-def lines(look: Look, most_bundles: int = 10, **size: Any) -> list[str]:
+def lines(look: Observation, most_bundles: int = 10, **size: Any) -> list[str]:
     console = Console(file=io.StringIO(), width=80, record=True)
     console.print(draw(look, most_bundles, **size))
     return [line.rstrip() for line in console.export_text().splitlines()]
 
 
-def look(snapshot: Snapshot, *moves: dict[str, Any]) -> Look:
+def look(snapshot: Snapshot, *moves: dict[str, Any]) -> Observation:
     rows = list(broker_rows(snapshot, "b1:8080"))
-    return Look(snapshot=snapshot, leader="b1:8080", brokers=rows, moves=moves, optimality=FOUND)
+    return Observation(
+        snapshot=snapshot, leader="b1:8080", brokers=rows, moves=moves, optimality=FOUND
+    )
 
 
 def line_of(text: list[str], begin: str) -> str:

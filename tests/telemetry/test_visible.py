@@ -15,7 +15,7 @@ from fake_pulsar import FakeBroker, FakePulsar, running
 
 import loadmanager
 from loadmanager.cli import main
-from loadmanager.cli.top_screen import look_at
+from loadmanager.cli.top_screen import observe
 from loadmanager.telemetry.logging import configure_logging
 from loadmanager.telemetry.visible import VisibleStream, visible
 
@@ -170,5 +170,5 @@ def test_top_draws_no_control_characters(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("loadmanager.cli.top_screen.leader_of", lambda _: {"brokerId": HOSTILE})
     answers = {"decisions": [{"subject": HOSTILE}], "optimality": None}
     client: Any = SimpleNamespace(json=lambda *_, **__: answers)
-    look = look_at(client)
+    look = observe(client)
     assert MOVES.findall(f"{look.leader} {look.moves[0]['subject']}") == []

@@ -67,7 +67,7 @@ class AssignResource:
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class Credentials:
     """Credentials of a request to a sidecar.
 
     ``withheld`` says why the request carries no token although there is one.
@@ -92,8 +92,8 @@ class HttpAssignClient:
 
     ``timeout_s`` is for a whole request, and long: the leader may have to wait for a bundle that
     is under way. ``connect_timeout_s`` is short, so that a dead host is noticed soon. ``tls`` is
-    refreshed before each request; None trusts the authorities of the system. ``proof`` returns
-    the credentials for the sidecar at a URL, and may raise OSError.
+    refreshed before each request; None trusts the authorities of the system. ``credentials``
+    returns those for the sidecar at a URL, and may raise OSError.
     """
 
     def __init__(
@@ -103,12 +103,12 @@ class HttpAssignClient:
         connect_timeout_s: float = 1.0,
         max_connections: int = 64,
         tls: ClientTls | None = None,
-        proof: Callable[[str], Proof] = lambda _: Proof(),
+        credentials: Callable[[str], Credentials] = lambda _: Credentials(),
     ) -> None:
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=connect_timeout_s)
         self._max_connections = max_connections
         self._tls = tls
-        self._proof = proof
+        self._credentials = credentials
         self._session: aiohttp.ClientSession | None = None
 
     async def assign(self, leader: LeaderInfo, bundle: BundleId) -> BrokerId:
@@ -137,12 +137,12 @@ class HttpAssignClient:
         value: Mapping[str, object] | None = None,
         *,
         most_bytes: int,
-        proof: Proof | None = None,
+        credentials: Credentials | None = None,
         within_s: float | None = None,
     ) -> Answer:
         """Return the answer of the sidecar at a URL to a request for a path.
 
-        ``proof`` has the credentials of the original caller; ``within_s`` overrides the timeout.
+        ``credentials`` are those of the original caller; ``within_s`` overrides the timeout.
         Raises `Unavailable`: there is no answer, or its body has more than ``most_bytes``.
         """
         timeout = self._timeout
@@ -150,9 +150,9 @@ class HttpAssignClient:
             timeout = aiohttp.ClientTimeout(total=within_s, sock_connect=timeout.sock_connect)
         base = sidecar_url.rstrip("/")
         try:
-            if proof is None:
-                proof = self._proof(base)
-            headers = {"Authorization": f"Bearer {proof.token}"} if proof.token else {}
+            if credentials is None:
+                credentials = self._credentials(base)
+            headers = {"Authorization": f"Bearer {credentials.token}"} if credentials.token else {}
             # A leader never redirects; a redirect would lead to another server.
             async with self._open_session().request(
                 method,
@@ -167,7 +167,9 @@ class HttpAssignClient:
             what = str(error) or type(error).__name__
             raise Unavailable(f"the sidecar at {sidecar_url} does not answer: {what}") from error
         retry_after = response.headers.get("Retry-After", "")
-        return Answer(response.status, retry_after, body.decode(errors="replace"), proof.withheld)
+        return Answer(
+            response.status, retry_after, body.decode(errors="replace"), credentials.withheld
+        )
 
     def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:

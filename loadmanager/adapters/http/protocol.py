@@ -226,11 +226,10 @@ HEADER_OVER_URL_BYTES: Final = 8_192
 class HttpProtocol(web.RequestHandler):
     __slots__ = (
         "_admission",
-        "_aligned",
+        "_at_request_boundary",
         "_body_left",
         "_busy",
         "_clock_s",
-        "_deaf",
         "_due_after_s",
         "_failures",
         "_fast_path",
@@ -239,6 +238,7 @@ class HttpProtocol(web.RequestHandler):
         "_handed_at_s",
         "_head_since_s",
         "_heads",
+        "_ignoring",
         "_last",
         "_payload",
         "_queued",
@@ -277,8 +277,8 @@ class HttpProtocol(web.RequestHandler):
         self._fed_bytes = 0
         # True while a complete head waits until the event loop has room for it.
         self._queued = False
-        self._deaf = False
-        self._aligned = True
+        self._ignoring = False
+        self._at_request_boundary = True
         self._whole_request: bytes | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -289,21 +289,21 @@ class HttpProtocol(web.RequestHandler):
         if refused is None:
             super().connection_made(transport)
             return
-        self._deafen()
+        self._stop_reading()
         self._wire.write(raw_refusal(refused))
         self._wire.close()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._admission.disconnected(self)
         # A request handed over after the end would keep its room for ever.
-        self._deafen()
+        self._stop_reading()
         self.begun()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Answer a known lookup at once; queue all other data for aiohttp."""
         now_s = self._clock_s()
-        if self._aligned and not self._is_due(now_s):
+        if self._at_request_boundary and not self._is_due(now_s):
             response = self._known_response(data)
             if response is not None and self.transport is not None:
                 self.transport.write(response)
@@ -312,15 +312,15 @@ class HttpProtocol(web.RequestHandler):
             super().data_received(data)
             self._advance()
             return
-        alone = self._aligned and is_whole_request(data)
-        self._aligned = False
+        alone = self._at_request_boundary and is_whole_request(data)
+        self._at_request_boundary = False
         self._whole_request = None
         self._handed_at_s = now_s
         fits = len(data) <= self._admission.limits.max_head_bytes
         if alone and fits and self._admission.has_room:
             self._whole_request = data
             self._hand_over(data)
-        elif not self._deaf:
+        elif not self._ignoring:
             self._take_in(data)
 
     def check_timeouts(self, now_s: float) -> None:
@@ -334,7 +334,7 @@ class HttpProtocol(web.RequestHandler):
         self._unsent_bytes = unsent_bytes
         if now_s - self._sent_at_s > limits.write_s:
             self._admission.refused("unread")
-            self._deafen()
+            self._stop_reading()
             self._wire.abort()
         elif now_s - self._head_since_s > limits.head_s:
             self._admission.refused("slow")
@@ -355,7 +355,7 @@ class HttpProtocol(web.RequestHandler):
 
     def take_turn(self) -> None:
         self._queued = False
-        if not self._deaf:
+        if not self._ignoring:
             self._advance()
 
     def _take_in(self, data: bytes) -> None:
@@ -375,7 +375,7 @@ class HttpProtocol(web.RequestHandler):
     def _advance(self) -> None:
         """Hand over the next request if it is complete, aiohttp has none, and there is room."""
         owes = self._busy or self._body_left or not self._payload.is_eof()
-        if not self._deaf and not owes and not self._queued and not self._last and self._heads:
+        if not self._ignoring and not owes and not self._queued and not self._last and self._heads:
             try:
                 length = self._heads.head_bytes()
                 if length:
@@ -430,7 +430,7 @@ class HttpProtocol(web.RequestHandler):
             self._admission.refused("framing")
             if self._busy:
                 self._payload.set_exception(web.RequestPayloadError("its framing is too long"))
-                self._deafen()
+                self._stop_reading()
             else:
                 self.force_close()
 
@@ -448,14 +448,14 @@ class HttpProtocol(web.RequestHandler):
 
     def _refuse(self, refused: Refused) -> None:
         """Send a refusal without aiohttp, which has no request of the connection, and close."""
-        self._deafen()
+        self._stop_reading()
         if self.transport is not None:
             self.transport.write(raw_refusal(refused))
         self.force_close()
 
-    def _deafen(self) -> None:
-        self._deaf = True
-        self._aligned = False
+    def _stop_reading(self) -> None:
+        self._ignoring = True
+        self._at_request_boundary = False
         self._whole_request = None
         self._head_since_s = math.inf
 
@@ -464,7 +464,7 @@ class HttpProtocol(web.RequestHandler):
             return None
         try:
             return self._fast_path.response_to(data, from_loopback=self._from_loopback)
-        except Exception:  # noqa: BLE001 - aiohttp's lane meets it again, and there it becomes a logged 500
+        except Exception:  # noqa: BLE001 - the aiohttp handler raises it too, and logs it as a 500
             return None
 
     def _is_due(self, now_s: float) -> bool:
@@ -486,7 +486,7 @@ class HttpProtocol(web.RequestHandler):
         elif data is None or request.body_exists:
             self._advance()
         else:
-            self._aligned = True
+            self._at_request_boundary = True
             if isinstance(sent, KnownReply) and self._fast_path is not None:
                 self._fast_path.learn(
                     data, sent.line, sent.until_s, from_loopback=self._from_loopback
@@ -494,11 +494,11 @@ class HttpProtocol(web.RequestHandler):
         return sent, reset
 
     def close(self) -> None:
-        self._deafen()
+        self._stop_reading()
         super().close()
 
     def force_close(self) -> None:
-        self._deafen()
+        self._stop_reading()
         super().force_close()
 
     def handle_error(

@@ -30,7 +30,9 @@ from tests.adapters.http.conftest import (
 SECRET = b"0123456789abcdef0123456789abcdef"
 LOOKUP = "/lookup/v2/topic/persistent/public/default/x"
 BUNDLES = "/admin/v2/namespaces/public/default/bundles"
-RIGHTS = Rights(admins=frozenset({"operator"}), readers=frozenset({"ui"}), lookers=frozenset({"*"}))
+RIGHTS = Rights(
+    admins=frozenset({"operator"}), readers=frozenset({"ui"}), lookup_roles=frozenset({"*"})
+)
 
 
 def token(name: str, **claims: Any) -> str:
@@ -178,7 +180,7 @@ def test_a_caller_without_a_role_has_that_of_strangers() -> None:
     rights = Rights(admins=frozenset({"operator"}), anonymous=Role.READ)
     assert (rights.of("somebody"), rights.of("")) == (Role.READ, Role.READ)
     assert Rights().of("somebody") is Role.NOBODY
-    assert Rights(lookers=frozenset({"*"})).of("") is Role.NOBODY
+    assert Rights(lookup_roles=frozenset({"*"})).of("") is Role.NOBODY
 
 
 class Mutual:

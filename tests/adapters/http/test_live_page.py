@@ -223,7 +223,7 @@ async def test_what_a_leader_should_not_say_is_trouble(
 
 def tokens_guard(tmp_path: Path) -> Guard:
     (tmp_path / "secret.key").write_bytes(SECRET)
-    rights = Rights(readers=frozenset({"reader"}), lookers=frozenset({"*"}))
+    rights = Rights(readers=frozenset({"reader"}), lookup_roles=frozenset({"*"}))
     return Guard(rights, Tokens.of_secret_file(tmp_path / "secret.key"))
 
 

@@ -47,7 +47,7 @@ def proof(name: str, secret: bytes = SECRET) -> bytes:
 
 GUARDS: Mapping[str, Guard | None] = {
     "none": None,
-    "tokens": Guard(Rights(lookers=frozenset({"client"})), Tokens(SECRET, ("HS256",))),
+    "tokens": Guard(Rights(lookup_roles=frozenset({"client"})), Tokens(SECRET, ("HS256",))),
     "default": ClusterKeyGuard(lambda: SECRET, OwnNames(advertised=frozenset({"sidecar"}))),
     "local": Guard(Rights(), names=OwnNames(local=frozenset({"sidecar"})), local_only=True),
 }

@@ -13,14 +13,14 @@ import jwt
 import pytest
 from structlog.testing import capture_logs
 
-from loadmanager.adapters.http import parameters
+from loadmanager.adapters.http import operations
 from loadmanager.adapters.http.security.guard import Guard, Rights, Tokens
 from loadmanager.config.sections import HttpSettings
 from loadmanager.core.ids import Namespace
 from tests.adapters.http.conftest import Reply, RunningServer, StartServer, get, learn, read_reply
 
 SECRET = b"0123456789abcdef0123456789abcdef"
-RIGHTS = Rights(admins=frozenset({"operator"}), lookers=frozenset({"*"}))
+RIGHTS = Rights(admins=frozenset({"operator"}), lookup_roles=frozenset({"*"}))
 ALIVE = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 BUNDLES = b"GET /admin/v2/namespaces/public/default/bundles HTTP/1.1\r\nHost: x\r\n"
 NEW = b"PUT /admin/v2/namespaces/acme/x HTTP/1.1\r\nHost: x\r\n"
@@ -194,7 +194,7 @@ async def test_bytes_have_one_meaning(
 async def test_a_body_has_to_come_in_time(
     server: RunningServer, monkeypatch: pytest.MonkeyPatch, limits: Any, sent: Any, said: str
 ) -> None:
-    monkeypatch.setattr(parameters.body_bytes, "__defaults__", limits)
+    monkeypatch.setattr(operations.body_bytes, "__defaults__", limits)
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     async with asyncio.timeout(60):
         writer.write(NEW + b"Content-Length: 20\r\n\r\n")

@@ -71,7 +71,7 @@ def named(name: str, key: bytes = KEY) -> str:
 
 @pytest.fixture
 async def leader(start_server: StartServer) -> RunningServer:
-    guard = Guard(Rights(lookers=frozenset({"sidecar"})), Tokens(KEY, ("HS256",)))
+    guard = Guard(Rights(lookup_roles=frozenset({"sidecar"})), Tokens(KEY, ("HS256",)))
     server = await start_server(guard=guard)
     server.lookup.leader = leader_at(server.url)
     return server
@@ -99,7 +99,7 @@ async def test_a_sidecar_with_tls_shows_no_token_to_one_without(
     files = Files(tmp_path)
     path = tmp_path / "sidecar.jwt"
     path.write_text(named("sidecar"))
-    guard = Guard(Rights(lookers=frozenset({"sidecar"})), Tokens(KEY, ("HS256",)))
+    guard = Guard(Rights(lookup_roles=frozenset({"sidecar"})), Tokens(KEY, ("HS256",)))
     safe = await start_server(guard=guard, tls=TlsFiles(files.certificate, files.key))
     safe.lookup.leader = leader_at(f"https://localhost:{safe.port}")
     told = {

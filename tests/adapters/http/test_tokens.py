@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from loadmanager.adapters.clock import SystemClock
-from loadmanager.adapters.http.security import tokens as module
+from loadmanager.adapters.http.security import guard as module
 from loadmanager.adapters.http.security.guard import KeyUnusable, TokenRefused, Tokens
 
 SECRET = b"0123456789abcdef0123456789abcdef"

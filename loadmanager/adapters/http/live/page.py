@@ -12,7 +12,7 @@ import structlog
 from aiohttp import web
 from pydantic import BaseModel
 
-from loadmanager.adapters.http.assign_client import HttpAssignClient, Proof, refusal_text
+from loadmanager.adapters.http.assign_client import Credentials, HttpAssignClient, refusal_text
 from loadmanager.adapters.http.routes import (
     SERVER_NAME,
     Refused,
@@ -214,7 +214,7 @@ class Forwarder:
             url,
             path,
             most_bytes=_MOST_ANSWER_BYTES,
-            proof=self._proof(request, refused, url),
+            credentials=self._credentials(request, refused, url),
             within_s=_WITHIN_S,
         )
         if 300 <= answer.status < 400:  # noqa: PLR2004 - HTTP: it no longer leads
@@ -224,15 +224,15 @@ class Forwarder:
             answer.text.encode(), "application/json", answer.status, {**headers, **_NO_STORE}
         )
 
-    def _proof(self, request: web.BaseRequest, refused: Refused, url: str) -> Proof:
+    def _credentials(self, request: web.BaseRequest, refused: Refused, url: str) -> Credentials:
         passed_on = refused.headers.get(PASSED_ON_HEADER)
         if passed_on:
-            return Proof(passed_on)
+            return Credentials(passed_on)
         scheme, _, token = request.headers.get("Authorization", "").strip().partition(" ")
         if scheme.lower() != "bearer" or not token:
-            return Proof()
+            return Credentials()
         withheld = self.withheld(url)
-        return Proof(withheld=withheld) if withheld else Proof(token.strip())
+        return Credentials(withheld=withheld) if withheld else Credentials(token.strip())
 
 
 _NO_STORE: Final = {"Cache-Control": "no-store"}

@@ -355,7 +355,7 @@ class Rights:
 
     admins: frozenset[str] = frozenset()
     readers: frozenset[str] = frozenset()
-    lookers: frozenset[str] = frozenset()
+    lookup_roles: frozenset[str] = frozenset()
     anonymous: Role = Role.NOBODY
 
     def of(self, name: str) -> Role:
@@ -365,7 +365,7 @@ class Rights:
                 granted = Role.ADMIN
             elif name in self.readers or _EVERYONE in self.readers:
                 granted = Role.READ
-            elif name in self.lookers or _EVERYONE in self.lookers:
+            elif name in self.lookup_roles or _EVERYONE in self.lookup_roles:
                 granted = Role.LOOKUP
         return granted if _RANK[granted] > _RANK[self.anonymous] else self.anonymous
 
