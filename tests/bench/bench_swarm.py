@@ -52,11 +52,9 @@ async def test_what_a_swarm_takes(sidecars: int, tmp_path: Path) -> None:
         find_java()
     except EmbeddedZooKeeperError as error:
         pytest.skip(str(error))
-    async with (
-        EmbeddedZooKeeper(tick_ms=round(1000 * TICK_S)) as server,
-        swarm(server.address, tmp_path) as many,
-    ):
-        await _measured(many, sidecars, psutil.Process(server.pid))
+    with EmbeddedZooKeeper(tick_ms=round(1000 * TICK_S)) as server:
+        async with swarm(server.address, tmp_path) as many:
+            await _measured(many, sidecars, psutil.Process(server.pid))
 
 
 async def _measured(many: Swarm, sidecars: int, server: psutil.Process) -> None:

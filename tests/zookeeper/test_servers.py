@@ -29,16 +29,25 @@ def session_with(hosts: str, *, timeout_s: float = 3.0) -> ZooKeeperCoordination
     )
 
 
+@asynccontextmanager
+async def running(server: EmbeddedZooKeeper) -> AsyncIterator[None]:
+    await asyncio.to_thread(server.start)
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(server.stop)
+
+
 async def test_a_session_survives_a_restart_of_its_server(tmp_path: Path) -> None:
     # Not among the ports of outgoing connections: a client that tries to connect could take it.
     (port,) = free_ports(1)
     server = EmbeddedZooKeeper(tick_ms=500, data_dir=tmp_path, port=port)
-    async with server:
+    async with running(server):
         session = await connected(session_with(server.address, timeout_s=10))
         before = session.session
         stat = await session.create("/lock", b"", ephemeral=True)
     await eventually(lambda: session.session.connection is Connection.SUSPENDED)
-    async with EmbeddedZooKeeper(tick_ms=500, data_dir=tmp_path, port=port):
+    async with running(EmbeddedZooKeeper(tick_ms=500, data_dir=tmp_path, port=port)):
         await eventually(lambda: session.session == before)
         node = await session.get("/lock")
         assert node is not None
@@ -52,7 +61,7 @@ async def test_a_session_started_before_its_server_connects_when_it_comes() -> N
     await session.start()
     with pytest.raises(Disconnected):
         await session.get("/a")
-    async with EmbeddedZooKeeper(tick_ms=500, port=port):
+    async with running(EmbeddedZooKeeper(tick_ms=500, port=port)):
         await eventually(lambda: session.session.connection is Connection.CONNECTED)
         await session.close()
 
@@ -136,7 +145,7 @@ async def closing_server() -> AsyncIterator[tuple[str, list[float]]]:
 
     server = await asyncio.start_server(close, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
-    async with server:
+    async with running(server):
         yield f"{host}:{port}", came_s
 
 

@@ -1,4 +1,3 @@
-import asyncio
 import contextlib
 import importlib.util
 import os
@@ -10,7 +9,6 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 import structlog
@@ -87,8 +85,7 @@ class EmbeddedZooKeeper:
 
     Port 0 takes a free one. ``data_dir`` is kept; None is a temporary folder, which is removed at
     the end, and writes are then not synced to disk, which is much faster. The shortest session
-    timeout is two ticks, and an expiry is noticed up to one tick late. ZooKeeper keeps the last 500
-    transactions twice, each of up to a megabyte: ``heap_mib`` has to be enough for them.
+    timeout is two ticks, and an expiry is noticed up to one tick late.
     """
 
     def __init__(
@@ -98,7 +95,6 @@ class EmbeddedZooKeeper:
         port: int = 0,
         data_dir: Path | None = None,
         tick_ms: int = 2000,
-        heap_mib: int = 1024,
         config: Mapping[str, str] | None = None,
         jvm_options: Sequence[str] = (),
     ) -> None:
@@ -107,7 +103,6 @@ class EmbeddedZooKeeper:
         self._port = port
         self._data_dir = data_dir
         self._tick_ms = tick_ms
-        self._heap_mib = heap_mib
         self._config = dict(config or {})
         self._jvm_options = tuple(jvm_options)
         self._folder: Path | None = None
@@ -178,25 +173,8 @@ class EmbeddedZooKeeper:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
-
-    async def __aenter__(self) -> Self:
-        await asyncio.to_thread(self.start)
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await asyncio.to_thread(self.stop)
 
     def _start_once(self, java: Path, class_path: str) -> None:
         try:
@@ -219,7 +197,8 @@ class EmbeddedZooKeeper:
             # Started through a program that ends it with this process, even if that is killed.
             *(sys.executable, "-I", "-S", WITH_PARENT, str(os.getpid())),
             java,
-            f"-Xmx{self._heap_mib}m",
+            # ZooKeeper keeps the last 500 transactions twice, each of up to a megabyte.
+            "-Xmx1024m",
             # A small heap and a short life: a fast start matters more than peak speed.
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
