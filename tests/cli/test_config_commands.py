@@ -7,6 +7,7 @@ import jwt
 import pytest
 from click.testing import CliRunner, Result
 from coordination_worlds import connected
+from pydantic import SecretStr
 
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
 from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeper
@@ -152,7 +153,7 @@ async def test_a_token_can_be_made_before_the_first_sidecar_runs(tmp_path: Path)
             hosts=server.address,
             chroot="/loadmanager/east",
             digest_user="lm",
-            digest_password="known to sidecars",  # noqa: S106 - of this test alone
+            digest_password=SecretStr("known to sidecars"),
         )
         known = await connected(ZooKeeperCoordination(options))
         try:

@@ -503,7 +503,7 @@ def test_access_and_host_name_checks_reach_zookeeper_s_options() -> None:
     login = {"digest_user": "me", "digest_password": "s3cret"}
     options = zookeeper_options(make_config(zookeeper=login))
     assert (options.tls_verify_hostname, options.creator_only) == (True, None)
-    assert (options.digest_user, options.digest_password) == ("me", "s3cret")
+    assert options.auth_data() == [("digest", "me:s3cret")]
     assert options.hosts == make_config(zookeeper=login).zookeeper.hosts
     section = {**login, "tls_verify_hostname": False, "creator_only": False}
     options = zookeeper_options(make_config(zookeeper=section))

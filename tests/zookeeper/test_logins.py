@@ -38,7 +38,7 @@ class Secured:
     def options(self, **settings: object) -> ZooKeeperOptions:
         """Return how to connect without TLS."""
         usual = {"hosts": self.plain, "session_timeout_s": 6, "reconnect_delay_max_s": 0.2}
-        return ZooKeeperOptions(**{**usual, **settings})
+        return ZooKeeperOptions.model_validate({**usual, **settings})
 
     def tls_options(self, **settings: object) -> ZooKeeperOptions:
         """Return how to connect with TLS and the client's certificate."""

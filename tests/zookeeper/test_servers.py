@@ -24,9 +24,9 @@ pytestmark = pytest.mark.zookeeper
 
 
 def session_with(hosts: str, *, timeout_s: float = 3.0) -> ZooKeeperCoordination:
-    return ZooKeeperCoordination(
-        ZooKeeperOptions(hosts=hosts, session_timeout_s=timeout_s, reconnect_delay_max_s=0.2)
-    )
+    usual = ZooKeeperOptions(hosts=hosts, reconnect_delay_max_s=0.2)
+    # Shorter than a sidecar may be configured with.
+    return ZooKeeperCoordination(usual.model_copy(update={"session_timeout_s": timeout_s}))
 
 
 @asynccontextmanager
@@ -145,7 +145,7 @@ async def closing_server() -> AsyncIterator[tuple[str, list[float]]]:
 
     server = await asyncio.start_server(close, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
-    async with running(server):
+    async with server:
         yield f"{host}:{port}", came_s
 
 

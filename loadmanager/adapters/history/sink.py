@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -85,7 +86,7 @@ class ThreadedHistory:
             self._storage = RemoteStorage(settings, self._storage, wall_ms)
         self._settings = settings
         self._wait = wait
-        self._recover = lambda: recover(disk, top, writer)
+        self._recover = partial(recover, disk, top, writer)
         self._recovered = False
         self._metrics = metrics
         self._monotonic_s = monotonic_s

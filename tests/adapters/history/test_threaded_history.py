@@ -8,8 +8,8 @@ from history_sinks import FailingDisk, finished, lines_in, seqs_in, unfinished
 from prometheus_client import CollectorRegistry
 from waiting import eventually
 
-from loadmanager.adapters.history.sink import HistoryUnavailable, ThreadedHistory, recorded
-from loadmanager.adapters.history.storage import check_history
+from loadmanager.adapters.history.sink import ThreadedHistory, recorded
+from loadmanager.adapters.history.storage import HistoryUnavailable, check_history
 from loadmanager.config.sections import HistorySettings
 from loadmanager.core.history.records import Origin, Record, term_record
 from loadmanager.core.history.schema import Stream

@@ -6,6 +6,7 @@ import pytest
 from kazoo import exceptions as kazoo
 from kazoo.protocol.states import ZnodeStat
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
+from pydantic import SecretStr
 
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions, options
 from loadmanager.adapters.zookeeper.embedded import (
@@ -44,7 +45,8 @@ def test_sasl_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatc
 
 def test_passwords_do_not_show() -> None:
     text = "dont-show"
-    shown = repr(ZooKeeperOptions(hosts="zk1:2181", digest_password=text, sasl_password=text))
+    secret = SecretStr(text)
+    shown = repr(ZooKeeperOptions(hosts="zk1:2181", digest_password=secret, sasl_password=secret))
     assert text not in shown
     assert "zk1:2181" in shown
 
