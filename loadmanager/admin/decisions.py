@@ -31,7 +31,6 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.explaining import (
-    Candidate,
     Decision,
     Explanation,
     Known,
