@@ -1,6 +1,9 @@
 """The page of the architecture: files that are there, counts that are right, states as they are."""
 
+import ast
 import re
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -39,3 +42,26 @@ def test_each_transition_has_a_reason() -> None:
 def test_the_states_are_those_of_the_table() -> None:
     # Renew it with: python tests/support/task_diagram.py
     assert renewed(TEXT) == TEXT
+
+
+def _imported(module: str, path: Path, modules: dict[str, Path]) -> Iterator[str]:
+    """Yield the modules that one needs while it is imported."""
+    for one in ast.parse(path.read_text("utf-8")).body:
+        if isinstance(one, ast.ImportFrom):
+            names = [f"{one.module}.{alias.name}" for alias in one.names]
+            yield from (name for name in (one.module, *names) if name in modules and name != module)
+        elif isinstance(one, ast.Import):
+            yield from (alias.name for alias in one.names if alias.name in modules)
+
+
+def test_no_module_needs_itself() -> None:
+    """Otherwise it depends on which is imported first whether a command starts."""
+    modules = {
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path
+        for path in PACKAGE.rglob("*.py")
+    }
+    modules = {name.removesuffix(".__init__"): path for name, path in modules.items()}
+    circle = TopologicalSorter(
+        {name: set(_imported(name, path, modules)) for name, path in modules.items()}
+    )
+    circle.prepare()
