@@ -554,5 +554,5 @@ def decide(
         planner = planner_for(str(file), snapshot.in_force, Wanted(**wanted))
     for left_out in snapshot.left_out:
         click.echo(f"left out: {left_out}", err=True)
-    done = run_rounds(snapshot, planner, np.random.default_rng(seed), rounds)
+    done = tuple(run_rounds(snapshot, planner, np.random.default_rng(seed), rounds))
     print_decision(snapshot, planner, done, seed, as_json=as_json)

@@ -633,12 +633,6 @@ class LoadTracker:
         )
 
 
-def ema(past: float, value: float, kept_fraction: float) -> float:
-    if np.isnan(past):
-        return value
-    return past * kept_fraction + (1.0 - kept_fraction) * value
-
-
 def _emas(past: list[float], values: FloatArray, kept_fraction: float) -> list[float]:
     averages: list[float] = exponential_average(np.array(past), values, kept_fraction).tolist()
     return averages

@@ -21,6 +21,7 @@ from loadmanager.core.joint.served import sums_by_broker
 from loadmanager.core.optimality import Divided, Optimality
 from loadmanager.core.plan import Cause, Move
 from loadmanager.core.planner import Planner
+from loadmanager.core.playback import Playback
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.scores import FloatArray, ResourceWeights, weighted_max_usage
 from loadmanager.core.top_k import TopBundles
@@ -178,7 +179,7 @@ def after_round(shadow: Shadow, planner: Planner, seen: Seen, rng: np.random.Gen
     view, divided = seen.view, seen.divided
     away, owner = _owners(view, divided, shadow.away)
     world = with_owners(view, divided, owner, planner.weights)
-    plan = planner.round(world, shadow.memory, rng)
+    plan = Playback(planner, rng, shadow.memory).round(world, draining=True)
     moves = (*plan.moves, *plan.observed)
     loads = [move.bundle for move in moves if move.cause is not Cause.DRAINING]
     largest = float(divided.demand(owner).max())

@@ -9,7 +9,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -30,6 +29,7 @@ from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.optimality import Divided, Optimality
 from loadmanager.core.plan import Cause, Move, Reason, Refusal, cut_short
 from loadmanager.core.planner import Plan, Planner
+from loadmanager.core.playback import NOBODY, Playback
 from loadmanager.core.rates import Rates
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.shadow import Seen, Shadow, after_round
@@ -71,7 +71,6 @@ class Observation:
 _MUSTS: Final = frozenset(
     {Reason.DRAINING, Reason.REPORT_STALE, Reason.DOMAIN_UNSUPPORTED, Reason.ISOLATED}
 )
-_NOBODY: Mapping[BundleId, BrokerId] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,30 +329,17 @@ class Decider:
     def choose(
         self,
         bundles: Collection[BundleId],
-        leaving: Mapping[BundleId, BrokerId] = _NOBODY,
+        leaving: Mapping[BundleId, BrokerId] = NOBODY,
         cause: Cause = Cause.UNOWNED,
     ) -> Choices:
         """Return a next owner for each bundle, not the one it is ``leaving``, or why none."""
-        view = seen = self.view(afresh=bundles)
-        assigned = self.tasks.assigned
-        moves: list[Move] = []
-        refusals: dict[BundleId, tuple[Refusal, ...]] = {}
-        for bundle in bundles:
-            answer = self.planner.place(
-                view,
-                bundle,
-                self.memory,
-                self.rng,
-                leaving=leaving.get(bundle),
-                cause=cause,
-            )
-            view, self.memory = answer.view, answer.memory
-            if answer.move is None:
-                refusals[bundle] = answer.refusals
-                self.decision_log.unplaced(answer.refusals)
-            else:
-                moves.append(answer.move)
-        return Choices(tuple(moves), refusals, seen, assigned)
+        view, assigned = self.view(afresh=bundles), self.tasks.assigned
+        playback = Playback(self.planner, self.rng, self.memory)
+        moves, refusals = playback.place(view, bundles, leaving, cause)
+        self.memory = playback.memory
+        for why in refusals.values():
+            self.decision_log.unplaced(why)
+        return Choices(tuple(moves), refusals, view, assigned)
 
     def barred(
         self, bundles: Collection[BundleId], brokers: Collection[BrokerId]
@@ -381,7 +367,8 @@ def decide_round(
 ) -> tuple[ClusterView, Plan]:
     """Return the view of a round, and its plan; draining brokers are emptied between rounds."""
     view = view_input.view()
-    return view, planner.round(view, memory, rng, session_doubtful=session_doubtful, draining=False)
+    playback = Playback(planner, rng, memory)
+    return view, playback.round(view, session_doubtful=session_doubtful)
 
 
 def _due_early(planner: Planner, view_input: ViewInput, memory: RoundMemory) -> bool:

@@ -5,22 +5,19 @@ from typing import Any, Final
 
 import numpy as np
 
-from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, BundleAverages
 from loadmanager.core.bounds import TOTAL
-from loadmanager.core.columns import Listing
 from loadmanager.core.duty_moves import Served, duty_moves
 from loadmanager.core.errors import InvalidName, LoadManagerError, MalformedContent
 from loadmanager.core.fields import parse_fields
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of, parse_bundle
-from loadmanager.core.load import BundleStats
-from loadmanager.core.load_tracker import BrokerLoad, view_of
+from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport
 from loadmanager.core.max_over_mean import Flags, Floats, Places, RatePlan, over_mean, rate_plan
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.policies import NO_POLICIES, Policies, open_to
-from loadmanager.core.rates import Rates, total
-from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.shedding.joint import JointShedder, MovePrice
+from loadmanager.core.snapshot.document import Snapshot
+from loadmanager.core.snapshot.rounds import run_rounds
 from loadmanager.core.wire.policies import isolation_from
 
 _MOST_MOVES: Final = 10_000
@@ -33,7 +30,7 @@ class SnapshotRefused(LoadManagerError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class ObservedRates:
     """One observation: K bundles on B brokers.
 
     ``owner`` is the (K,) index of each bundle's broker, ``rates`` are (K, 2) messages and bytes per
@@ -65,7 +62,7 @@ class Forecast:
     ``unserved`` are those that no remaining broker may serve, which are in no load.
     """
 
-    seen: Snapshot
+    seen: ObservedRates
     loads: Floats
     evened: Floats
     plan: RatePlan
@@ -73,7 +70,7 @@ class Forecast:
     unserved: tuple[BundleId, ...] = ()
 
 
-def snapshot_in(content: Any, where: str) -> Snapshot:
+def snapshot_in(content: Any, where: str) -> ObservedRates:
     """Read the output of ``attach --once --json``. Raises `SnapshotRefused`."""
     brokers: list[str] = []
     rows: list[tuple[BundleId, int, float, float]] = []
@@ -98,7 +95,7 @@ def snapshot_in(content: Any, where: str) -> Snapshot:
     if not brokers or not ((rates >= 0) & (rates <= TOTAL.most)).all():
         why = f"rates from 0 to {TOTAL.most:g}, of at least one broker"
         raise SnapshotRefused(f"{where}: expected {why}")
-    return Snapshot(
+    return ObservedRates(
         brokers=tuple(brokers),
         bundles=tuple(row[0] for row in rows),
         owner=np.array([row[1] for row in rows], dtype=np.intp),
@@ -108,7 +105,7 @@ def snapshot_in(content: Any, where: str) -> Snapshot:
     )
 
 
-def forecast(seen: Snapshot, change: Change) -> Forecast:
+def forecast(seen: ObservedRates, change: Change) -> Forecast:
     """Raises `SnapshotRefused`: a broker or namespace does not exist, or no broker is left."""
     _check(seen, change)
     kept = [one for one in seen.brokers if one not in change.lose]
@@ -127,7 +124,7 @@ def forecast(seen: Snapshot, change: Change) -> Forecast:
     }
     _place(may, owner, rates, len(brokers))
     served = owner >= 0
-    changed = Snapshot(
+    changed = ObservedRates(
         brokers=brokers,
         bundles=tuple(one for one, kept in zip(seen.bundles, served, strict=True) if kept),
         owner=owner[served],
@@ -163,50 +160,42 @@ def forecast(seen: Snapshot, change: Change) -> Forecast:
 
 
 def _even_out(
-    seen: Snapshot, names: tuple[BrokerId, ...], owner: Places, stays: set[BundleId]
+    seen: ObservedRates, names: tuple[BrokerId, ...], owner: Places, stays: set[BundleId]
 ) -> None:
     """Assign bundles as the joint strategy moves them, in rounds, at the lowest price."""
-    every = [
-        Rates(msgs_in_per_s=float(msgs), bytes_in_per_s=float(size)) for msgs, size in seen.rates
-    ]
-    averages = {
-        bundle: BundleAverages(
-            Average(SHORT_SAMPLES, SHORT_SAMPLES, rates), Average(LONG_SAMPLES, LONG_SAMPLES, rates)
-        )
-        for bundle, rates in zip(seen.bundles, every, strict=True)
-    }
     planner = Planner(
         shedder=JointShedder(move_price=MovePrice.EVEN),
         settings=PlannerSettings(
             moves_per_round=_MOST_MOVES, moves_per_hour=_MOST_MOVES, settle_s=0.0
         ),
     )
-    policies, memory = replace(seen.policies, staying=frozenset(stays)), RoundMemory()
-    row_of = {bundle: row for row, bundle in enumerate(seen.bundles)}
-    for number in range(_MOST_ROUNDS):
-        loads = [
-            BrokerLoad(
+    stats = [
+        BundleStats(msgs_in_per_s=float(msgs), bytes_in_per_s=float(size))
+        for msgs, size in seen.rates
+    ]
+    cluster = Snapshot(
+        reports={
+            name: LoadReport(
                 broker=name,
-                totals=total([every[row] for row in np.flatnonzero(owner == place)]),
-                listing=Listing.of(
-                    {
-                        seen.bundles[row]: BundleStats(*every[row].row())
-                        for row in np.flatnonzero(owner == place)
-                    }
-                ),
+                urls=BrokerUrls(http_url=""),
+                sidecar_url="",
+                started_at_ms=0,
+                reported_at_ms=0,
+                bundles={seen.bundles[row]: stats[row] for row in np.flatnonzero(owner == place)},
             )
             for place, name in enumerate(names)
-        ]
-        view = view_of(loads, averages, policies=policies)
-        plan = planner.round(view, memory, np.random.default_rng(number), draining=False)
-        memory = plan.memory
-        for move in plan.moves:
+        },
+        policies=replace(seen.policies, staying=frozenset(stays)),
+    )
+    row_of = {bundle: row for row, bundle in enumerate(seen.bundles)}
+    for done in run_rounds(cluster, planner, np.random.default_rng(0), _MOST_ROUNDS):
+        for move in done.moves:
             owner[row_of[move.bundle]] = names.index(move.target)
-        if not plan.moves:
+        if not done.moves:
             break
 
 
-def _check(seen: Snapshot, change: Change) -> None:
+def _check(seen: ObservedRates, change: Change) -> None:
     for broker in change.lose:
         if broker not in seen.brokers:
             known = ", ".join(seen.brokers)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -17,9 +18,9 @@ from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.plan import Cause, Move, Reason, Refusal
 from loadmanager.core.planner import EARLY_ROUND_S, Plan, Planner
+from loadmanager.core.playback import NOBODY, Playback
 from loadmanager.core.policies import NO_POLICIES, Policies
 from loadmanager.core.rates import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
-from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.shedding import Deciding
 from loadmanager.simulator.agents import Agents, Reported
 from loadmanager.simulator.results import Floats, Run, Timeline, Why, Witness
@@ -30,8 +31,6 @@ from loadmanager.simulator.world import Moment, World, sums
 SESSION_S: Final = 30.0
 """The session timeout, unless a scenario sets another."""
 
-_NOBODY: Final[Mapping[BundleId, BrokerId]] = MappingProxyType({})
-
 
 class Leader:
     """Decides only by the reports of agents.
@@ -39,8 +38,8 @@ class Leader:
     The caller passes the bundles ``in_flight``: ordered, and not served by the target yet. A bundle
     counts as in flight until the report of the target lists it.
 
-    ``view`` is the view of the last round, ``memory`` the state of the strategies; ``refusals`` are
-    the reasons why bundles of the last `place` have no owner.
+    ``view`` is the view of the last round; ``refusals`` are the reasons why bundles of the last
+    `place` have no owner.
 
     Args:
         agents: the source of reports and owned lists.
@@ -63,8 +62,7 @@ class Leader:
     ) -> None:
         self._policies = policies
         self._agents = agents
-        self._planner = planner
-        self._rng = rng
+        self.playback = Playback(planner, rng)
         self.tracker = LoadTracker(weights=planner.weights)
         self._absences = Absences()
         self._absence_rules = AbsenceRules(
@@ -77,14 +75,13 @@ class Leader:
         self._last_planned: Indices = np.full(len(agents.bundles), -1, dtype=np.intp)
         self._planned = self._last_planned
         self._reports: dict[int, Reported] = {}
-        self.memory = RoundMemory()
         self.refusals: tuple[Refusal, ...] = ()
         self.view = self.tracker.view(0.0)
 
     def tick(self, now_s: float) -> None:
         self._take(now_s)
         self.tracker.sample()
-        self._plan(_NOBODY)
+        self._plan(NOBODY)
 
     def round(
         self,
@@ -96,22 +93,22 @@ class Leader:
         waiting = self._follow(now_s, in_flight, unowned)
         view = self._seen(now_s, frozenset(unowned))
         placed = [bundle for bundle in unowned if bundle not in waiting]
-        plan = self._planner.round(view, self.memory, self._rng, unowned=placed, draining=False)
-        self.view, self.memory = view, plan.memory
-        return plan
+        self.view = view
+        return self.playback.round(view, unowned=placed)
 
     def due_early(
         self, now_s: float, in_flight: Mapping[BundleId, BrokerId], unowned: Sequence[BundleId]
     ) -> bool:
         self._follow(now_s, in_flight, unowned)
-        return self._planner.due_early(self._seen(now_s, frozenset(unowned)), self.memory)
+        seen, playback = self._seen(now_s, frozenset(unowned)), self.playback
+        return playback.planner.due_early(seen, playback.memory)
 
     def place(
         self,
         now_s: float,
         bundles: Collection[BundleId],
         in_flight: Mapping[BundleId, BrokerId],
-        leaving: Mapping[BundleId, BrokerId] = _NOBODY,
+        leaving: Mapping[BundleId, BrokerId] = NOBODY,
         cause: Cause = Cause.UNOWNED,
     ) -> list[Move]:
         """Return moves for the bundles that are placed between rounds.
@@ -126,18 +123,8 @@ class Leader:
         if not wanted:
             return []
         view = self._seen(now_s, frozenset(bundles))
-        moves: list[Move] = []
-        refusals: list[Refusal] = []
-        for bundle in wanted:
-            answer = self._planner.place(
-                view, bundle, self.memory, self._rng, leaving=leaving.get(bundle), cause=cause
-            )
-            view, self.memory = answer.view, answer.memory
-            if answer.move is None:
-                refusals += answer.refusals
-            else:
-                moves.append(answer.move)
-        self.refusals = tuple(refusals)
+        moves, refusals = self.playback.place(view, wanted, leaving, cause)
+        self.refusals = tuple(chain.from_iterable(refusals.values()))
         return moves
 
     def draining(self, now_s: float) -> tuple[BrokerId, ...]:

@@ -12,7 +12,7 @@ from loadmanager.core.cluster import TopBundle, UnknownBroker
 from loadmanager.core.columns import Listing
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
-from loadmanager.core.load_tracker import BrokerLoad, LoadTracker, ema
+from loadmanager.core.load_tracker import BrokerLoad, LoadTracker
 from loadmanager.core.rates import Rates
 from loadmanager.core.scores import ResourceWeights
 
@@ -126,7 +126,6 @@ def test_a_restarted_broker_starts_its_average_afresh() -> None:
     assert tracker.view(1.0).brokers.load_ema.tolist() == pytest.approx([0.55])
     tracker.report(report(A, {}, started_at_ms=2), 2.0)
     assert np.isnan(tracker.view(2.0).brokers.load_ema[0])
-    assert ema(float("nan"), 3.0, 0.9) == 3.0
 
 
 def test_the_next_leader_goes_on_with_the_averages_of_brokers_that_live_on() -> None:

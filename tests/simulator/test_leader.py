@@ -170,9 +170,9 @@ def test_the_memory_of_a_strategy_goes_from_round_to_round(shedder: str) -> None
         plan = cluster.leader.round(cluster.now_s, cluster.in_flight)
         cluster.in_flight = {move.bundle: move.target for move in plan.moves}
         moves += len(plan.moves)
-        assert cluster.leader.memory is plan.memory
+        assert cluster.leader.playback.memory is plan.memory
     assert moves > 0
-    assert len(cluster.leader.memory.moved_at_s) == moves
+    assert len(cluster.leader.playback.memory.moved_at_s) == moves
 
 
 LEAVING = (broker("b-1"),)

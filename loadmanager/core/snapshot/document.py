@@ -5,18 +5,17 @@ from typing import Any, Final
 
 import numpy as np
 
-from loadmanager.core.averages import BundleAverages
+from loadmanager.core.averages import BundleAverages, Running
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.load import LoadReport
-from loadmanager.core.load_tracker import BrokerLoad, view_of
+from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.policies import NO_POLICIES, Policies
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.scores import ResourceWeights, report_usage, weighted_max_with_memory
 
 _NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
-_NAN: Final = float("nan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +89,8 @@ def view_of_snapshot(snapshot: Snapshot, weights: ResourceWeights | None = None)
     does not contain it.
     """
     now_s = snapshot.now_s
-    loads = [_load(snapshot, broker, weights or ResourceWeights()) for broker in snapshot.reports]
-    averages = snapshot.averages
-    view = view_of(
-        loads,
-        _single_samples(snapshot) if averages is None else averages,
-        now_s=now_s,
-        in_flight=snapshot.in_flight,
-        policies=snapshot.policies,
-        weights=weights,
+    view = tracker_of(snapshot, weights or ResourceWeights()).view(
+        now_s, in_flight=snapshot.in_flight, policies=snapshot.policies
     )
     changed_ago_s = snapshot.membership_changed_ago_s
     return replace(
@@ -108,25 +100,32 @@ def view_of_snapshot(snapshot: Snapshot, weights: ResourceWeights | None = None)
     )
 
 
-def _load(snapshot: Snapshot, broker: BrokerId, weights: ResourceWeights) -> BrokerLoad:
-    report = snapshot.reports[broker]
-    load = BrokerLoad.of(report, snapshot.now_s - snapshot.age_s.get(broker, 0.0))
-    if snapshot.running is None:
-        running = running_load(report, weights)
-    else:
-        running = snapshot.running.get(broker, RunningLoad(_NAN, _NAN))
-    return replace(load, load_ema=running.load, bytes_ema=running.bytes_per_s)
+def tracker_of(snapshot: Snapshot, weights: ResourceWeights) -> LoadTracker:
+    """Return the leader's load tracker with the reports and averages of the snapshot."""
+    tracker, reports = LoadTracker(weights=weights), snapshot.reports
+    running = snapshot.running
+    if running is None:
+        running = {broker: _running_load(report, weights) for broker, report in reports.items()}
+    inherited = {
+        broker: Running(report.started_at_ms, running[broker].load, running[broker].bytes_per_s)
+        for broker, report in reports.items()
+        if broker in running
+    }
+    tracker.inherit(inherited, {}, snapshot.now_s)
+    for broker, report in reports.items():
+        tracker.report(report, snapshot.now_s - snapshot.age_s.get(broker, 0.0))
+    averages = snapshot.averages
+    if averages is None:
+        averages = {
+            bundle: BundleAverages.supposed().add(stats)
+            for report in reports.values()
+            for bundle, stats in report.bundles.items()
+        }
+    tracker.seed(averages)
+    return tracker
 
 
-def running_load(report: LoadReport, weights: ResourceWeights) -> RunningLoad:
+def _running_load(report: LoadReport, weights: ResourceWeights) -> RunningLoad:
     usage, limit = report_usage(report)
     score = weighted_max_with_memory(np.array(usage), np.array(limit), weights)
     return RunningLoad(float(score), report.totals.bytes_per_s)
-
-
-def _single_samples(snapshot: Snapshot) -> Mapping[BundleId, BundleAverages]:
-    return {
-        bundle: BundleAverages.supposed().add(stats)
-        for report in snapshot.reports.values()
-        for bundle, stats in report.bundles.items()
-    }

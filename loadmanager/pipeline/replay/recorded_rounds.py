@@ -8,6 +8,7 @@ import numpy as np
 
 from loadmanager.core.columns import Indices
 from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.playback import Playback
 from loadmanager.core.projection import loads
 from loadmanager.core.scores import RESOURCES, FloatArray
 from loadmanager.pipeline.replay.frames import Frame, Refused
@@ -73,13 +74,10 @@ class RecordedRounds:
         targets = {BundleId(bundle): BrokerId(target) for bundle, _, target, _ in want}
         planner = following(self.planners.at(frame), targets)
         assert frame.memory is not None  # noqa: S101 - asked for base rounds alone
-        plan = planner.round(
+        plan = Playback(planner, self.rng, frame.memory).round(
             recorded_view(frame, like_java=planner.weights.like_java),
-            frame.memory,
-            self.rng,
             unowned=[BundleId(bundle) for bundle, source, _, _ in want if source is None],
             session_doubtful=frame.session_doubtful,
-            draining=False,
         )
         got = [
             (one.bundle, one.source, one.target, one.cause.value)

@@ -15,6 +15,7 @@ from loadmanager.core.memory import Memory
 from loadmanager.core.placement import Placement, Ranking, Watching
 from loadmanager.core.plan import Cause, Move
 from loadmanager.core.planner import Planner
+from loadmanager.core.playback import Playback
 from loadmanager.core.projection import loads
 from loadmanager.core.rates import BYTES_IN, BYTES_OUT
 from loadmanager.core.round_memory import RoundMemory
@@ -222,14 +223,14 @@ class ReplayRun:
         elsewhere = (owner != frame.owner) & (owner >= 0) & (frame.owner >= 0)
         line.bytes_per_s = total
         line.away = float(volume[elsewhere].sum()) / total if total > 0 else 0.0
-        plan = planner.round(
+        playback = Playback(planner, self.rng, self._memory)
+        plan = playback.round(
             view,
-            self._memory,
-            self.rng,
             unowned=self._unowned(frame, owner),
             session_doubtful=frame.session_doubtful,
+            draining=True,
         )
-        self._memory = plan.memory
+        self._memory = playback.memory
         self._order(frame, line, plan.moves)
         self._obey(frame)
         return line

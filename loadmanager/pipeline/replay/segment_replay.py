@@ -3,7 +3,6 @@
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from loadmanager.core.columns import Indices
 from loadmanager.core.placement import RoundRobin
 from loadmanager.core.planner import Planner
-from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.playback import NOBODY, Playback
 from loadmanager.core.shedding import ThresholdShedder
 from loadmanager.pipeline.replay.combinations import Combination
 from loadmanager.pipeline.replay.events import Event
@@ -45,12 +44,9 @@ def spread_anew(frame: Frame, planner: Planner, rng: np.random.Generator) -> Ind
             planner.settings, observe=False, shedding=False, placements_per_round=len(rows)
         ),
     )
-    plan = dealer.round(
-        other_view(frame, frame.brokers, owner, MappingProxyType({}), like_java=False),
-        RoundMemory(),
-        rng,
+    plan = Playback(dealer, rng).round(
+        other_view(frame, frame.brokers, owner, NOBODY, like_java=False),
         unowned=[frame.bundles.names[row] for row in rows],
-        draining=False,
     )
     owner = frame.owner.copy()
     for move in plan.moves:
