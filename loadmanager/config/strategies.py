@@ -8,6 +8,7 @@ import difflib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import EnumType
+from fnmatch import fnmatchcase
 from typing import Any, Final, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -443,10 +444,33 @@ def parse_pair(text: str, where: str) -> tuple[str, str]:
     return found
 
 
-def no_pair_like(where: str) -> ConfigError:
-    shedders, placements = ", ".join(SHEDDER_NAMES), ", ".join(PLACEMENT_NAMES)
-    expected = f"shedders are {shedders}, and placements {placements}"
-    return ConfigError([f"{where}: no pair is like that; {expected}"])
+PAIRS: Final = tuple(
+    (shedder, placement) for shedder in SHEDDER_NAMES for placement in placements_of(shedder)
+)
+"""All pairs that can be configured, by our short names."""
+
+
+def pairs_like(text: str, where: str) -> list[tuple[str, str]]:
+    """Return the pairs ``shedder+placement``; with ``*`` each half is a pattern or a name.
+
+    A pattern alone is one of shedders. Raises as `parse_pair`.
+    """
+    if "*" not in text:
+        return [parse_pair(text, where)]
+    shedder, _, placement = text.strip().partition("+") if "+" in text else (text, "", "*")
+    halves = [
+        half if "*" in half else short_name(known, half, f"{where}: {what} {half!r}")
+        for known, half, what in (
+            (SHEDDERS, shedder, "shedder"),
+            (PLACEMENTS, placement, "placement"),
+        )
+    ]
+    found = [pair for pair in PAIRS if all(map(fnmatchcase, pair, halves))]
+    if not found:
+        shedders, placements = ", ".join(SHEDDER_NAMES), ", ".join(PLACEMENT_NAMES)
+        expected = f"shedders are {shedders}, and placements {placements}"
+        raise ConfigError([f"{where}: no pair is like that; {expected}"])
+    return found
 
 
 def parts_of(shedder: str, placement: str) -> Mapping[str, type]:

@@ -11,6 +11,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from functools import partial
 from itertools import groupby, islice
 from multiprocessing import resource_tracker
@@ -33,7 +34,7 @@ from loadmanager.simulator.results import (
 )
 from loadmanager.simulator.scenario import Expectation, Scenario, ScenarioError
 from loadmanager.simulator.scenario_files import find, load_scenario
-from loadmanager.simulator.strategies import Mode, Strategy, matches, planner_for
+from loadmanager.simulator.strategies import Mode, Strategy, planner_for
 
 T = TypeVar("T")
 
@@ -310,7 +311,7 @@ def judged(expectations: Iterable[Expectation], found: Compared) -> Iterator[Jud
     for one in expectations:
         if one.mode is not None and one.mode != strategy.mode:
             continue
-        if any(matches(pattern, strategy.name) for pattern in one.strategies):
+        if any(fnmatchcase(strategy.name, pattern) for pattern in one.strategies):
             yield Judged(
                 name=found.name,
                 strategy=strategy,

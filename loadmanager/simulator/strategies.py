@@ -3,20 +3,17 @@
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from typing import Final, Literal, get_args
 
 from loadmanager.config import ConfigError, strategies
 from loadmanager.config.strategies import (
-    SHEDDER_NAMES,
+    PAIRS,
     fields_of,
     has_setting,
-    no_pair_like,
+    pairs_like,
     parse_pair,
     parts_of,
-    placements_of,
     planner_of,
-    short_name,
 )
 from loadmanager.core.placement import PLACEMENTS, PlannedPlacement
 from loadmanager.core.planner import Planner
@@ -30,10 +27,7 @@ Mode = Literal["safe", "parity"]
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 
 
-PAIR_NAMES: Final = tuple(
-    f"{shedder}+{placement}" for shedder in SHEDDER_NAMES for placement in placements_of(shedder)
-)
-"""All pairs that can be configured, by our short names."""
+PAIR_NAMES: Final = tuple(map("+".join, PAIRS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +85,13 @@ def parse_strategies(
     faults: list[str] = []
     for one in text.split(","):
         try:
-            pairs |= {pair.name: pair for pair in _matching(one.strip())}
+            for pair in pairs_like(one.strip(), f"strategy {one.strip()!r}"):
+                pairs["+".join(pair)] = Strategy(*pair)
         except ConfigError as error:
             faults += error.faults
     if faults:
         raise ConfigError(faults)
     return _with_settings(list(pairs.values()), modes, settings)
-
-
-def matches(pattern: str, name: str) -> bool:
-    return fnmatchcase(name, pattern)
 
 
 def planner_for(scenario: Scenario, strategy: Strategy) -> Planner:
@@ -126,25 +117,6 @@ def planner_for(scenario: Scenario, strategy: Strategy) -> Planner:
         settings=strategy.settings,
     )
     return strategies.planner_for(scenario.title, in_force(usual), wanted)
-
-
-def _matching(text: str) -> tuple[Strategy, ...]:
-    """Return the matching pairs; each half is a name or a pattern, a single ``*`` means both."""
-    if "*" not in text:
-        return (Strategy.parse(text),)
-    shedder, _, placement = text.partition("+") if "+" in text else (text, "", "*")
-    where = f"strategy {text!r}:"
-    pattern = "+".join(
-        half if "*" in half else short_name(known, half, f"{where} {what} {half!r}")
-        for known, half, what in (
-            (SHEDDERS, shedder, "shedder"),
-            (PLACEMENTS, placement, "placement"),
-        )
-    )
-    found = tuple(pair for pair in every_pair() if matches(pattern, pair.name))
-    if not found:
-        raise no_pair_like(f"strategy {text!r}")
-    return found
 
 
 def _with_settings(

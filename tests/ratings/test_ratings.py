@@ -1,5 +1,6 @@
 import math
 import zlib
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,6 @@ from strategy_ratings import (
 )
 
 from loadmanager.simulator.scenario_files import load_scenario, shipped
-from loadmanager.simulator.strategies import matches
 
 FIGURES = from_json((FOLDER / "figures.json").read_text("utf-8"))
 
@@ -58,7 +58,8 @@ def test_advice_is_what_its_scenario_expects_of_the_pair(kind: str, advice: dict
     expected = [
         one
         for one in load_scenario(shipped()[advice["scenario"]]).expect
-        if one.mode != "parity" and any(matches(each, advice["pair"]) for each in one.strategies)
+        if one.mode != "parity"
+        and any(fnmatchcase(advice["pair"], each) for each in one.strategies)
     ]
     assert [one for one in expected if bool(one.known_failure) == (kind == "avoid")]
 

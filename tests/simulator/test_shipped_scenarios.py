@@ -1,6 +1,7 @@
 import math
 import os
 from contextlib import closing
+from fnmatch import fnmatchcase
 
 import pytest
 from all_placements import with_all_placements
@@ -19,7 +20,7 @@ from loadmanager.simulator.simulation_jobs import (
     results_of,
     score_job,
 )
-from loadmanager.simulator.strategies import Strategy, every_pair, matches
+from loadmanager.simulator.strategies import Strategy, every_pair
 
 LONG = {"diurnal-trend", "recorded-services", "thousand"}
 """One run of these takes so long that only what is expected of someone by name is run."""
@@ -115,7 +116,7 @@ def wanted(scenario: Scenario) -> list[Strategy]:
 
 
 def meant(one: Expectation, pair: Strategy) -> bool:
-    return any(matches(pattern, pair.name) for pattern in one.strategies)
+    return any(fnmatchcase(pair.name, pattern) for pattern in one.strategies)
 
 
 def assert_sane(found: Compared) -> None:

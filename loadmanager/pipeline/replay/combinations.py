@@ -1,21 +1,18 @@
 """The combinations of strategies and settings to replay."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from itertools import product
 from typing import Final
 
 from loadmanager.config import ConfigError
 from loadmanager.config.sections import SheddingSettings
 from loadmanager.config.strategies import (
-    SHEDDER_NAMES,
+    PAIRS,
     Wanted,
     has_setting,
-    no_pair_like,
     own_placement,
-    parse_pair,
-    placements_of,
+    pairs_like,
     planner_for,
     short_name,
 )
@@ -80,7 +77,10 @@ def combinations(strategies: Sequence[str], settings: Sequence[str]) -> tuple[Co
     Raises:
         ConfigError: with all unknown strategies and settings, and all invalid values.
     """
-    pairs = _pairs(strategies) if strategies else _sensible()
+    pairs = dict.fromkeys(
+        pair for text in strategies for pair in pairs_like(text, f"--strategy {text}")
+    )
+    pairs = pairs or _sensible()
     axes = [_axis(text) for text in settings]
     _refuse_unknown(tuple(pairs), axes)
     found = [Combination(0)]
@@ -146,32 +146,11 @@ def _split(values: str) -> list[str]:
     return found
 
 
-def _pairs(texts: Sequence[str]) -> dict[tuple[str, str], None]:
-    found: dict[tuple[str, str], None] = {}
-    for text in texts:
-        found |= dict.fromkeys(
-            _like(text) if "*" in text else [parse_pair(text, f"--strategy {text}")]
-        )
-    return found
-
-
-def _like(text: str) -> list[tuple[str, str]]:
-    found = [pair for pair in _every_pair() if fnmatchcase("+".join(pair), text.strip())]
-    if not found:
-        raise no_pair_like(f"--strategy {text}")
-    return found
-
-
-def _every_pair() -> Iterator[tuple[str, str]]:
-    for shedder in SHEDDER_NAMES:
-        yield from ((shedder, placement) for placement in placements_of(shedder))
-
-
 def _sensible() -> dict[tuple[str, str], None]:
     """Return every pair except those whose placement needs a plan of another shedder."""
     return {
         pair: None
-        for pair in _every_pair()
+        for pair in PAIRS
         if PLACEMENTS[pair[1]] is not PlannedPlacement or SHEDDERS[pair[0]] is AvgShedder
     }
 
