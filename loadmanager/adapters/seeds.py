@@ -14,40 +14,33 @@ from loadmanager.ports.history import SeedUnreadable
 _HOW: Final = 'install it: pip install "loadmanager[history]"'
 
 
-class SeedFile:
-    """The seed at one address, which a rollup replaces as a whole.
+async def read_seed_file(address: str, hour: int) -> Seed:
+    """Return the seed at an address, which a rollup replaces as a whole.
 
     Each reading has a thread of its own: one that hangs on a disk or a network that is gone
     takes none of those that the event loop has for others, and ends with the process.
     """
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Seed] = loop.create_future()
 
-    def __init__(self, address: str) -> None:
-        self._address = address
+    def on_read(found: Seed | SeedUnreadable) -> None:
+        if answer.done():
+            return  # The reader has given up.
+        if isinstance(found, SeedUnreadable):
+            answer.set_exception(found)
+        else:
+            answer.set_result(found)
 
-    async def read(self, hour: int) -> Seed | None:
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Seed] = loop.create_future()
+    def work() -> None:
+        try:
+            found: Seed | SeedUnreadable = seed_at(address, hour)
+        except SeedUnreadable as problem:
+            found = problem
+        with suppress(RuntimeError):  # The loop was closed meanwhile.
+            loop.call_soon_threadsafe(on_read, found)
 
-        def on_read(seed: Seed | None, error: SeedUnreadable | None) -> None:
-            if answer.done():
-                return  # The reader has given up.
-            if error is not None:
-                answer.set_exception(error)
-            elif seed is not None:
-                answer.set_result(seed)
-
-        def work() -> None:
-            seed: Seed | None = None
-            error: SeedUnreadable | None = None
-            try:
-                seed = seed_at(self._address, hour)
-            except SeedUnreadable as problem:
-                error = problem
-            with suppress(RuntimeError):  # The loop was closed meanwhile.
-                loop.call_soon_threadsafe(on_read, seed, error)
-
-        threading.Thread(target=work, name="seed", daemon=True).start()
-        return await answer
+    threading.Thread(target=work, name="seed", daemon=True).start()
+    return await answer
 
 
 def seed_at(address: str, hour: int) -> Seed:

@@ -29,7 +29,6 @@ from loadmanager.ports.coordination import (
     NodeMissing,
 )
 from loadmanager.ports.history import offer_report
-from loadmanager.ports.host import HostProbe
 
 log = structlog.get_logger()
 
@@ -78,7 +77,7 @@ class Sampler:
     """Makes load reports; ``window_s`` is the window of the last sample's mean rates."""
 
     context: Context
-    probe: HostProbe
+    sample_host: Callable[..., HostUsage]
     intention: DrainIntent
     broker_class: str = ""
     window_s: float | None = field(default=None, init=False)
@@ -100,7 +99,7 @@ class Sampler:
         self._left_out = stats.left_out
         host, port = _place(self.context.identity.broker)
         others = (_place(broker) for broker in self.context.cluster_state.brokers)
-        usage = self.probe.sample(
+        usage = self.sample_host(
             broker_process_id=stats.process_id,
             broker_port=port,
             neighbour_ports={at for name, at in others if name == host and at != port},

@@ -5,7 +5,7 @@ import math
 import os
 import secrets
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
@@ -19,10 +19,11 @@ from loadmanager.config.model import own_url
 from loadmanager.core.hosts import unreachable
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import BrokerUrls
+from loadmanager.core.seed import Seed
 from loadmanager.core.wire.records import LeaderRecord, LockRecord, encode_leader, encode_lock
 from loadmanager.ports.broker import BrokerControl
 from loadmanager.ports.coordination import Coordination, TooLarge
-from loadmanager.ports.history import HistorySink, NoHistory, NoSeed, SeedSource
+from loadmanager.ports.history import HistorySink, NoHistory
 from loadmanager.ports.host import Clock, Computing, ComputingInline
 from loadmanager.telemetry.metrics import Metrics
 
@@ -196,7 +197,8 @@ class Context:
     metrics: Metrics
     topic_hash: TopicHash = field(default_factory=TopicHash)
     history: HistorySink = field(default_factory=NoHistory)
-    seeds: SeedSource = field(default_factory=NoSeed)
+    read_seed: Callable[[int], Awaitable[Seed]] | None = None
+    """Reads the seed for an hour of the week, if there is one; raises `SeedUnreadable`."""
     computing: Computing = field(default_factory=ComputingInline)
     troubles: dict[str, str] = field(default_factory=dict)
     """Problems that readiness names besides, by what has them."""

@@ -137,13 +137,12 @@ class LeaderState:
 
     async def seed(self) -> None:
         """Use the seed, unless the former leader left averages of half of the reported bundles."""
-        if not self._is_cold():
+        read_seed = self.context.read_seed
+        if read_seed is None or not self._is_cold():
             return
         try:
             async with asyncio.timeout(WITHIN_S):
-                seed = await self.context.seeds.read(hour_of_week(self.context.clock.wall_ms()))
-                if seed is not None:
-                    await self._use(seed)
+                await self._use(await read_seed(hour_of_week(self.context.clock.wall_ms())))
         except TimeoutError:
             self._give_up("late", f"it was not read within {WITHIN_S:g} s")
         except (SeedUnreadable, CoordinationError, MalformedContent) as error:

@@ -20,8 +20,8 @@ from loadmanager.core.wire.records import decode_lock, decode_partitions
 from loadmanager.ports.coordination import Connection, CoordinationError
 from loadmanager.ports.host import Clock
 from loadmanager.ports.lookup import (
+    AskLeader,
     LeaderInfo,
-    LeaderLine,
     NotLeader,
     Owner,
     Readiness,
@@ -111,10 +111,6 @@ class BundleCut(Unavailable):
     """The bundle was split, or its namespace deleted: the topic is in another one now."""
 
 
-class Assigner(Protocol):
-    async def assign(self, bundle: BundleId) -> BrokerId: ...
-
-
 class _Following(ExitStack):
     """The list that a lookup follows while it waits, or all of them if few; none at first.
 
@@ -155,8 +151,8 @@ class LookupService:
         self,
         context: Context,
         naming: OwnerResolver,
-        leader_line: LeaderLine,
-        assigner: Assigner,
+        ask_leader: AskLeader,
+        assigned: Callable[[BundleId], Awaitable[BrokerId]],
         *,
         mode: LookupMode,
         settings: RuntimeSettings,
@@ -170,8 +166,8 @@ class LookupService:
         self._identity = context.identity
         self._clock = context.clock
         self._naming = naming
-        self._leader_line = leader_line
-        self._assigner = assigner
+        self._ask_leader = ask_leader
+        self._assigned = assigned
         self._topic_hash = context.topic_hash
         self._mode = mode
         self._settings = settings
@@ -244,7 +240,7 @@ class LookupService:
                 raise Unavailable(f"the bundles around {bundle} cannot be read: {error}") from error
             if self._was_cut(bundle):
                 raise BundleCut(f"{bundle} is no bundle of its namespace now")
-        return await self._assigner.assign(bundle)
+        return await self._assigned(bundle)
 
     # --- waiting -------------------------------------------------------------------
 
@@ -395,10 +391,10 @@ class LookupService:
         try:
             async with asyncio.timeout(max(left_s, _ASK_AGAIN_S)):
                 if step is LookupStep.ASSIGN_HERE:
-                    planned = await self._assigner.assign(bundle)
+                    planned = await self._assigned(bundle)
                 else:
                     assert self._cluster_state.leader  # noqa: S101 - the step says that there is one
-                    planned = await self._leader_line.assign(self._cluster_state.leader, bundle)
+                    planned = await self._ask_leader(self._cluster_state.leader, bundle)
         except TimeoutError:
             return None, "the leader has not decided in time"
         except (NotLeader, Unavailable) as error:

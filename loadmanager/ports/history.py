@@ -5,7 +5,6 @@ from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.history.records import Record, report_record
 from loadmanager.core.history.schema import Stream
 from loadmanager.core.load import LoadReport
-from loadmanager.core.seed import Seed
 
 
 class HistorySink(Protocol):
@@ -64,13 +63,3 @@ def offer_report(
 
 class SeedUnreadable(LoadManagerError):
     """There is no seed, or none that can be used; the text says where and why."""
-
-
-class SeedSource(Protocol):
-    async def read(self, hour: int) -> Seed | None:
-        """Return None if no seed is configured. Raises `SeedUnreadable`: it cannot be read."""
-
-
-class NoSeed:
-    async def read(self, hour: int) -> Seed | None:  # noqa: ARG002 - there is nothing to read
-        return None

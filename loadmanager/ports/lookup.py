@@ -1,4 +1,4 @@
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -142,11 +142,8 @@ class LookupService(Protocol):
         """
 
 
-class LeaderLine(Protocol):
-    async def assign(self, leader: LeaderInfo, bundle: BundleId) -> BrokerId:
-        """Have the leader assign ``bundle``, and return the broker that is to own it.
+AskLeader = Callable[[LeaderInfo, BundleId], Awaitable[BrokerId]]
+"""Has the leader assign a bundle, and returns the broker that is to own it.
 
-        Raises as `LookupService.assign`; `Unavailable` also if the leader does not answer.
-        """
-
-    async def close(self) -> None: ...
+Raises as `LookupService.assign`; `Unavailable` also if the leader does not answer.
+"""

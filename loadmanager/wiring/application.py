@@ -24,13 +24,13 @@ from loadmanager.common.runtime_settings import (
 from loadmanager.config import Config
 from loadmanager.core.health import HealthRules
 from loadmanager.core.ids import BrokerId, BundleId, belongs_to_a_broker
+from loadmanager.core.load import HostUsage
 from loadmanager.core.lookup import LookupMode
 from loadmanager.leader.election import Election, Term
 from loadmanager.leader.term import ForeignTerm, Leadership, LeaderTerm, read_ahead
 from loadmanager.lookup.service import LookupService, OwnBundles, OwnerResolver
 from loadmanager.ports.coordination import Connection, CoordinationError
-from loadmanager.ports.host import HostProbe
-from loadmanager.ports.lookup import LeaderLine
+from loadmanager.ports.lookup import AskLeader
 from loadmanager.pulsar.sidecar import BesidePulsar
 
 
@@ -85,7 +85,8 @@ _COMMANDED: Final = Commanded()
 class Application:
     """The parts of one sidecar that do not depend on the adapters in use.
 
-    ``rng`` draws jitter and breaks ties. ``commands`` runs the commands to the broker.
+    ``sample_host`` is `PsutilHostProbe.sample`. ``rng`` draws jitter and breaks ties. ``commands``
+    runs the commands to the broker.
     """
 
     def __init__(
@@ -93,8 +94,8 @@ class Application:
         config: Config,
         context: Context,
         *,
-        probe: HostProbe,
-        leader_line: LeaderLine,
+        sample_host: Callable[..., HostUsage],
+        ask_leader: AskLeader,
         commands: asyncio.TaskGroup,
         rng: np.random.Generator,
         kind: Kind = _COMMANDED,
@@ -116,7 +117,7 @@ class Application:
                 seed_max_age_days=config.history.seed_max_age_days,
             )
 
-        sampler = Sampler(context, probe, DrainIntent(), config.history.broker_class)
+        sampler = Sampler(context, sample_host, DrainIntent(), config.history.broker_class)
         publisher = Publisher(context, sampler, settings, draw=rng.random)
         self.member, own = kind.agent(config, context, publisher, settings, commands)
         self.reachability = Reachability(context)
@@ -124,8 +125,8 @@ class Application:
         self.answering = kind.answering(
             context,
             OwnerResolver(context, own),
-            leader_line,
-            self.leading,
+            ask_leader,
+            self.leading.assign,
             mode=LookupMode(config.lookup.mode),
             settings=settings,
             unready=lambda: (*self.member.unready(), *self.reachability.unready()),

@@ -36,7 +36,7 @@ from loadmanager.adapters.http.security.guard import (
     sign,
 )
 from loadmanager.adapters.http.security.tls import ClientTls, TlsFiles
-from loadmanager.adapters.seeds import SeedFile
+from loadmanager.adapters.seeds import read_seed_file
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, zookeeper_options
 from loadmanager.admin.brokers import BalancingModes, Brokers, Configuration
 from loadmanager.admin.bundles import Splits, Unloads
@@ -61,7 +61,7 @@ from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.history.records import Origin
 from loadmanager.core.hosts import is_loopback
 from loadmanager.ports.broker import BrokerControl
-from loadmanager.ports.history import NoHistory, NoSeed
+from loadmanager.ports.history import NoHistory
 from loadmanager.pulsar.sidecar import BesidePulsar, make_pulsar_broker
 from loadmanager.telemetry.logging import change_level
 from loadmanager.telemetry.metrics import HistoryMetrics, Metrics
@@ -284,7 +284,7 @@ def build_sidecar(
         clock=clock,
         metrics=metrics,
         history=history,
-        seeds=SeedFile(config.history.seed) if config.history.seed else NoSeed(),
+        read_seed=partial(read_seed_file, config.history.seed) if config.history.seed else None,
         computing=ThreadedComputing(),
     )
     key = ClusterKey(coordination, clock)
@@ -292,8 +292,8 @@ def build_sidecar(
     application = Application(
         config,
         context,
-        probe=PsutilHostProbe(config.host),
-        leader_line=leader_line,
+        sample_host=PsutilHostProbe(config.host).sample,
+        ask_leader=leader_line.assign,
         commands=commands,
         rng=np.random.default_rng(),
         kind=kind,

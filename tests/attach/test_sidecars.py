@@ -68,12 +68,8 @@ class BusyProbe:
         )
 
 
-class NoLine:
-    async def assign(self, leader: LeaderInfo, bundle: BundleId) -> BrokerId:
-        raise Unavailable(f"{leader.broker} was asked to place {bundle}")
-
-    async def close(self) -> None:
-        pass
+async def ask_leader(leader: LeaderInfo, bundle: BundleId) -> BrokerId:
+    raise Unavailable(f"{leader.broker} was asked to place {bundle}")
 
 
 @dataclass
@@ -125,8 +121,8 @@ class PulsarSidecars:
                 application = Application(
                     config,
                     context,
-                    probe=BusyProbe(beside),
-                    leader_line=NoLine(),
+                    sample_host=BusyProbe(beside).sample,
+                    ask_leader=ask_leader,
                     commands=commands,
                     rng=np.random.default_rng(7),
                     kind=BesidePulsar(broker, config.cluster.name),

@@ -226,10 +226,10 @@ SIZES = dict(zip(BUNDLES, (1000.0, 10.0, 10.0, 980.0), strict=True))
 
 
 @asynccontextmanager
-async def beginner(seeds: GivenSeed) -> AsyncIterator[LeaderAtWork]:
+async def beginner(seeds: GivenSeed | None) -> AsyncIterator[LeaderAtWork]:
     planner = Planner(settings=PlannerSettings(settle_s=0.0))
     async with leader_at_work(
-        planner, round_interval_s=0.02, tick_interval_s=3600, seeds=seeds
+        planner, round_interval_s=0.02, tick_interval_s=3600, read_seed=seeds and seeds.read
     ) as at_work:
         await at_work.create_namespace(Boundaries.even(NS, 4))
         await at_work.report(report(B1, 0.1, {}), report(B2, 0.1, {}))
@@ -238,7 +238,7 @@ async def beginner(seeds: GivenSeed) -> AsyncIterator[LeaderAtWork]:
 
 def fresh(at_work: LeaderAtWork) -> GivenSeed:
     """Let the source have a seed of history that ended an hour ago."""
-    seeds = at_work.context.seeds
+    seeds = getattr(at_work.context.read_seed, "__self__", None)
     assert isinstance(seeds, GivenSeed)
     seeds.seed_head = head(at_work.context.clock.wall_ms() - 3_600_000)
     seeds.sizes = SIZES
@@ -342,7 +342,7 @@ async def test_nothing_is_asked_of_a_leader_that_is_still_being_opened() -> None
 
 
 async def test_without_any_seed_nothing_is_told() -> None:
-    async with beginner(GivenSeed()) as at_work:
+    async with beginner(None) as at_work:
         assert await begin(at_work) == {}
         for result in ("used", "stale", "late", "unreadable", "foreign"):
             assert metric(at_work, "loadmanager_seeds_total", result=result) == 0
@@ -350,7 +350,7 @@ async def test_without_any_seed_nothing_is_told() -> None:
 
 async def test_reports_soon_count_more_than_what_was_supposed() -> None:
     seeds = GivenSeed(sizes=dict.fromkeys(BUNDLES, 1000.0))
-    async with leader_at_work(Planner(), round_interval_s=3600, seeds=seeds) as at_work:
+    async with leader_at_work(Planner(), round_interval_s=3600, read_seed=seeds.read) as at_work:
         seeds.seed_head = head(at_work.context.clock.wall_ms())
         await at_work.create_namespace(Boundaries.even(NS, 4))
         await at_work.report(report(B1, 0.1, dict.fromkeys(BUNDLES, 0.0)))

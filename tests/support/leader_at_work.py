@@ -1,7 +1,7 @@
 """A leader at work, on the in-process service, with brokers that only stand in the tree."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -25,6 +25,7 @@ from loadmanager.core.load import BrokerUrls, LoadReport
 from loadmanager.core.orders import encode_owned
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
+from loadmanager.core.seed import Seed
 from loadmanager.core.shedding import ThresholdShedder
 from loadmanager.core.wire.policies import encode_boundaries
 from loadmanager.core.wire.records import LeaderRecord, encode_leader
@@ -32,7 +33,6 @@ from loadmanager.core.wire.registrations import encode_registration
 from loadmanager.core.wire.reports import encode_loads
 from loadmanager.leader.election import Term
 from loadmanager.leader.term import Leadership, LeaderTerm
-from loadmanager.ports.history import NoSeed, SeedSource
 from loadmanager.telemetry.metrics import Metrics
 from tests.testbed.in_process import InProcessBroker
 from tests.testbed.memory import MemoryCoordination, MemoryService
@@ -126,7 +126,7 @@ async def leader_at_work(
     round_interval_s: float = 0.02,
     tick_interval_s: float = 0.01,
     reports: Sequence[LoadReport] = (),
-    seeds: SeedSource | None = None,
+    read_seed: Callable[[int], Awaitable[Seed]] | None = None,
     build: Callable[[Context], Context] = lambda context: context,
 ) -> AsyncIterator[LeaderAtWork]:
     """Yield it; with ``reports`` the namespace of `EIGHT` is there, too."""
@@ -142,7 +142,7 @@ async def leader_at_work(
         clock=clock,
         metrics=metrics,
         topic_hash=TopicHash("crc32"),
-        seeds=seeds or NoSeed(),
+        read_seed=read_seed,
     )
     context = build(context)
     config = Config.model_validate({"broker": {"id": "b1:8080"}, "split": {"enabled": False}})

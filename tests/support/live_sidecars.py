@@ -143,8 +143,8 @@ async def start_sidecar(
             application = Application(
                 config,
                 context,
-                probe=BusyProbe(broker),
-                leader_line=line,
+                sample_host=BusyProbe(broker).sample,
+                ask_leader=line.assign,
                 commands=commands,
                 rng=rng,
             )

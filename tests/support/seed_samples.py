@@ -45,14 +45,13 @@ class GivenSeed:
     hangs: bool = False
     hours: list[int] = field(default_factory=list)
 
-    async def read(self, hour: int) -> Seed | None:
+    async def read(self, hour: int) -> Seed:
         self.hours.append(hour)
         if self.hangs:
             await asyncio.Event().wait()
         if self.error is not None:
             raise self.error
-        if self.seed_head is None:
-            return None
+        assert self.seed_head is not None
         every = [bundle_seed(*item) for item in self.sizes.items()]
         packed = b"".join(encode_seed(self.seed_head, every))
         return read_seed("seed", gzip.decompress(packed).splitlines(), hour)

@@ -191,6 +191,8 @@ class PsutilHostProbe:
     ) -> HostUsage:
         """Return the usage since the last call; rates are None at the first.
 
+        ``neighbour_ports`` are those of other brokers that are registered with the same host name:
+        they may run on this host, too. What cannot be read leaves its resource None.
         The cgroup is that of ``broker_process_id``, or of this process without it. With scope
         ``process`` usage is unknown without it. With scope ``auto``, and other brokers in the
         same cgroup, usage is that of the broker's process tree, and its limit an equal part of

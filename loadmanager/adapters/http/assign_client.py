@@ -88,7 +88,7 @@ class Answer:
 
 
 class HttpAssignClient:
-    """`LeaderLine` over HTTP, with connections kept open between requests.
+    """Asks other sidecars over HTTP, with connections kept open between requests.
 
     ``timeout_s`` is for a whole request, and long: the leader may have to wait for a bundle that
     is under way. ``connect_timeout_s`` is short, so that a dead host is noticed soon. ``tls`` is

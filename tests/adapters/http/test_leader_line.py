@@ -10,13 +10,13 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.ports.lookup import (
     LeaderInfo,
-    LeaderLine,
     NamespaceUnknown,
     NotLeader,
     Unavailable,
 )
 from tests.adapters.http.conftest import PUBLIC, FakeLookup, RunningServer, StartServer, until
 
+Line = HttpAssignClient
 BUNDLE = Boundaries.even(PUBLIC, 4).bundles[1]
 ASSIGN = "/loadmanager/v1/assign"
 
@@ -32,7 +32,7 @@ def leader_at(url: str, epoch: int = 4) -> LeaderInfo:
 
 
 @pytest.fixture
-async def line() -> AsyncIterator[LeaderLine]:
+async def line() -> AsyncIterator[Line]:
     made = HttpAssignClient(timeout_s=30.0)
     yield made
     await made.close()
@@ -44,7 +44,7 @@ async def leader(server: RunningServer) -> RunningServer:
     return server
 
 
-async def test_the_decision_comes_over_the_line(leader: RunningServer, line: LeaderLine) -> None:
+async def test_the_decision_comes_over_the_line(leader: RunningServer, line: Line) -> None:
     got = await leader.ask(ASSIGN, "POST", json={"bundle": BUNDLE})
     assert (got.status, got.json()) == (200, {"broker": "b1:8080", "epoch": 4})
     for _ in range(2):
@@ -66,7 +66,7 @@ NONE = BundleId("public/default/0x00000000_0x00000007")
 )
 async def test_what_the_leader_refuses_is_told(
     leader: RunningServer,
-    line: LeaderLine,
+    line: Line,
     *,
     state: dict[str, Any],
     epoch: int,
@@ -143,7 +143,7 @@ PACKED = gzip.compress(b" " * 10_000_000)
     ],
 )
 async def test_an_answer_that_is_none_is_unavailable(
-    serve: Serve, line: LeaderLine, head: bytes, body: bytes, said: str
+    serve: Serve, line: Line, head: bytes, body: bytes, said: str
 ) -> None:
     whole = b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (head, len(body), body)
     with pytest.raises(Unavailable, match=said):
@@ -151,7 +151,7 @@ async def test_an_answer_that_is_none_is_unavailable(
 
 
 @pytest.mark.parametrize("header", [b"9" * 400, "²".encode("latin-1"), b"-1", b"soon"])
-async def test_an_odd_time_to_return_is_1_s(serve: Serve, line: LeaderLine, header: bytes) -> None:
+async def test_an_odd_time_to_return_is_1_s(serve: Serve, line: Line, header: bytes) -> None:
     head = b"HTTP/1.1 503 X\r\nRetry-After: %s\r\nContent-Length: 2\r\n\r\n{}" % header
     with pytest.raises(Unavailable) as raised:
         await line.assign(leader_at(await serve(head)), BUNDLE)
@@ -173,7 +173,7 @@ async def test_an_odd_question_is_refused(leader: RunningServer, body: bytes, sa
     assert said in got.json()["reason"]
 
 
-async def test_an_answer_without_an_end_is_cut_off(line: LeaderLine) -> None:
+async def test_an_answer_without_an_end_is_cut_off(line: Line) -> None:
     async def pour(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
         try:

@@ -10,7 +10,7 @@ import fsspec
 import pytest
 from seed_samples import head, rates, write_seed
 
-from loadmanager.adapters.seeds import SeedFile, seed_at
+from loadmanager.adapters.seeds import read_seed_file, seed_at
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace
 from loadmanager.core.seed import MOST_LINE_BYTES
@@ -22,7 +22,7 @@ SIZES = dict.fromkeys(BUNDLES, 7.0)
 
 async def test_a_seed_is_read_from_a_file(tmp_path: Path) -> None:
     path = write_seed(tmp_path / "seed.json.gz", head(5), SIZES)
-    seed = await SeedFile(str(path)).read(3)
+    seed = await read_seed_file(str(path), 3)
     assert seed is not None
     assert seed.head == head(5)
     assert {one: seed.bundles[one].now for one in BUNDLES} == dict.fromkeys(BUNDLES, rates(7.0))
@@ -38,7 +38,7 @@ def test_a_seed_is_read_from_a_url(tmp_path: Path) -> None:
 async def test_a_missing_file_is_told_with_its_address(tmp_path: Path) -> None:
     address = str(tmp_path / "none.json.gz")
     with pytest.raises(SeedUnreadable, match="No such file") as raised:
-        await SeedFile(address).read(0)
+        await read_seed_file(address, 0)
     assert str(raised.value).startswith(address)
 
 
@@ -82,7 +82,7 @@ async def test_a_disk_that_hangs_holds_up_nobody_else(tmp_path: Path) -> None:
     """A pipe that nobody writes to, in place of a network disk that is gone."""
     path = tmp_path / "pipe"
     os.mkfifo(path)
-    reading = asyncio.ensure_future(SeedFile(str(path)).read(0))
+    reading = asyncio.ensure_future(read_seed_file(str(path), 0))
     answered = await asyncio.to_thread(lambda: "others are answered")
     assert answered
     assert not reading.done()

@@ -163,8 +163,8 @@ class Agent:
                 self.application = Application(
                     config,
                     self.context,
-                    probe=ScriptedProbe(self.host),
-                    leader_line=CallingLine(self._world, self),
+                    sample_host=ScriptedProbe(self.host).sample,
+                    ask_leader=CallingLine(self._world, self).assign,
                     commands=commands,
                     rng=rng,
                 )
@@ -199,6 +199,3 @@ class CallingLine:
         except TimeoutError:
             raise Unavailable(f"the leader at {leader.sidecar_url} is slow") from None
         return answer
-
-    async def close(self) -> None:
-        """See `LeaderLine`."""
