@@ -83,18 +83,18 @@ class Registration:
 
     broker: BrokerId
     urls: BrokerUrls
-    sidecar_url: str
-    started_at_ms: int
-    version: str = ""
     persistent_topics: bool = True
     non_persistent_topics: bool = True
-    draining: bool = False
-    healthy: bool = True
-    broker_class: str = ""
     protocols: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     advertised_listeners: Mapping[str, BrokerUrls] = field(
         default_factory=lambda: MappingProxyType({})
     )
+    started_at_ms: int
+    version: str = ""
+    sidecar_url: str
+    draining: bool = False
+    healthy: bool = True
+    broker_class: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,13 +7,13 @@ continues from the stored memory, and a test may start from any state.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, Final
 
 import numpy as np
 
 from loadmanager.core.averages import exponential_average
-from loadmanager.core.bounds import COUNT, TIME_S, TOTAL, Bound
-from loadmanager.core.fields import Fields
+from loadmanager.core.bounds import TIME_S, TOTAL
+from loadmanager.core.form import At, Form
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.joint.state import JointState
 from loadmanager.core.scores import FloatArray
@@ -75,36 +75,8 @@ class Memory:
     def with_usage(self, names: Sequence[BrokerId], usage: FloatArray) -> "Memory":
         return replace(self, usage={**self.usage, **dict(zip(names, usage.tolist(), strict=True))})
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "usage": dict(self.usage),
-            "highHits": dict(self.high_hits),
-            "lowHits": dict(self.low_hits),
-            "roundsOver": self.rounds_over,
-            "planned": dict(self.planned),
-            "turn": self.turn,
-            "turnOrder": list(self.turn_order),
-            "shedAtS": dict(self.shed_at_s),
-        }
 
-    @classmethod
-    def from_fields(cls, fields: Fields) -> Self:
-        def figures(name: str, bound: Bound) -> Mapping[Any, Any]:
-            whole = bound.whole
-            return fields.mapped(
-                name, BrokerId, lambda one, key: (one.count if whole else one.rate)(key, 0, bound)
-            )
-
-        return cls(
-            usage=figures("usage", TOTAL),
-            high_hits=figures("highHits", COUNT),
-            low_hits=figures("lowHits", COUNT),
-            rounds_over=fields.count("roundsOver"),
-            planned=fields.mapped("planned", BundleId, lambda one, key: BrokerId(one.text(key))),
-            turn=fields.count("turn"),
-            turn_order=tuple(map(BrokerId, fields.texts("turnOrder"))),
-            shed_at_s=figures("shedAtS", TIME_S),
-        )
+MEMORY: Final = Form(Memory, usage=At(bound=TOTAL), shed_at_s=At(bound=TIME_S), joint=None)
 
 
 def _dropped(mapping: Mapping[BrokerId, Any], brokers: Collection[BrokerId]) -> dict[Any, Any]:

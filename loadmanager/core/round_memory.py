@@ -1,13 +1,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from loadmanager.core.bounds import TIME_MS, TIME_S
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.fields import Fields
-from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle
-from loadmanager.core.memory import Memory
+from loadmanager.core.form import At, Form
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.memory import MEMORY, Memory
 
 HOUR_S: Final = 3600.0
 _CLOCK_SLACK_S: Final = 60.0
@@ -77,26 +77,14 @@ class RoundMemory:
     def moves_within_hour(self, now_s: float) -> int:
         return sum(now_s - at_s < HOUR_S for at_s in self.moved_at_s.values())
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "shedder": self.shedder.to_json(),
-            "placement": self.placement.to_json(),
-            "movedAtS": dict(self.moved_at_s),
-            "startedAtMs": dict(self.started_at_ms),
-        }
 
-    @classmethod
-    def from_fields(cls, fields: Fields) -> "RoundMemory":
-        return cls(
-            shedder=Memory.from_fields(fields.inner("shedder")),
-            placement=Memory.from_fields(fields.inner("placement")),
-            moved_at_s=fields.mapped(
-                "movedAtS", parse_bundle, lambda one, name: one.rate(name, bound=TIME_S)
-            ),
-            started_at_ms=fields.mapped(
-                "startedAtMs", parse_broker, lambda one, name: one.count(name, bound=TIME_MS)
-            ),
-        )
+ROUND_MEMORY: Final = Form(
+    RoundMemory,
+    shedder=MEMORY.at(),
+    placement=MEMORY.at(),
+    moved_at_s=At(bound=TIME_S),
+    started_at_ms=At(bound=TIME_MS),
+)
 
 
 def shifted(memory: RoundMemory, by_s: float) -> RoundMemory:

@@ -18,7 +18,7 @@ from loadmanager.core.history.reading import read_line
 from loadmanager.core.ids import parse_broker, parse_bundle
 from loadmanager.core.load import BrokerUrls, Registration
 from loadmanager.core.orders import decode_orders, decode_owned
-from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.round_memory import ROUND_MEMORY
 from loadmanager.core.seed import read_seed
 from loadmanager.core.snapshot.decoding import decode_snapshot
 from loadmanager.core.wire.records import (
@@ -170,7 +170,7 @@ DOCUMENTS: dict[str, tuple[Any, Callable[[bytes], object]]] = {
     "drain mark": ({"sinceMs": 1}, lambda data: decode_drain_mark("x", data)),
     "balancing": ({"mode": "active", "sinceMs": 1}, lambda data: decode_balancing("x", data)),
     "partitions": ({"partitions": 1}, lambda data: decode_partitions("x", data)),
-    "memory": (MEMORY, lambda data: RoundMemory.from_fields(parse_fields("x", data))),
+    "memory": (MEMORY, lambda data: ROUND_MEMORY.read(parse_fields("x", data))),
     "snapshot": (SNAPSHOT, lambda data: decode_snapshot("x", data)),
     "seed's head": (
         SEED_HEAD,
@@ -236,7 +236,7 @@ def test_no_figure_anywhere_is_taken_beyond_every_bound(name: str) -> None:
 
 def test_a_plan_that_names_no_broker_is_refused() -> None:
     with pytest.raises(MalformedContent, match="= 1; expected text"):
-        RoundMemory.from_fields(Fields("x", {"shedder": {"planned": {BUNDLE: 1}}}))
+        ROUND_MEMORY.read(Fields("x", {"shedder": {"planned": {BUNDLE: 1}}}))
 
 
 @pytest.mark.parametrize("data", [b'{"epoch":1e999}', b'{"epoch":NaN}', b'{"epoch":-Infinity}'])

@@ -40,7 +40,7 @@ from loadmanager.core.orders import SplitOrder
 from loadmanager.core.plan import Cause, Move
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.rates import Rates
-from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.round_memory import ROUND_MEMORY, RoundMemory
 from loadmanager.core.shadow import Shadowed
 
 ORIGIN = Origin("prod", BrokerId("b1:8080"), "5f2a90c1d07be344")
@@ -178,7 +178,7 @@ def test_a_base_round_brings_every_bundle_and_the_memory(hot: Hot) -> None:
     assert bundles["bundles"]["long_bytes_out_per_s"] == [4.0, 4.0]
     assert bundles["bundles"]["short_samples"] == [4, 4]
     assert (bundles["part"], bundles["parts"], line["base"]) == (1, 1, True)
-    assert json.loads(line["memory"]) == RoundMemory().to_json()
+    assert json.loads(line["memory"]) == ROUND_MEMORY.to_json(RoundMemory())
     assert json.loads(line["constraints"])["failureDomains"] == {}
 
 

@@ -19,7 +19,7 @@ from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.planner_settings import Mode, PlannerSettings
 from loadmanager.core.policies import Policies
 from loadmanager.core.projection import loads, settled
-from loadmanager.core.round_memory import RoundMemory, shifted
+from loadmanager.core.round_memory import ROUND_MEMORY, RoundMemory, shifted
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.shedding import Shed, ThresholdShedder
 from loadmanager.core.traffic_share import TrafficShare
@@ -355,7 +355,7 @@ def test_moves_that_a_clock_set_back_shows_in_the_future_are_forgotten(hot: Clus
 def test_the_memory_of_a_round_survives_as_json(hot: ClusterView) -> None:
     memory = decide(hot, ThresholdShedder(min_bytes_per_s=0.0)).memory
     assert memory.moved_at_s
-    assert RoundMemory.from_fields(Fields("/m", memory.to_json())) == memory
+    assert ROUND_MEMORY.read(Fields("/m", ROUND_MEMORY.to_json(memory))) == memory
 
 
 def test_a_memory_on_another_clock_has_all_its_times_moved_and_nothing_else() -> None:

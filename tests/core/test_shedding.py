@@ -12,7 +12,7 @@ from small_view import bundle, heaviest, make_view
 from loadmanager.core.cluster import ClusterView, TransferLimits
 from loadmanager.core.fields import Fields
 from loadmanager.core.ids import BrokerId, Namespace
-from loadmanager.core.memory import Memory
+from loadmanager.core.memory import MEMORY, Memory
 from loadmanager.core.plan import Reason
 from loadmanager.core.shedding import (
     SHEDDERS,
@@ -215,7 +215,7 @@ def test_an_offer_is_of_a_bundle_its_broker_has_and_only_once(
     view, memory = make_view(brokers), Memory()
     for _ in range(9):
         shed = kind().shed(view, memory)
-        memory = Memory.from_fields(Fields("/m", shed.memory.to_json()))
+        memory = MEMORY.read(Fields("/m", MEMORY.to_json(shed.memory)))
         assert memory == shed.memory
         offered = [(offer.source, offer.bundle) for offer in shed.offers]
         assert len(set(offered)) == len(offered)

@@ -15,7 +15,7 @@ from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.plan import Move
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.projection import loads
-from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.round_memory import ROUND_MEMORY, RoundMemory
 from loadmanager.core.scores import FloatArray
 from loadmanager.core.snapshot.encoding import constraints_to_json, in_force, in_force_to_json
 
@@ -176,7 +176,7 @@ def _round_body(facts: RoundFacts, view: ClusterView, plan: Plan) -> dict[str, A
             "reason": [one.reason.value for one in plan.refusals],
             "detail": [one.detail for one in plan.refusals],
         },
-        "memory": _json(facts.memory.to_json()) if facts.memory is not None else None,
+        "memory": _json(ROUND_MEMORY.to_json(facts.memory)) if facts.memory is not None else None,
         "constraints": _json(constraints_to_json(view.policies)) if base else None,
     }
 

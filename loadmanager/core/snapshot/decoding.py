@@ -18,7 +18,7 @@ from loadmanager.core.ids import (
 from loadmanager.core.load import LoadReport
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.policies import IsolationPolicy, Policies
-from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.round_memory import ROUND_MEMORY, RoundMemory
 from loadmanager.core.shedding import SHEDDERS
 from loadmanager.core.snapshot.agreement import agreed
 from loadmanager.core.snapshot.document import Choice, InForce, RunningLoad, Snapshot
@@ -203,7 +203,7 @@ class Reading:
 
     def memory(self) -> RoundMemory:
         with self._tolerated():
-            return RoundMemory.from_fields(self._fields.inner("memory"))
+            return ROUND_MEMORY.inner(self._fields, "memory")
         return RoundMemory()
 
     def _has(self, name: str) -> bool:

@@ -6,6 +6,7 @@ from loadmanager.core.fields import to_json
 from loadmanager.core.placement import PLACEMENTS, Placement
 from loadmanager.core.planner import Planner
 from loadmanager.core.policies import Policies
+from loadmanager.core.round_memory import ROUND_MEMORY
 from loadmanager.core.settings import values_of
 from loadmanager.core.shedding import SHEDDERS, Shedder
 from loadmanager.core.snapshot.document import Choice, InForce, Snapshot
@@ -33,7 +34,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
         "inFlight": dict(snapshot.in_flight),
         "unowned": list(snapshot.unowned),
         "constraints": constraints_to_json(snapshot.policies),
-        "memory": snapshot.memory.to_json(),
+        "memory": ROUND_MEMORY.to_json(snapshot.memory),
         "departedSecondsAgo": list(snapshot.departed_ago_s),
         "settings": in_force_to_json(snapshot.in_force),
     }

@@ -1,21 +1,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
-from loadmanager.core.balancing import Balancing, BalancingMode
+from loadmanager.core.balancing import Balancing
 from loadmanager.core.bounds import EPOCH, PARTITIONS, TIME_MS
 from loadmanager.core.fields import OURS, parse_fields, to_json
-from loadmanager.core.ids import BrokerId, parse_broker
+from loadmanager.core.form import At, Form
+from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import BrokerUrls
-from loadmanager.core.wire.shared_forms import (
-    listeners_from,
-    listeners_to_json,
-    urls_from,
-    urls_to_json,
-)
-
-_URLS: Final = ("httpUrl", "httpUrlTls", "nativeUrl", "nativeUrlTls")
+from loadmanager.core.wire.shared_forms import LISTENERS, urls_at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +22,10 @@ class LockRecord:
     """
 
     urls: BrokerUrls
-    broker: BrokerId | None = None
-    epoch: int = 0
     disabled: bool = False
     listeners: Mapping[str, BrokerUrls] = field(default_factory=lambda: MappingProxyType({}))
+    broker: BrokerId | None = None
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,55 +43,36 @@ class LeaderRecord:
     epoch: int = 0
 
 
+_LOCK: Final = Form(
+    LockRecord,
+    urls=urls_at("httpUrl", "httpUrlTls", "nativeUrl", "nativeUrlTls"),
+    listeners=LISTENERS,
+    broker=At(name="brokerId", inside=OURS),
+    epoch=At(bound=EPOCH, inside=OURS),
+)
+_LEADER: Final = Form(
+    LeaderRecord,
+    broker=At(name="brokerId"),
+    sidecar_url=At(inside=OURS),
+    instance=At(name="instanceId", inside=OURS),
+    epoch=At(bound=EPOCH, inside=OURS),
+)
+encode_leader, decode_leader = _LEADER.encode, _LEADER.decode
+
+
 def encode_lock(lock: LockRecord) -> bytes:
-    document: dict[str, Any] = urls_to_json(lock.urls, _URLS)
-    document["disabled"] = lock.disabled
-    document["advertisedListeners"] = listeners_to_json(lock.listeners)
-    if lock.broker is not None:
-        document[OURS] = {"brokerId": lock.broker, "epoch": lock.epoch}
+    document = _LOCK.to_json(lock)
+    if lock.broker is None:
+        del document[OURS]
     return to_json(document)
 
 
 def decode_lock(where: str, data: bytes) -> LockRecord:
     fields = parse_fields(where, data)
-    ours = fields.inner(OURS)
-    named = "brokerId" in ours.names()
-    urls = urls_from(fields, _URLS)
-    if urls == BrokerUrls(http_url=""):
+    lock = _LOCK.read(fields)
+    if lock.urls == BrokerUrls(http_url=""):
         fields.refuse("nativeUrl", "at least one of nativeUrl, nativeUrlTls, httpUrl, httpUrlTls")
-    return LockRecord(
-        urls=urls,
-        broker=ours.parsed("brokerId", parse_broker) if named else None,
-        epoch=ours.count("epoch", bound=EPOCH),
-        disabled=fields.flag("disabled", default=False),
-        listeners=listeners_from(fields),
-    )
-
-
-def encode_leader(leader: LeaderRecord) -> bytes:
-    return to_json(
-        {
-            "brokerId": leader.broker,
-            "serviceUrl": leader.service_url,
-            OURS: {
-                "sidecarUrl": leader.sidecar_url,
-                "instanceId": leader.instance,
-                "epoch": leader.epoch,
-            },
-        }
-    )
-
-
-def decode_leader(where: str, data: bytes) -> LeaderRecord:
-    fields = parse_fields(where, data)
-    ours = fields.inner(OURS)
-    return LeaderRecord(
-        broker=fields.parsed("brokerId", parse_broker),
-        service_url=fields.text("serviceUrl"),
-        sidecar_url=ours.text("sidecarUrl", ""),
-        instance=ours.text("instanceId", ""),
-        epoch=ours.count("epoch", bound=EPOCH),
-    )
+    return lock
 
 
 def encode_partitions(partitions: int) -> bytes:
@@ -121,41 +96,10 @@ class DrainMark:
     reason: str = ""
 
 
-def encode_drain_mark(mark: DrainMark) -> bytes:
-    return to_json({"sinceMs": mark.since_ms, "by": mark.by, "reason": mark.reason})
-
-
-def decode_drain_mark(where: str, data: bytes) -> DrainMark:
-    fields = parse_fields(where, data)
-    return DrainMark(
-        since_ms=fields.count("sinceMs", bound=TIME_MS),
-        by=fields.text("by", default=""),
-        reason=fields.text("reason", default=""),
-    )
-
-
-def encode_balancing(balancing: Balancing) -> bytes:
-    return to_json(
-        {
-            "mode": balancing.mode.value,
-            "sinceMs": balancing.since_ms,
-            "by": balancing.by,
-            "reason": balancing.reason,
-        }
-    )
-
-
-def decode_balancing(where: str, data: bytes) -> Balancing:
-    fields = parse_fields(where, data)
-    mode = fields.text("mode")
-    if mode not in set(BalancingMode):
-        fields.refuse("mode", " or ".join(BalancingMode))
-    return Balancing(
-        mode=BalancingMode(mode),
-        since_ms=fields.count("sinceMs", bound=TIME_MS),
-        by=fields.text("by", default=""),
-        reason=fields.text("reason", default=""),
-    )
+_DRAIN_MARK: Final = Form(DrainMark, since_ms=At(bound=TIME_MS))
+encode_drain_mark, decode_drain_mark = _DRAIN_MARK.encode, _DRAIN_MARK.decode
+_BALANCING: Final = Form(Balancing, since_ms=At(bound=TIME_MS))
+encode_balancing, decode_balancing = _BALANCING.encode, _BALANCING.decode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,29 +126,14 @@ class AgentRecord:
         return f"the sidecar {self.sidecar_url} {where}, instance {self.instance}"
 
 
-def encode_agent(agent: AgentRecord) -> bytes:
-    return to_json(
-        {
-            "instanceId": agent.instance,
-            "host": agent.host,
-            "processId": agent.process_id,
-            "sidecarUrl": agent.sidecar_url,
-            "registeredAtMs": agent.registered_at_ms,
-            "takeOvers": agent.take_overs,
-        }
-    )
+_AGENT: Final = Form(
+    AgentRecord,
+    instance=At(name="instanceId"),
+    registered_at_ms=At(bound=TIME_MS),
+)
+encode_agent = _AGENT.encode
 
 
 def decode_agent(where: str, data: bytes) -> AgentRecord:
     """Return the content of the mark of an agent; an empty mark is from an older version."""
-    if not data:
-        return AgentRecord()
-    fields = parse_fields(where, data)
-    return AgentRecord(
-        instance=fields.text("instanceId", ""),
-        host=fields.text("host", ""),
-        process_id=fields.count("processId"),
-        sidecar_url=fields.text("sidecarUrl", ""),
-        registered_at_ms=fields.count("registeredAtMs", bound=TIME_MS),
-        take_overs=fields.count("takeOvers"),
-    )
+    return _AGENT.decode(where, data) if data else AgentRecord()

@@ -38,11 +38,7 @@ from loadmanager.core.load import (
     registration_fields,
 )
 from loadmanager.core.scores import report_max_usage
-from loadmanager.core.wire.registrations import (
-    addresses_to_json,
-    registration_from,
-    state_to_json,
-)
+from loadmanager.core.wire.registrations import registration_form
 from loadmanager.core.wire.shared_forms import (
     RATES,
     bundles_from,
@@ -54,6 +50,8 @@ from loadmanager.core.wire.shared_forms import (
 REPORT_TYPE: Final = "LocalBrokerData"
 
 VERSION: Final = 1
+_VERSION: Final = "brokerVersionString"
+_REGISTRATION: Final = registration_form(_VERSION)
 LARGEST_UNPACKED_BYTES: Final = 4 * 1024 * 1024
 
 _RESOURCES: Final = (
@@ -77,22 +75,23 @@ def report_to_json(report: LoadReport) -> dict[str, Any]:
         bundle: {name: getattr(one, ours) for name, ours in _STATS}
         for bundle, one in report.bundles.items()
     }
+    registration = _REGISTRATION.to_json(report)
+    last = {name: registration.pop(name) for name in ("startTimestamp", _VERSION, OURS)}
     return {
         "loadReportType": REPORT_TYPE,
-        "brokerId": report.broker,
-        **addresses_to_json(report),
+        **registration,
         **_resources_to_json(report),
         **_totals_to_json(report),
         "lastUpdate": report.reported_at_ms,
-        "startTimestamp": report.started_at_ms,
+        "startTimestamp": last["startTimestamp"],
         "lastStats": stats,
         "bundleStats": stats,
         "bundles": sorted(report.bundles),
         "lastBundleGains": sorted(report.gains),
         "lastBundleLosses": sorted(report.losses),
-        "brokerVersionString": report.version,
+        _VERSION: last[_VERSION],
         "maxResourceUsage": report_max_usage(report),
-        OURS: state_to_json(report),
+        OURS: last[OURS],
     }
 
 
@@ -101,7 +100,7 @@ def report_from(fields: Fields) -> LoadReport:
     if fields.text("loadReportType", REPORT_TYPE) != REPORT_TYPE:
         fields.refuse("loadReportType", REPORT_TYPE)
     return LoadReport(
-        **registration_fields(registration_from(fields, "brokerVersionString")),
+        **registration_fields(_REGISTRATION.read(fields)),
         reported_at_ms=fields.count("lastUpdate", bound=TIME_MS),
         bundles=_bundles_from(fields),
         gains=frozenset(fields.parsed_texts("lastBundleGains", parse_bundle)),

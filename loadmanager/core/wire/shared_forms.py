@@ -1,10 +1,11 @@
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple
 from itertools import groupby
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from loadmanager.core.fields import Fields
+from loadmanager.core.form import SPREAD, At
 from loadmanager.core.ids import BundleId, namespace_of, parse_bundle
 from loadmanager.core.load import BrokerUrls
 from loadmanager.core.rates import Rates
@@ -12,30 +13,31 @@ from loadmanager.core.rates import Rates
 _LISTENER: Final = ("brokerHttpUrl", "brokerHttpsUrl", "brokerServiceUrl", "brokerServiceUrlTls")
 
 
-def without_empty(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that are not an empty text, which Pulsar omits."""
-    return {name: value for name, value in document.items() if value != ""}
+def urls_at(*names: str) -> At:
+    """Return that URLs are written under ``names`` among the others; an absent one is empty."""
+    return At(
+        name=SPREAD,
+        read=lambda fields, _: urls_from(fields, names),
+        write=lambda urls: urls_to_json(urls, names),
+    )
 
 
 def urls_to_json(urls: BrokerUrls, names: Sequence[str]) -> dict[str, str]:
-    return without_empty(dict(zip(names, astuple(urls), strict=True)))
+    written = zip(names, astuple(urls), strict=True)
+    return {name: url for name, url in written if url}  # Pulsar omits empty ones.
 
 
 def urls_from(fields: Fields, names: Sequence[str]) -> BrokerUrls:
-    """Return the URLs under ``names``; an absent one is empty."""
     return BrokerUrls(*(fields.text(name, "") for name in names))
 
 
-def listeners_to_json(listeners: Mapping[str, BrokerUrls]) -> dict[str, dict[str, str]]:
-    return {name: urls_to_json(urls, _LISTENER) for name, urls in listeners.items()}
-
-
-def listeners_from(fields: Fields) -> Mapping[str, BrokerUrls]:
-    return MappingProxyType(
-        fields.mapped(
-            "advertisedListeners", str, lambda one, name: urls_from(one.inner(name), _LISTENER)
-        )
-    )
+LISTENERS: Final = At(
+    name="advertisedListeners",
+    read=lambda fields, name: MappingProxyType(
+        fields.mapped(name, str, lambda one, key: urls_from(one.inner(key), _LISTENER))
+    ),
+    write=lambda every: {name: urls_to_json(urls, _LISTENER) for name, urls in every.items()},
+)
 
 
 RATES: Final = (

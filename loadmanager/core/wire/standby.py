@@ -17,7 +17,7 @@ from loadmanager.core.bounds import COUNT, RATE, TIME_MS, TIME_S, TOTAL
 from loadmanager.core.fields import Fields, packed, to_json, unpacked_object
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle
 from loadmanager.core.rates import Rates, six_digits
-from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.round_memory import ROUND_MEMORY, RoundMemory
 
 DEFAULT_BUNDLES: Final = 5000
 _Name = TypeVar("_Name")
@@ -53,7 +53,7 @@ def encode_standby(state: Standby, most_bundles: int = DEFAULT_BUNDLES) -> bytes
         most_bundles, state.averages.items(), key=lambda item: item[1].short.rates.bytes_per_s
     )
     document = {
-        "memory": state.memory.to_json(),
+        "memory": ROUND_MEMORY.to_json(state.memory),
         "averages": {bundle: _to_row(averages) for bundle, averages in sorted(heaviest)},
         "running": {
             broker: [one.started_at_ms, one.load, one.bytes_per_s]
@@ -75,7 +75,7 @@ def decode_standby(where: str, data: bytes) -> Standby:
         return fields.mapped(name, parse, lambda one, key: one.rate(key, bound=TIME_S))
 
     return Standby(
-        RoundMemory.from_fields(fields.inner("memory")),
+        ROUND_MEMORY.inner(fields, "memory"),
         fields.mapped("averages", parse_bundle, _from_row),
         fields.mapped("running", parse_broker, _running),
         times("departedAtS", parse_broker),
