@@ -49,11 +49,12 @@ from loadmanager.core.ids import (
 from loadmanager.core.optimality import Optimality
 from loadmanager.core.plan import Cause, Reason
 from loadmanager.core.planner import Plan, Planner
+from loadmanager.core.playback import Playback
 from loadmanager.core.reason_texts import REASONS, sentence
 from loadmanager.core.round_memory import shifted
 from loadmanager.core.snapshot.agreement import agreed
+from loadmanager.core.snapshot.codec import encode_snapshot, in_force, in_force_to_json
 from loadmanager.core.snapshot.document import InForce, RunningLoad, Snapshot
-from loadmanager.core.snapshot.encoding import encode_snapshot, in_force, in_force_to_json
 from loadmanager.leader.decisions import Assessment, Observation
 from loadmanager.leader.term import Leadership
 from loadmanager.ports.administration import Unfit
@@ -467,7 +468,7 @@ async def preview_round(leading: Leadership, wish: PlanQuery) -> Preview:
 
 def _previewed(planner: Planner, look: Observation, rng: np.random.Generator) -> Preview:
     view = look.view
-    plan = planner.round(view, look.memory, rng, draining=False)
+    plan = Playback(planner, rng, look.memory).round(view)
     return Preview(
         plan=plan,
         optimality=planner.optimality(view, plan.memory),

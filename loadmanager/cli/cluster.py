@@ -127,7 +127,7 @@ def snapshot_command(*, file: Path, client: SidecarClient) -> None:
 
 def snapshot_of(client: SidecarClient) -> "Snapshot":
     from loadmanager.core.errors import MalformedContent
-    from loadmanager.core.snapshot.decoding import decode_snapshot
+    from loadmanager.core.snapshot.codec import decode_snapshot
 
     content = client.ask("/admin/v2/loadmanager/snapshot")
     try:

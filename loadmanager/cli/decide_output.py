@@ -12,8 +12,8 @@ from loadmanager.core.plan import Move
 from loadmanager.core.planner import Planner
 from loadmanager.core.projection import has_capacities, loads
 from loadmanager.core.reason_texts import sentence
+from loadmanager.core.snapshot.codec import in_force
 from loadmanager.core.snapshot.document import Snapshot
-from loadmanager.core.snapshot.encoding import in_force
 from loadmanager.core.snapshot.rounds import Round
 
 

@@ -30,8 +30,8 @@ from loadmanager.core.report import ReportRules
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.settings import Setting, SettingOutOfRange, groups_of, settings_of, values_of
 from loadmanager.core.shedding import SHEDDERS, Deciding, JointShedder, Shedder
+from loadmanager.core.snapshot.codec import in_force
 from loadmanager.core.snapshot.document import Choice, InForce
-from loadmanager.core.snapshot.encoding import in_force
 from loadmanager.core.splitting.finder import SplitRules
 from loadmanager.core.splitting.positions import SplitLimits
 

@@ -34,7 +34,8 @@ from loadmanager.core.ids import (
 
 T = TypeVar("T")
 
-Read = Callable[[Fields, str], Any]
+Read = Callable[[Any, str], Any]
+"""Reads a field of `Fields`, or of those that a form is read from."""
 
 _NAMES: Final[Mapping[Any, Callable[[str], Any]]] = {
     BrokerId: parse_broker,
@@ -91,6 +92,10 @@ class Form(Generic[T]):
             name = at.name or _camel_case(attribute)
             write = at.write or _written
             self._entries.append(_Entry(attribute, name, at.inside, read, write, at.omitted))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(one.name for one in self._entries)
 
     def to_json(self, record: T) -> dict[str, Any]:
         document: dict[str, Any] = {}

@@ -19,7 +19,7 @@ from loadmanager.core.placement import PLACEMENTS, PlannedPlacement
 from loadmanager.core.planner import Planner
 from loadmanager.core.settings import values_of
 from loadmanager.core.shedding import SHEDDERS, AvgShedder
-from loadmanager.core.snapshot.encoding import in_force
+from loadmanager.core.snapshot.codec import in_force
 from loadmanager.simulator.scenario import Scenario
 
 Mode = Literal["safe", "parity"]

@@ -9,7 +9,7 @@ from snapshot_samples import B1, B2, hot_and_idle
 from loadmanager.cli import main
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
-from loadmanager.core.snapshot.encoding import encode_snapshot, in_force
+from loadmanager.core.snapshot.codec import encode_snapshot, in_force
 from loadmanager.core.wire.reports import report_to_json
 
 

@@ -31,7 +31,7 @@ from loadmanager.core.optimality import Optimality
 from loadmanager.core.plan import Cause, Move
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.round_memory import RoundMemory
-from loadmanager.core.snapshot.encoding import encode_snapshot, in_force
+from loadmanager.core.snapshot.codec import encode_snapshot, in_force
 
 
 @dataclass

@@ -25,8 +25,8 @@ from loadmanager.cli.cluster import broker_rows
 from loadmanager.cli.top_screen import Observation, draw
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import ResourceUsage
+from loadmanager.core.snapshot.codec import encode_snapshot
 from loadmanager.core.snapshot.document import Snapshot
-from loadmanager.core.snapshot.encoding import encode_snapshot
 from loadmanager.ports.lookup import LeaderInfo, LookupService
 
 LEAVE_SCREEN = b"\x1b[?1049l"

@@ -27,8 +27,8 @@ from loadmanager.core.shedding import (
     TransferShedder,
     UniformLoadShedder,
 )
+from loadmanager.core.snapshot.codec import in_force
 from loadmanager.core.snapshot.document import Choice, InForce
-from loadmanager.core.snapshot.encoding import in_force
 
 LEAST = "LeastLongTermMessageRate"
 

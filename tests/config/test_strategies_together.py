@@ -24,7 +24,7 @@ from loadmanager.config.strategies import (
 from loadmanager.core.placement import JointPlacement, PlannedPlacement
 from loadmanager.core.planner import Planner
 from loadmanager.core.shedding import AvgShedder, JointShedder
-from loadmanager.core.snapshot.encoding import in_force
+from loadmanager.core.snapshot.codec import in_force
 from loadmanager.simulator.strategies import Strategy, parse_strategies
 
 ID = {"LOADMANAGER_BROKER__ID": "b:8080"}

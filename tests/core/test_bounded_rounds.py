@@ -16,8 +16,7 @@ from loadmanager.core.plan import Reason, cut_short
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.policies import IsolationPolicy, Policies
 from loadmanager.core.round_memory import RoundMemory
-from loadmanager.core.snapshot.decoding import decode_snapshot
-from loadmanager.core.snapshot.encoding import encode_snapshot, in_force
+from loadmanager.core.snapshot.codec import decode_snapshot, encode_snapshot, in_force
 
 NOWHERE = IsolationPolicy(namespaces=("t/n",), primary=("nowhere",))
 NOTHING_TO_DO = {"idle bundles", "bundles that fit nowhere"}

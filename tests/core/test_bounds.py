@@ -20,7 +20,7 @@ from loadmanager.core.load import BrokerUrls, Registration
 from loadmanager.core.orders import decode_orders, decode_owned
 from loadmanager.core.round_memory import ROUND_MEMORY
 from loadmanager.core.seed import read_seed
-from loadmanager.core.snapshot.decoding import decode_snapshot
+from loadmanager.core.snapshot.codec import decode_snapshot
 from loadmanager.core.wire.records import (
     decode_agent,
     decode_balancing,

@@ -41,9 +41,8 @@ from loadmanager.core.rates import Rates
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.shadow import Seen, Shadow, after_round
 from loadmanager.core.shedding import SHEDDERS
-from loadmanager.core.snapshot.decoding import decode_snapshot
+from loadmanager.core.snapshot.codec import decode_snapshot, encode_snapshot
 from loadmanager.core.snapshot.document import Snapshot
-from loadmanager.core.snapshot.encoding import encode_snapshot
 from loadmanager.core.wire.registrations import encode_registration
 from loadmanager.core.wire.reports import decode_loads, encode_loads
 from loadmanager.core.wire.standby import Standby, decode_standby, encode_standby

@@ -13,16 +13,16 @@ from history_sinks import Archive, KeptHistory
 from replayed import events, frames, live, simulated, told
 from snapshot_of_history import report_of, snapshot_of
 
+from loadmanager.admin.decisions import _previewed
 from loadmanager.cli import main
 from loadmanager.config.strategies import Wanted, planner_for
 from loadmanager.core.balancing import Balancing
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.planner import Planner
 from loadmanager.core.shadow import Seen, Shadow, after_round
+from loadmanager.core.snapshot.codec import encode_snapshot
 from loadmanager.core.snapshot.document import Snapshot, tracker_of, view_of_snapshot
-from loadmanager.core.snapshot.encoding import encode_snapshot
 from loadmanager.leader.decisions import Observation, decide_round
-from loadmanager.leader.explain import _previewed
 from loadmanager.leader.records import ViewInput
 from loadmanager.pipeline.replay.frames import Frame
 from loadmanager.pipeline.replay.replay_run import Planners, ReplayRun, Rules, TrafficCosts

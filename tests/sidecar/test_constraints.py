@@ -21,7 +21,7 @@ from loadmanager.core.plan import Reason
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.policies import NO_POLICIES, IsolationPolicy
-from loadmanager.core.snapshot.decoding import decode_snapshot
+from loadmanager.core.snapshot.codec import decode_snapshot
 from loadmanager.core.wire.policies import encode_boundaries
 from loadmanager.core.wire.records import LeaderRecord
 from loadmanager.ports.administration import Unfit

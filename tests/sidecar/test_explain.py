@@ -43,9 +43,8 @@ from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.rates import Rates
 from loadmanager.core.round_memory import RoundMemory
-from loadmanager.core.snapshot.decoding import decode_snapshot
+from loadmanager.core.snapshot.codec import decode_snapshot, in_force
 from loadmanager.core.snapshot.document import view_of_snapshot
-from loadmanager.core.snapshot.encoding import in_force
 from loadmanager.core.wire.records import LeaderRecord
 from loadmanager.leader.records import DecisionLog, TaskGains
 from loadmanager.ports.lookup import LeaderElsewhere, SubjectUnknown, Unavailable

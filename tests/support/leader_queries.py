@@ -25,7 +25,7 @@ from loadmanager.core.plan import Cause, Reason, Refusal
 from loadmanager.core.planner import Planner
 from loadmanager.core.rates import Rates
 from loadmanager.core.shadow import Shadow, Shadowed
-from loadmanager.core.snapshot.encoding import in_force
+from loadmanager.core.snapshot.codec import in_force
 from loadmanager.leader.decisions import Assessment
 from loadmanager.leader.records import TaskGain
 from loadmanager.ports.lookup import LeaderElsewhere, SubjectUnknown, Unavailable

@@ -10,7 +10,7 @@ from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BrokerUrls, LoadReport, ResourceUsage
 from loadmanager.core.rates import Rates
 from loadmanager.core.scores import RESOURCES
-from loadmanager.core.snapshot.decoding import Reading
+from loadmanager.core.snapshot.codec import SnapshotFields
 from loadmanager.core.snapshot.document import RunningLoad, Snapshot
 
 Line = Mapping[str, Any]
@@ -87,14 +87,14 @@ def snapshot_of(
     known = _reports(where, line["brokers"], reports)
     columns = line["brokers"]
     texts = {name: json.loads(line[name]) for name in ("memory", "constraints", "settings")}
-    parts = Reading(where, texts)
+    parts = SnapshotFields(where, texts)
     return Snapshot(
         taken_at_ms=line["at_ms"],
         cluster=line["cluster"],
         epoch=line["epoch"],
-        memory=parts.memory(),
-        policies=parts.policies(),
-        in_force=parts.in_force(),
+        memory=parts.memory("memory"),
+        policies=parts.policies("constraints"),
+        in_force=parts.in_force("settings"),
         reports=known,
         age_s=dict(zip(known, columns["age_s"], strict=True)),
         averages=averages_of(bundles),

@@ -9,8 +9,8 @@ from loadmanager.core.planner import Planner
 from loadmanager.core.policies import IsolationPolicy, Policies
 from loadmanager.core.rates import Rates
 from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.snapshot.codec import in_force
 from loadmanager.core.snapshot.document import RunningLoad, Snapshot
-from loadmanager.core.snapshot.encoding import in_force
 
 B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")
 NS = Namespace("t/ns")

@@ -17,7 +17,7 @@ from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.projection import loads
 from loadmanager.core.round_memory import ROUND_MEMORY, RoundMemory
 from loadmanager.core.scores import FloatArray
-from loadmanager.core.snapshot.encoding import constraints_to_json, in_force, in_force_to_json
+from loadmanager.core.snapshot.codec import constraints_to_json, in_force, in_force_to_json
 
 BUNDLES_PER_LINE: Final = 1000
 """Enough to read a line at once, and few enough not to delay the writer."""

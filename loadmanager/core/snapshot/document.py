@@ -59,22 +59,22 @@ class Snapshot:
     ``left_out`` lists the entries left out by reading, with reasons.
     """
 
-    reports: Mapping[BrokerId, LoadReport]
     taken_at_ms: int = 0
     cluster: str = ""
     epoch: int = 0
+    reports: Mapping[BrokerId, LoadReport]
     age_s: Mapping[BrokerId, float] = field(default_factory=lambda: _NOTHING)
-    averages: Mapping[BundleId, BundleAverages] | None = None
-    running: Mapping[BrokerId, RunningLoad] | None = None
     boundaries: Mapping[Namespace, Boundaries] = field(default_factory=lambda: _NOTHING)
     owners: Mapping[BundleId, BrokerId] = field(default_factory=lambda: _NOTHING)
     in_flight: Mapping[BundleId, BrokerId] = field(default_factory=lambda: _NOTHING)
     unowned: tuple[BundleId, ...] = ()
     policies: Policies = NO_POLICIES
     memory: RoundMemory = field(default_factory=RoundMemory)
-    membership_changed_ago_s: float | None = None
     departed_ago_s: tuple[float, ...] = ()
     in_force: InForce = field(default_factory=InForce)
+    averages: Mapping[BundleId, BundleAverages] | None = None
+    running: Mapping[BrokerId, RunningLoad] | None = None
+    membership_changed_ago_s: float | None = None
     left_out: tuple[str, ...] = ()
 
     @property

@@ -19,7 +19,7 @@ from loadmanager.core.plan import Cause
 from loadmanager.core.policies import NO_POLICIES, Policies
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.scores import RESOURCES, FloatArray
-from loadmanager.core.snapshot.decoding import decode_snapshot
+from loadmanager.core.snapshot.codec import decode_snapshot
 from loadmanager.core.snapshot.document import InForce, Snapshot
 from loadmanager.core.wire.reports import report_to_json
 from loadmanager.pipeline.replay.events import Event

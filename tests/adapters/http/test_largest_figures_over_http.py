@@ -27,7 +27,7 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import Mode
 from loadmanager.core.rates import Rates
-from loadmanager.core.snapshot.decoding import decode_snapshot
+from loadmanager.core.snapshot.codec import decode_snapshot
 from loadmanager.core.wire.reports import encode_loads
 from loadmanager.ports.lookup import Unavailable
 from loadmanager.simulator.strategies import every_pair
