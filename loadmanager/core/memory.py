@@ -13,7 +13,7 @@ import numpy as np
 
 from loadmanager.core.averages import exponential_average
 from loadmanager.core.bounds import TIME_S, TOTAL
-from loadmanager.core.form import At, Form
+from loadmanager.core.fields import At, Form
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.joint.state import JointState
 from loadmanager.core.scores import FloatArray

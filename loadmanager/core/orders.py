@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import Final, Self
 
 from loadmanager.core.bounds import EPOCH, HASH
-from loadmanager.core.fields import Fields, packed, to_json, unpacked_object
-from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle
+from loadmanager.core.fields import At, Fields, Form, packed, to_json, unpacked_object
+from loadmanager.core.ids import BrokerId, BundleId, parse_bundle
 from loadmanager.core.wire.shared_forms import bundles_from, by_namespace, range_text, ranges_of
 
 # Enough for 100,000 bundles, each with the broker that it is handed over to.
@@ -119,30 +119,31 @@ def expected_requests(changed: int, brokers: int, read_at_once: int) -> int:
     return 3 * changed + lists + (brokers - 1) * read_by_others
 
 
+_SPLIT: Final = Form(
+    SplitOrder,
+    positions=At(
+        read=lambda fields, name: fields.counts(name, None, HASH) if name in fields.names() else ()
+    ),
+)
+_ORDERS: Final = Form(
+    Orders,
+    epoch=At(bound=EPOCH),
+    bundles=At(read=lambda fields, name: frozenset(bundles_from(fields, name)), write=ranges_of),
+    handovers=At(write=lambda every: dict(sorted(every.items()))),
+    splits=At(
+        read=lambda fields, name: fields.mapped(name, parse_bundle, _SPLIT.inner),
+        write=lambda every: {name: _SPLIT.to_json(one) for name, one in sorted(every.items())},
+    ),
+)
+
+
 def encode_orders(orders: Orders) -> bytes:
-    document = {
-        "epoch": orders.epoch,
-        "bundles": ranges_of(orders.bundles),
-        "handovers": dict(sorted(orders.handovers.items())),
-        "splits": {
-            bundle: {"algorithm": order.algorithm, "positions": list(order.positions)}
-            for bundle, order in sorted(orders.splits.items())
-        },
-    }
-    return packed(to_json(document))
+    return packed(_ORDERS.encode(orders))
 
 
 def decode_orders(where: str, data: bytes) -> Orders:
     """Raises `MalformedContent`: the content was not written by `encode_orders`."""
-    fields = Fields(where, unpacked_object(where, data, LARGEST_UNPACKED_BYTES))
-    return Orders(
-        fields.count("epoch", None, EPOCH),
-        frozenset(bundles_from(fields, "bundles")),
-        MappingProxyType(
-            fields.mapped("handovers", parse_bundle, lambda one, b: one.parsed(b, parse_broker))
-        ),
-        MappingProxyType(fields.mapped("splits", parse_bundle, _split_order)),
-    )
+    return _ORDERS.read(Fields(where, unpacked_object(where, data, LARGEST_UNPACKED_BYTES)))
 
 
 def encode_owned(tokens: Mapping[BundleId, int | None], loading: Iterable[BundleId] = ()) -> bytes:
@@ -175,9 +176,3 @@ def decode_owned(where: str, data: bytes, mzxid: int) -> OwnedList:
                 ranges.refuse(name, f"{EPOCH.expected}, or null")
             tokens[bundle] = mzxid if token is None else token
     return OwnedList(MappingProxyType(tokens), frozenset(bundles_from(fields, "loading")))
-
-
-def _split_order(fields: Fields, bundle: str) -> SplitOrder:
-    order = fields.inner(bundle)
-    positions = order.counts("positions", bound=HASH) if "positions" in order.names() else ()
-    return SplitOrder(order.text("algorithm"), positions)

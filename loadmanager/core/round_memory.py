@@ -5,7 +5,7 @@ from typing import Final
 
 from loadmanager.core.bounds import TIME_MS, TIME_S
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.form import At, Form
+from loadmanager.core.fields import At, Form
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.memory import MEMORY, Memory
 

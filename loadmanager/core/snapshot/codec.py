@@ -6,8 +6,7 @@ from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, Bund
 from loadmanager.core.bounds import DURATION_S, EPOCH, TIME_MS, TOTAL
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName, MalformedContent
-from loadmanager.core.fields import Fields, parse_snapshot, to_json
-from loadmanager.core.form import At, Form
+from loadmanager.core.fields import At, Fields, Form, parse_snapshot, to_json
 from loadmanager.core.ids import (
     BrokerId,
     BundleId,

@@ -5,9 +5,8 @@ from typing import Final
 
 from loadmanager.core.balancing import Balancing
 from loadmanager.core.bounds import EPOCH, PARTITIONS, TIME_MS
-from loadmanager.core.fields import OURS, parse_fields, to_json
-from loadmanager.core.form import At, Form
-from loadmanager.core.ids import BrokerId
+from loadmanager.core.fields import OURS, At, Form, parse_fields, to_json
+from loadmanager.core.ids import BrokerId, parse_broker
 from loadmanager.core.load import BrokerUrls
 from loadmanager.core.wire.shared_forms import LISTENERS, urls_at
 
@@ -47,7 +46,11 @@ _LOCK: Final = Form(
     LockRecord,
     urls=urls_at("httpUrl", "httpUrlTls", "nativeUrl", "nativeUrlTls"),
     listeners=LISTENERS,
-    broker=At(name="brokerId", inside=OURS),
+    broker=At(
+        name="brokerId",
+        inside=OURS,
+        read=lambda ours, name: ours.parsed(name, parse_broker) if name in ours.names() else None,
+    ),
     epoch=At(bound=EPOCH, inside=OURS),
 )
 _LEADER: Final = Form(

@@ -8,8 +8,7 @@ from typing import Final
 
 from loadmanager.core.bounds import TIME_MS
 from loadmanager.core.errors import InvalidName
-from loadmanager.core.fields import OURS, Fields
-from loadmanager.core.form import At, Form
+from loadmanager.core.fields import OURS, At, Fields, Form
 from loadmanager.core.ids import BrokerId, parse_broker
 from loadmanager.core.load import Registration
 from loadmanager.core.wire.shared_forms import LISTENERS, urls_at

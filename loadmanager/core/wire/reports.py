@@ -26,9 +26,8 @@ from loadmanager.core.bounds import (
     TIME_MS,
     USAGE,
     VARIANCE,
-    Bound,
 )
-from loadmanager.core.fields import OURS, Fields, packed, to_json, unpacked_object
+from loadmanager.core.fields import OURS, At, Fields, Form, packed, to_json, unpacked_object
 from loadmanager.core.ids import BundleId, parse_bundle
 from loadmanager.core.load import (
     BundleStats,
@@ -154,16 +153,18 @@ def _totals_to_json(report: LoadReport) -> dict[str, Any]:
     }
 
 
+_USAGE: Final = Form(
+    ResourceUsage,
+    usage=At(bound=USAGE),
+    limit=At(bound=LIMIT),
+    mean=At(bound=USAGE, omitted=None),
+    variance=At(bound=VARIANCE, omitted=None),
+)
+
+
 def _resources_to_json(report: LoadReport) -> dict[str, dict[str, float]]:
     none = ResourceUsage(0.0, 0.0)
-    usages = {name: getattr(report, ours) or none for name, ours in _RESOURCES}
-    return {name: _usage_to_json(one) for name, one in usages.items()}
-
-
-def _usage_to_json(one: ResourceUsage) -> dict[str, float]:
-    varied = {"mean": one.mean, "variance": one.variance}
-    varying = {name: value for name, value in varied.items() if value is not None}
-    return {"usage": one.usage, "limit": one.limit, **varying}
+    return {name: _USAGE.to_json(getattr(report, ours) or none) for name, ours in _RESOURCES}
 
 
 def _resources_from(fields: Fields) -> dict[str, Any]:
@@ -174,18 +175,7 @@ def _usage_from(resource: Fields) -> ResourceUsage | None:
     if resource.rate("limit", bound=AMOUNT) <= 0:
         resource.rate("usage", bound=AMOUNT)
         return None
-    return ResourceUsage(
-        resource.rate("usage", bound=USAGE),
-        resource.rate("limit", bound=LIMIT),
-        _figure(resource, "mean", USAGE),
-        _figure(resource, "variance", VARIANCE),
-    )
-
-
-def _figure(resource: Fields, name: str, bound: Bound) -> float | None:
-    if resource.values().get(name) is None:
-        return None
-    return resource.rate(name, bound=bound)
+    return _USAGE.read(resource)
 
 
 def _bundles_from(fields: Fields) -> Mapping[BundleId, BundleStats]:

@@ -4,8 +4,7 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Final
 
-from loadmanager.core.fields import Fields
-from loadmanager.core.form import SPREAD, At
+from loadmanager.core.fields import SPREAD, At, Fields
 from loadmanager.core.ids import BundleId, namespace_of, parse_bundle
 from loadmanager.core.load import BrokerUrls
 from loadmanager.core.rates import Rates

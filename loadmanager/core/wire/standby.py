@@ -7,20 +7,19 @@ digits: a bundle that is missing starts with no sample, as a new one does.
 import heapq
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Any, Final
 
 from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, BundleAverages, Running
 from loadmanager.core.balance_course import BalancePoint, course_from_fields, course_to_json
-from loadmanager.core.bounds import COUNT, RATE, TIME_MS, TIME_S, TOTAL
-from loadmanager.core.fields import Fields, packed, to_json, unpacked_object
+from loadmanager.core.bounds import COUNT, RATE, TIME_MS, TIME_S, TOTAL, Bound
+from loadmanager.core.fields import At, Fields, Form, packed, unpacked_object
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle
 from loadmanager.core.rates import Rates, six_digits
 from loadmanager.core.round_memory import ROUND_MEMORY, RoundMemory
 
 DEFAULT_BUNDLES: Final = 5000
-_Name = TypeVar("_Name")
 
 _LARGEST_UNPACKED_BYTES: Final = 16 * 1024 * 1024
 _ROW: Final = 11
@@ -52,36 +51,24 @@ def encode_standby(state: Standby, most_bundles: int = DEFAULT_BUNDLES) -> bytes
     heaviest = heapq.nlargest(
         most_bundles, state.averages.items(), key=lambda item: item[1].short.rates.bytes_per_s
     )
-    document = {
-        "memory": ROUND_MEMORY.to_json(state.memory),
-        "averages": {bundle: _to_row(averages) for bundle, averages in sorted(heaviest)},
-        "running": {
-            broker: [one.started_at_ms, one.load, one.bytes_per_s]
-            for broker, one in sorted(state.running.items())
-        },
-        "departedAtS": dict(sorted(state.departed_at_s.items())),
-        "splitRestsS": dict(sorted(state.split_rests_s.items())),
-        "joint": b64encode(state.joint).decode("ascii"),
-        "course": course_to_json(state.course),
-    }
-    return packed(to_json(document))
+    return packed(_STANDBY.encode(replace(state, averages=dict(heaviest))))
 
 
 def decode_standby(where: str, data: bytes) -> Standby:
     """Raises `MalformedContent`: it is not compressed JSON of that form."""
-    fields = Fields(where, unpacked_object(where, data, _LARGEST_UNPACKED_BYTES))
+    return _STANDBY.read(Fields(where, unpacked_object(where, data, _LARGEST_UNPACKED_BYTES)))
 
-    def times(name: str, parse: Callable[[str], _Name]) -> Mapping[_Name, float]:
-        return fields.mapped(name, parse, lambda one, key: one.rate(key, bound=TIME_S))
 
-    return Standby(
-        ROUND_MEMORY.inner(fields, "memory"),
-        fields.mapped("averages", parse_bundle, _from_row),
-        fields.mapped("running", parse_broker, _running),
-        times("departedAtS", parse_broker),
-        times("splitRestsS", parse_bundle),
-        _bytes(fields, "joint"),
-        course_from_fields(fields.inner("course")),
+def _sorted(
+    bound: Bound | None = None,
+    read: Callable[[Fields, str], Any] | None = None,
+    parse: Callable[[str], Any] = parse_broker,
+    write: Callable[[Any], Any] = lambda value: value,
+) -> At:
+    return At(
+        bound=bound,
+        read=read and (lambda fields, name: fields.mapped(name, parse, read)),
+        write=lambda every: {name: write(one) for name, one in sorted(every.items())},
     )
 
 
@@ -116,3 +103,19 @@ def _from_row(averages: Fields, name: str) -> BundleAverages:
     short = Average(SHORT_SAMPLES, min(int(row[0]), SHORT_SAMPLES), Rates(*row[3:7]))
     long = Average(LONG_SAMPLES, min(int(row[1]), LONG_SAMPLES), Rates(*row[7:11]))
     return BundleAverages(short, long, int(row[2]))
+
+
+_STANDBY: Final = Form(
+    Standby,
+    memory=ROUND_MEMORY.at(),
+    averages=_sorted(read=_from_row, parse=parse_bundle, write=_to_row),
+    running=_sorted(
+        read=_running, write=lambda one: [one.started_at_ms, one.load, one.bytes_per_s]
+    ),
+    departed_at_s=_sorted(bound=TIME_S),
+    split_rests_s=_sorted(bound=TIME_S),
+    joint=At(read=_bytes, write=lambda joint: b64encode(joint).decode("ascii")),
+    course=At(
+        read=lambda fields, name: course_from_fields(fields.inner(name)), write=course_to_json
+    ),
+)
