@@ -1,7 +1,7 @@
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -14,17 +14,10 @@ from loadmanager.core.explaining import (
     move_decision,
     refusal_decision,
 )
-from loadmanager.core.history.records import (
-    Record,
-    cut_record,
-    optimality_record,
-    shadow_record,
-    task_records,
-    term_record,
-    tick_record,
-)
+from loadmanager.core.history.kinds import CUT, OPTIMALITY, SHADOW, TERM_CHANGE, TICK
+from loadmanager.core.history.records import record_of, task_records
 from loadmanager.core.history.rounds import RoundFacts, bundles_records, move_record, round_records
-from loadmanager.core.history.schema import Stream
+from loadmanager.core.history.schema import Kind, Stream
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load_tracker import BrokerLoad, LoadTracker, Tally
 from loadmanager.core.optimality import MOVING, Optimality
@@ -196,13 +189,13 @@ class HistoryRecorder:
 
     def began(self) -> None:
         self._began = True
-        self._record(lambda at_ms: [term_record(at_ms, self._epoch, "began")])
+        self._record(TERM_CHANGE, event="began")
 
     def ended(self) -> None:
         if self._began:
             self._began = False
             self._write_round()
-            self._record(lambda at_ms: [term_record(at_ms, self._epoch, "ended")])
+            self._record(TERM_CHANGE, event="ended")
 
     # --- reports and samples -----------------------------------------------------------
 
@@ -219,19 +212,12 @@ class HistoryRecorder:
     def _record_tick(self, *, sampled: bool) -> None:
         taken, self._taken = self._taken, {}
         left, self._left = self._left, set()
-        tick, number = self._ticks, self._rounds
         self._record(
-            lambda at_ms: [
-                tick_record(
-                    at_ms,
-                    epoch=self._epoch,
-                    number=number,
-                    tick=tick,
-                    sampled=sampled,
-                    taken=taken,
-                    left=left,
-                )
-            ]
+            TICK,
+            tick=self._ticks,
+            sampled=sampled,
+            taken={"broker": list(taken), "reported_at_ms": list(taken.values())},
+            left=sorted(left),
         )
 
     # --- decisions -----------------------------------------------------------------------
@@ -333,20 +319,21 @@ class HistoryRecorder:
         )
 
     def assessed(self, found: Optimality) -> None:
-        epoch, number = self._epoch, self._rounds
-        self._record(lambda at_ms: [optimality_record(at_ms, epoch, number, found)])
+        self._record(OPTIMALITY, found)
 
     def shadowed(self, strategy: str, shadowed: Shadowed) -> None:
-        epoch, number = self._epoch, self._rounds
-        self._record(lambda at_ms: [shadow_record(at_ms, epoch, number, strategy, shadowed)])
+        self._record(SHADOW, shadowed, strategy=strategy)
 
     def placed(self, moves: Sequence[Move], view: ClusterView, planner: Planner) -> None:
         if not moves:
             return
         first_move = self._moves + 1
         self._moves += len(moves)
-        self._record(
-            lambda at_ms: [
+        at_ms = self._clock.wall_ms()
+        self._history.offer(
+            Stream.ROUNDS,
+            at_ms,
+            lambda: [
                 move_record(
                     move,
                     "placed" if move.source is None else "moved",
@@ -358,23 +345,19 @@ class HistoryRecorder:
                     move_number=number,
                 )
                 for number, move in enumerate(moves, start=first_move)
-            ]
+            ],
         )
 
     def task_changed(self, task: BundleTask) -> None:
         if not self._began:
             return
-        now_s = self._clock.monotonic_s()
-        self._record(lambda at_ms: task_records(at_ms, task, now_s))
+        at_ms, now_s = self._clock.wall_ms(), self._clock.monotonic_s()
+        self._history.offer(Stream.ROUNDS, at_ms, lambda: task_records(at_ms, task, now_s))
 
     def cut(self, action: str, whole: BundleId, parts: Sequence[BundleId]) -> None:
         # Averages were divided or summed: a replay has to restart from a new base.
         self._based_on = None
-        self._record(
-            lambda at_ms: [
-                cut_record(at_ms, epoch=self._epoch, action=action, whole=whole, parts=parts)
-            ]
-        )
+        self._record(CUT, action=action, whole=whole, parts=list(parts))
 
     # --- within ----------------------------------------------------------------------------
 
@@ -382,9 +365,11 @@ class HistoryRecorder:
         former, self._based_on = self._based_on, (planner, policies)
         return former != self._based_on or (self._rounds - 1) % self._base_every_rounds == 0
 
-    def _record(self, make: Callable[[int], Iterable[Record]]) -> None:
-        at_ms = self._clock.wall_ms()
-        self._history.offer(Stream.ROUNDS, at_ms, lambda: make(at_ms))
+    def _record(self, kind: Kind, source: object = None, **given: Any) -> None:
+        at_ms, term = self._clock.wall_ms(), {"epoch": self._epoch, "round": self._rounds}
+        self._history.offer(
+            Stream.ROUNDS, at_ms, lambda: [record_of(kind, at_ms, source, **term, **given)]
+        )
 
 
 _SETTLED_S: Final = 10.0

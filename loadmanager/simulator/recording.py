@@ -16,8 +16,8 @@ from typing import Final, Self
 
 from loadmanager.core.averages import BundleAverages
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.history.kinds import HAND_OVER
-from loadmanager.core.history.records import Origin, Record, record_of, term_record
+from loadmanager.core.history.kinds import HAND_OVER, TERM_CHANGE
+from loadmanager.core.history.records import Origin, Record, record_of
 from loadmanager.core.history.rounds import RoundFacts, bundles_records, move_record, round_records
 from loadmanager.core.history.schema import Stream
 from loadmanager.core.ids import BrokerId, BundleId
@@ -117,7 +117,9 @@ class Recording:
             base_every_rounds=base_every_rounds,
             start_ms=start_ms,
         )
-        recording._rounds_offer(start_ms, [term_record(start_ms, _EPOCH, "began")])
+        recording._rounds_offer(
+            start_ms, [record_of(TERM_CHANGE, start_ms, epoch=_EPOCH, event="began")]
+        )
         return recording
 
     def reported(self, at_s: float, report: LoadReport) -> None:

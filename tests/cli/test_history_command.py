@@ -7,7 +7,8 @@ from click.testing import CliRunner, Result
 
 from loadmanager.adapters.history.sink import recorded
 from loadmanager.cli import main
-from loadmanager.core.history.records import Origin, lost_record, term_record
+from loadmanager.core.history.kinds import LOST_ROUNDS, TERM_CHANGE
+from loadmanager.core.history.records import Origin, record_of
 from loadmanager.core.history.schema import Stream
 from loadmanager.core.ids import BrokerId
 
@@ -21,8 +22,12 @@ def run(*arguments: str) -> Result:
 
 @pytest.fixture(name="directory")
 def directory_fixture(tmp_path: Path) -> Path:
-    lost = lost_record("rounds", NOON_MS, records=7, why="unfit", first_at_ms=1, last_at_ms=1)
-    records = [term_record(NOON_MS, 3, "began"), lost, term_record(NOON_MS, 3, "ended")]
+    lost = record_of(LOST_ROUNDS, NOON_MS, records=7, why="unfit", first_at_ms=1, last_at_ms=1)
+    records = [
+        record_of(TERM_CHANGE, NOON_MS, epoch=3, event="began"),
+        lost,
+        record_of(TERM_CHANGE, NOON_MS, epoch=3, event="ended"),
+    ]
     with recorded(tmp_path, ORIGIN) as history:
         history.offer(Stream.ROUNDS, NOON_MS, lambda: records)
     return tmp_path

@@ -15,21 +15,25 @@ from loadmanager.core.bundle_task import AskedBy, BundleTask, Pause, TaskEvent, 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.history.files import FileName, hour_of, hour_of_partition, partition
-from loadmanager.core.history.kinds import HAND_OVER, KINDS
+from loadmanager.core.history.kinds import (
+    CUT,
+    HAND_OVER,
+    KINDS,
+    LOST_REPORTS,
+    LOST_ROUNDS,
+    OPTIMALITY,
+    SHADOW,
+    TERM_CHANGE,
+    TICK,
+)
 from loadmanager.core.history.reading import read_line
 from loadmanager.core.history.records import (
     Origin,
     Record,
-    cut_record,
     encode,
-    lost_record,
-    optimality_record,
     record_of,
     report_record,
-    shadow_record,
     task_records,
-    term_record,
-    tick_record,
 )
 from loadmanager.core.history.rounds import RoundFacts, bundles_records, round_records
 from loadmanager.core.history.schema import Stream
@@ -212,7 +216,7 @@ FOUND = Optimality(largest=0.6, bound=0.4, bound_within_policies=0.48, excess=0.
 
 
 def test_the_distance_from_the_best_is_a_line_of_its_own() -> None:
-    (line,) = written([optimality_record(NOON_MS, 3, 7, FOUND)])
+    (line,) = written([record_of(OPTIMALITY, NOON_MS, FOUND, epoch=3, round=7)])
     assert (line["epoch"], line["round"], line["at_ms"]) == (3, 7, NOON_MS)
     assert (line["largest"], line["bound"], line["bound_within_policies"]) == (0.6, 0.4, 0.48)
     assert (line["gap"], line["gap_within_policies"]) == pytest.approx((0.5, 0.25))
@@ -225,7 +229,8 @@ SHADOWED = Shadowed(
 
 
 def test_what_a_strategy_would_have_had_is_a_line_of_its_own() -> None:
-    (line,) = written([shadow_record(NOON_MS, 3, 7, "JointShedder", SHADOWED)])
+    record = record_of(SHADOW, NOON_MS, SHADOWED, epoch=3, round=7, strategy="JointShedder")
+    (line,) = written([record])
     assert (line["epoch"], line["round"], line["strategy"]) == (3, 7, "JointShedder")
     assert (line["largest"], line["gap"], line["active_gap"]) == (0.5, 0.25, 0.5)
     assert (line["moves"], line["moved"]) == (3, 0.1)
@@ -254,15 +259,24 @@ def test_every_kind_can_be_written_and_read_back(hot: Hot) -> None:
             TOLD,
             *bundles_records(told(averages={A: average}), hot[0]),
             *round_records(told(averages={A: average}, memory=RoundMemory()), *hot, 1),
-            term_record(NOON_MS, 3, "began"),
-            tick_record(NOON_MS, epoch=3, number=1, tick=6, sampled=True, taken={B1: 9}, left=[B2]),
+            record_of(TERM_CHANGE, NOON_MS, epoch=3, event="began"),
+            record_of(
+                TICK,
+                NOON_MS,
+                epoch=3,
+                round=1,
+                tick=6,
+                sampled=True,
+                taken={"broker": [B1], "reported_at_ms": [9]},
+                left=[B2],
+            ),
             hand_over,
             *task_records(NOON_MS, TASK, 0.0),
-            cut_record(NOON_MS, epoch=3, action="split", whole=A, parts=[B]),
-            optimality_record(NOON_MS, 3, 7, FOUND),
-            shadow_record(NOON_MS, 3, 7, "JointShedder", SHADOWED),
-            lost_record(Stream.REPORTS, NOON_MS, **lost),
-            lost_record(Stream.ROUNDS, NOON_MS, **lost),
+            record_of(CUT, NOON_MS, epoch=3, action="split", whole=A, parts=[B]),
+            record_of(OPTIMALITY, NOON_MS, FOUND, epoch=3, round=7),
+            record_of(SHADOW, NOON_MS, SHADOWED, epoch=3, round=7, strategy="JointShedder"),
+            record_of(LOST_REPORTS, NOON_MS, **lost),
+            record_of(LOST_ROUNDS, NOON_MS, **lost),
         ]
     )
     assert {line["kind"] for line in lines} == set(KINDS)
@@ -406,7 +420,7 @@ def test_foreign_files_are_told_by_their_names(name: str) -> None:
 
 
 X = BundleId("t/n/0x00000000_0x80000000")
-CUT = SplitOrder("range_equally_divide")
+HALVES = SplitOrder("range_equally_divide")
 WRITTEN, RELEASED, DONE = TaskEvent.ORDER_WRITTEN, TaskEvent.SOURCE_RELEASED, TaskEvent.DONE
 Events = Mapping[float, TaskEvent]
 
@@ -503,7 +517,7 @@ def test_an_order_that_did_not_bring_the_bundle_there_says_what_became_of_it(
         pytest.param({1.0: WRITTEN, 2.0: DONE}, {"source": B2}, id="there already"),
         pytest.param({1.0: WRITTEN, 2.0: DONE}, {"asked_by": AskedBy.RECONCILIATION}, id="another"),
         pytest.param(
-            {1.0: WRITTEN, 2.0: DONE}, {"kind": TaskKind.SPLIT, "splits": {X: CUT}}, id="a split"
+            {1.0: WRITTEN, 2.0: DONE}, {"kind": TaskKind.SPLIT, "splits": {X: HALVES}}, id="a split"
         ),
     ],
 )

@@ -14,14 +14,9 @@ from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, Bund
 from loadmanager.core.bounds import COUNT, RATE, TIME_MS
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.explaining import Known, explain_broker, explain_bundle
+from loadmanager.core.history.kinds import OPTIMALITY, SHADOW
 from loadmanager.core.history.reading import read_line
-from loadmanager.core.history.records import (
-    Origin,
-    encode,
-    optimality_record,
-    report_record,
-    shadow_record,
-)
+from loadmanager.core.history.records import Origin, encode, record_of, report_record
 from loadmanager.core.history.rounds import RoundFacts, bundles_records, round_records
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id, parse_namespace
 from loadmanager.core.load import (
@@ -109,12 +104,13 @@ def test_a_round_with_every_strategy_and_what_is_told_of_it(
         assert decode_standby("x", state).averages.keys() == few.averages().keys()
     found = planner.optimality(view, memory)
     assert found is not None
-    read_line("x", encode(optimality_record(0, 1, 1, found), ORIGIN, 1))
+    read_line("x", encode(record_of(OPTIMALITY, 0, found, epoch=1, round=1), ORIGIN, 1))
     parts = planner.divided(view, memory)
     assert parts is not None
     seen = Seen(view=view, divided=parts, optimality=found, moves=plan.moves)
     shadow = after_round(after_round(Shadow(), planner, seen, rng), planner, seen, rng)
-    read_line("x", encode(shadow_record(0, 1, 1, "s", shadow.rounds[-1]), ORIGIN, 1))
+    record = record_of(SHADOW, 0, shadow.rounds[-1], epoch=1, round=1, strategy="s")
+    read_line("x", encode(record, ORIGIN, 1))
     known = Known(view=view, planner=planner, memory=memory, refusals=None)
     explain_broker(known, BROKERS[0], ())
     explain_bundle(known, view.bundles.names[0], ())

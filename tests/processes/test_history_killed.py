@@ -17,7 +17,8 @@ import sys, time
 from prometheus_client import CollectorRegistry
 from loadmanager.adapters.history.sink import ThreadedHistory
 from loadmanager.config.sections import HistorySettings
-from loadmanager.core.history.records import Origin, term_record
+from loadmanager.core.history.kinds import TERM_CHANGE
+from loadmanager.core.history.records import Origin, record_of
 from loadmanager.core.history.schema import Stream
 from loadmanager.telemetry.metrics import HistoryMetrics
 
@@ -31,7 +32,8 @@ history.start()
 def tell(count):
     now_ms = time.time_ns() // 1_000_000
     for _ in range(count):
-        history.offer(Stream.ROUNDS, now_ms, lambda: [term_record(now_ms, 1, "began")])
+        record = record_of(TERM_CHANGE, now_ms, epoch=1, event="began")
+        history.offer(Stream.ROUNDS, now_ms, lambda: [record])
 """
 ENDLESS = """
 told = 0

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from loadmanager.core.bounds import TIMES_END_MS
 from loadmanager.core.history.files import FileName, hour_of, partition
-from loadmanager.core.history.records import Origin, Record, cut_record, encode
+from loadmanager.core.history.kinds import CUT
+from loadmanager.core.history.records import Origin, Record, encode, record_of
 from loadmanager.core.history.schema import Stream
 from loadmanager.core.ids import BrokerId, BundleId
 
@@ -68,8 +69,13 @@ _TRAFFIC: Final = ("msgs_in_per_s", "msgs_out_per_s", "bytes_in_per_s", "bytes_o
 
 
 def cut(seq: int, *, at_ms: int = NOON_MS, origin: Origin = ORIGIN) -> bytes:
-    record: Record = cut_record(
-        at_ms, epoch=1, action="split", whole=BundleId("t/n/0x00000000_0xffffffff"), parts=BUNDLES
+    record: Record = record_of(
+        CUT,
+        at_ms,
+        epoch=1,
+        action="split",
+        whole=BundleId("t/n/0x00000000_0xffffffff"),
+        parts=BUNDLES,
     )
     return encode(record, origin, seq)[:-1]
 

@@ -22,7 +22,8 @@ from loadmanager.adapters.history.storage import (
 from loadmanager.adapters.history.stream_writer import StreamWriter
 from loadmanager.config.sections import HistorySettings
 from loadmanager.core.history.files import writer_word
-from loadmanager.core.history.records import Origin, Record, lost_record
+from loadmanager.core.history.kinds import KINDS
+from loadmanager.core.history.records import Origin, Record, record_of
 from loadmanager.core.history.schema import Stream
 from loadmanager.telemetry.metrics import HistoryMetrics
 
@@ -276,15 +277,8 @@ class ThreadedHistory:
         with self._lock:
             losses, self._losses = self._losses, {}
         for stream, loss in losses.items():
-            records = lost_record(
-                stream.value,
-                self._wall_ms(),
-                records=loss.records,
-                why=loss.why,
-                first_at_ms=loss.first_at_ms,
-                last_at_ms=loss.last_at_ms,
-            )
-            self._writers[stream].add([records])
+            record = record_of(KINDS[f"lost_{stream}"], self._wall_ms(), loss)
+            self._writers[stream].add([record])
 
 
 @contextmanager

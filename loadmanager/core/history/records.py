@@ -7,22 +7,14 @@ from typing import Any, Final
 
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskEvent, TaskState
 from loadmanager.core.history.kinds import (
-    CUT,
     HAND_OVER,
-    KINDS,
-    OPTIMALITY,
     REPORT,
-    SHADOW,
     TASK,
-    TERM_CHANGE,
-    TICK,
 )
 from loadmanager.core.history.schema import VERSION, Kind
-from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import BundleStats, LoadReport, ResourceUsage
-from loadmanager.core.optimality import Optimality
 from loadmanager.core.scores import RESOURCES, report_usage
-from loadmanager.core.shadow import Shadowed
 
 _STATS: Final = (
     ("msgs_in_per_s", "msgs_in_per_s"),
@@ -141,40 +133,6 @@ def _varied(report: LoadReport) -> dict[str, float | None]:
     return found
 
 
-def term_record(at_ms: int, epoch: int, event: str) -> Record:
-    return record_of(TERM_CHANGE, at_ms, epoch=epoch, event=event)
-
-
-def tick_record(
-    at_ms: int,
-    *,
-    epoch: int,
-    number: int,
-    tick: int,
-    sampled: bool,
-    taken: Mapping[BrokerId, int],
-    left: Iterable[BrokerId],
-) -> Record:
-    return record_of(
-        TICK,
-        at_ms,
-        epoch=epoch,
-        round=number,
-        tick=tick,
-        sampled=sampled,
-        taken={"broker": list(taken), "reported_at_ms": list(taken.values())},
-        left=sorted(left),
-    )
-
-
-def optimality_record(at_ms: int, epoch: int, number: int, found: Optimality) -> Record:
-    return record_of(OPTIMALITY, at_ms, found, epoch=epoch, round=number)
-
-
-def shadow_record(at_ms: int, epoch: int, number: int, strategy: str, shadowed: Shadowed) -> Record:
-    return record_of(SHADOW, at_ms, shadowed, epoch=epoch, round=number, strategy=strategy)
-
-
 def task_records(at_ms: int, task: BundleTask, now_s: float) -> list[Record]:
     """Return the record of a task in its new state, and of its hand-over if it has ended.
 
@@ -218,25 +176,6 @@ def _hand_over(at_ms: int, task: BundleTask, now_s: float) -> Iterator[Record]:
         acquired_at_ms=wall_ms(task.ended_at_s or now_s) if done else None,
         took_s=(task.ended_at_s or now_s) - task.ordered_at_s if done else None,
         **seen,
-    )
-
-
-def cut_record(
-    at_ms: int, *, epoch: int, action: str, whole: BundleId, parts: Sequence[BundleId]
-) -> Record:
-    return record_of(CUT, at_ms, epoch=epoch, action=action, whole=whole, parts=list(parts))
-
-
-def lost_record(
-    stream: str, at_ms: int, *, records: int, why: str, first_at_ms: int, last_at_ms: int
-) -> Record:
-    return record_of(
-        KINDS[f"lost_{stream}"],
-        at_ms,
-        records=records,
-        why=why,
-        first_at_ms=first_at_ms,
-        last_at_ms=last_at_ms,
     )
 
 

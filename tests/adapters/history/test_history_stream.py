@@ -8,7 +8,8 @@ from history_sinks import FailingDisk, finished, lines_in, seqs_in, unfinished
 from loadmanager.adapters.history.storage import recover
 from loadmanager.adapters.history.stream_writer import StreamWriter
 from loadmanager.config.sections import HistorySettings
-from loadmanager.core.history.records import Origin, Record, term_record
+from loadmanager.core.history.kinds import TERM_CHANGE
+from loadmanager.core.history.records import Origin, Record, record_of
 from loadmanager.core.history.schema import Stream
 from loadmanager.core.ids import BrokerId
 
@@ -23,7 +24,7 @@ class Time:
 
 
 def told(at_ms: int = NOON_MS, epoch: int = 1) -> Record:
-    return term_record(at_ms, epoch, "began")
+    return record_of(TERM_CHANGE, at_ms, epoch=epoch, event="began")
 
 
 def writer(top: Path, disk: FailingDisk, **changes: Any) -> StreamWriter:

@@ -11,7 +11,8 @@ from waiting import eventually
 from loadmanager.adapters.history.sink import ThreadedHistory, recorded
 from loadmanager.adapters.history.storage import HistoryUnavailable, check_history
 from loadmanager.config.sections import HistorySettings
-from loadmanager.core.history.records import Origin, Record, term_record
+from loadmanager.core.history.kinds import TERM_CHANGE
+from loadmanager.core.history.records import Origin, Record, record_of
 from loadmanager.core.history.schema import Stream
 from loadmanager.core.ids import BrokerId
 from loadmanager.telemetry.metrics import HistoryMetrics
@@ -54,7 +55,7 @@ def opened_fixture(tmp_path: Path, registry: CollectorRegistry) -> Iterator[Open
 
 
 def told(at_ms: int = NOON_MS) -> list[Record]:
-    return [term_record(at_ms, 1, "began")]
+    return [record_of(TERM_CHANGE, at_ms, epoch=1, event="began")]
 
 
 def offer(history: ThreadedHistory, times: int = 1) -> None:
