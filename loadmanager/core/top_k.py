@@ -8,6 +8,8 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace, belongs_to_a_bro
 from loadmanager.core.rates import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
 from loadmanager.core.scores import FloatArray
 
+Reported = Listing | tuple[TopBundle, ...] | Callable[[], Listing]
+
 _SYSTEM_NAMESPACE = Namespace("pulsar/system")
 
 
@@ -41,14 +43,13 @@ def heaviest(
 
 
 class TopBundles(Mapping[BrokerId, tuple[TopBundle, ...]]):
-    """The heaviest bundles of every broker, selected on access: most rounds access none."""
+    """The heaviest bundles of every broker, selected on access: most rounds access none.
+
+    Of those ``reported``, listings may be made on access, too.
+    """
 
     def __init__(
-        self,
-        reported: Mapping[BrokerId, Listing | tuple[TopBundle, ...]],
-        count: int,
-        *,
-        like_java: bool,
+        self, reported: Mapping[BrokerId, Reported], count: int, *, like_java: bool
     ) -> None:
         self._reported = dict(reported)
         self._count = count
@@ -59,6 +60,8 @@ class TopBundles(Mapping[BrokerId, tuple[TopBundle, ...]]):
 
     def __getitem__(self, broker: BrokerId) -> tuple[TopBundle, ...]:
         found = self._reported[broker]
+        if callable(found):
+            found = found()
         if isinstance(found, Listing):
             found = heaviest(found, self._count, like_java=self._like_java)
             self._reported[broker] = found

@@ -1,45 +1,22 @@
 """The cluster view of a round of a replay: as recorded, or with other owners."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 import numpy as np
 
-from loadmanager.core.cluster import ClusterView, TopBundle
+from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import BrokerColumns, Indices, Listing, OwnedRows
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.scores import FloatArray
-from loadmanager.core.top_k import heaviest
+from loadmanager.core.top_k import TopBundles
 from loadmanager.pipeline.replay.events import LISTED
 from loadmanager.pipeline.replay.frames import Frame
 from loadmanager.pipeline.replay.latest_reports import CONNECTIONS, TOPICS
 
 _TOP_K: Final = 10
 _PRODUCERS, _CACHE = LISTED.index("producers"), LISTED.index("cache_bytes")
-
-
-class Tops(Mapping[BrokerId, tuple[TopBundle, ...]]):
-    """The heaviest bundles of every broker, selected on access."""
-
-    def __init__(
-        self, brokers: Mapping[BrokerId, int], listing: Callable[[int], Listing], *, like_java: bool
-    ) -> None:
-        self._brokers = brokers
-        self._listing = listing
-        self._like_java = like_java
-        self._picked: dict[BrokerId, tuple[TopBundle, ...]] = {}
-
-    def __getitem__(self, broker: BrokerId) -> tuple[TopBundle, ...]:
-        if broker not in self._picked:
-            listing = self._listing(self._brokers[broker])
-            self._picked[broker] = heaviest(listing, _TOP_K, like_java=self._like_java)
-        return self._picked[broker]
-
-    def __iter__(self) -> Iterator[BrokerId]:
-        return iter(self._brokers)
-
-    def __len__(self) -> int:
-        return len(self._brokers)
 
 
 def recorded_view(frame: Frame, *, like_java: bool) -> ClusterView:
@@ -56,8 +33,7 @@ def recorded_view(frame: Frame, *, like_java: bool) -> ClusterView:
             cache_size_bytes=numbers[:, _CACHE].astype(np.int64),
         )
 
-    tops = Tops(frame.brokers.index, listing, like_java=like_java)
-    return _view(frame, frame.brokers, frame.owned, frame.moved, tops)
+    return _view(frame, frame.brokers, frame.owned, frame.moved, listing, like_java=like_java)
 
 
 def other_view(
@@ -85,7 +61,7 @@ def other_view(
             cache_size_bytes=frame.cache_bytes[rows].astype(np.int64),
         )
 
-    return _view(frame, brokers, owned, moved, Tops(brokers.index, listing, like_java=like_java))
+    return _view(frame, brokers, owned, moved, listing, like_java=like_java)
 
 
 def owned_by(frame: Frame, owner: Indices) -> OwnedRows:
@@ -112,15 +88,18 @@ def _view(
     brokers: BrokerColumns,
     owned: OwnedRows,
     moved: Mapping[BundleId, BrokerId],
-    tops: Tops,
+    listing: Callable[[int], Listing],
+    *,
+    like_java: bool,
 ) -> ClusterView:
+    listings = {name: partial(listing, row) for name, row in brokers.index.items()}
     return ClusterView(
         now_s=frame.at_s,
         brokers=brokers,
         bundles=frame.bundles,
         owned=owned,
         moved=moved,
-        top_bundles=tops,
+        top_bundles=TopBundles(listings, _TOP_K, like_java=like_java),
         policies=frame.policies,
         membership_changed_s=frame.membership_changed_s,
         departures_s=frame.departures_s,
