@@ -279,7 +279,7 @@ _NAMES: Final[Mapping[Any, Callable[[str], Any]]] = {
     Namespace: parse_namespace,
     str: str,
 }
-_NEVER: Final = object()
+NEVER: Final = object()
 SPREAD: Final = "*"
 
 
@@ -297,7 +297,7 @@ class At:
     inside: str = ""
     bound: Bound | None = None
     absent: Any = None
-    omitted: Any = _NEVER
+    omitted: Any = NEVER
     read: Read | None = None
     write: Callable[[Any], Any] | None = None
 
@@ -337,7 +337,7 @@ class Form(Generic[T]):
         document: dict[str, Any] = {}
         for one in self._entries:
             value = getattr(record, one.attribute)
-            if one.omitted is _NEVER or value != one.omitted:
+            if one.omitted is NEVER or value != one.omitted:
                 within = document.setdefault(one.inside, {}) if one.inside else document
                 if one.name == SPREAD:
                     within.update(one.write(value))

@@ -229,7 +229,10 @@ SIZES = dict(zip(BUNDLES, (1000.0, 10.0, 10.0, 980.0), strict=True))
 async def beginner(seeds: GivenSeed | None) -> AsyncIterator[LeaderAtWork]:
     planner = Planner(settings=PlannerSettings(settle_s=0.0))
     async with leader_at_work(
-        planner, round_interval_s=0.02, tick_interval_s=3600, read_seed=seeds and seeds.read
+        planner,
+        round_interval_s=0.02,
+        tick_interval_s=3600,
+        read_seed=None if seeds is None else seeds.read,
     ) as at_work:
         await at_work.create_namespace(Boundaries.even(NS, 4))
         await at_work.report(report(B1, 0.1, {}), report(B2, 0.1, {}))

@@ -6,7 +6,7 @@ from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, Bund
 from loadmanager.core.bounds import DURATION_S, EPOCH, TIME_MS, TOTAL
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName, MalformedContent
-from loadmanager.core.fields import At, Fields, Form, parse_snapshot, to_json
+from loadmanager.core.fields import NEVER, At, Fields, Form, parse_snapshot, to_json
 from loadmanager.core.ids import (
     BrokerId,
     BundleId,
@@ -240,7 +240,7 @@ def _each(
         name=name,
         read=read_each,
         write=lambda every: {key: write(value) for key, value in every.items()},
-        **({"omitted": None} if optional else {}),
+        omitted=None if optional else NEVER,
     )
 
 
