@@ -36,7 +36,7 @@ from loadmanager.pulsar.answers import (
 from loadmanager.pulsar.client import Cost
 from loadmanager.pulsar.moves import CUT_AT, cut_of
 from loadmanager.pulsar.observation import Observation, document, refusal_text
-from loadmanager.pulsar.observer import name_in
+from loadmanager.pulsar.orders import name_in
 from loadmanager.pulsar.sampling import BrokerSample, Hosts, SampledLoads
 from loadmanager.pulsar.state import SHEDDING, SWITCHES
 from loadmanager.pulsar.strategy import Strategy

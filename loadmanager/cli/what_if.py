@@ -12,10 +12,10 @@ from loadmanager.cli.attach import AccessFiles
 from loadmanager.cli.options import print_table
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.pulsar.answers import ClusterReader, addresses
+from loadmanager.pulsar.balancing import Observer
 from loadmanager.pulsar.client import Access, PulsarAdmin
 from loadmanager.pulsar.observation import Rules
 from loadmanager.pulsar.observation import document as observed
-from loadmanager.pulsar.observer import Observer
 from loadmanager.pulsar.sampling import Sampler
 from loadmanager.pulsar.what_if import Change, document, forecast, snapshot_in
 

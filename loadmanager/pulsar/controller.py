@@ -31,10 +31,9 @@ from loadmanager.leader.election import Deposed, Election, Term, TermGivenUp
 from loadmanager.ports.coordination import Coordination, CoordinationError
 from loadmanager.ports.host import Clock
 from loadmanager.pulsar.answers import ClusterReader, PulsarCluster, addresses
-from loadmanager.pulsar.balancing import Balancer, Log
+from loadmanager.pulsar.balancing import Balancer, Log, Observer
 from loadmanager.pulsar.client import PulsarAdmin, PulsarAdminError, RequestFailed
 from loadmanager.pulsar.observation import Observation, Rules
-from loadmanager.pulsar.observer import Observer
 from loadmanager.pulsar.orders import Elected, Mandate
 from loadmanager.pulsar.reports import (
     AttachOverviews,

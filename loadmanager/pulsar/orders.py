@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from time import monotonic
 from typing import Final, NamedTuple, Protocol
 
@@ -21,7 +21,7 @@ from loadmanager.common.runtime_settings import TaskBounds
 from loadmanager.common.watching import Subscriptions
 from loadmanager.core import znodes
 from loadmanager.core.bundle_task import BundleTask, TaskEvent, TaskKind, TaskState
-from loadmanager.core.bundle_traffic import NO_TRAFFIC, BundleTraffic, topics_in
+from loadmanager.core.bundle_traffic import CHANGE_EVENTS, NO_TRAFFIC, BundleTraffic, topics_in
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId, TopicName, namespace_of, parse_full_topic
 from loadmanager.core.move_limits import HeldReason, MoveBudget
@@ -50,8 +50,34 @@ from loadmanager.pulsar.moves import (
     split_bundle,
 )
 from loadmanager.pulsar.observation import Observation
-from loadmanager.pulsar.observer import holds_policies, name_in
 from loadmanager.pulsar.sampling import Samples
+
+_MOST_NAMES: Final = 100_000
+_MOST_COORDINATORS: Final = 64
+
+
+def holds_policies(bundle: BundleId) -> bool:
+    """Return whether a bundle contains the topic of its namespace's policies.
+
+    A modular broker that begins to serve another bundle of the namespace looks that topic up,
+    which makes Pulsar's leader place it if no broker serves its bundle.
+    """
+    return _topic_in(bundle, [CHANGE_EVENTS]) is not None
+
+
+def name_in(bundle: BundleId) -> TopicName | None:
+    """Return the name of a topic whose hash is in a bundle; its lookup creates no topic."""
+    # These exist, which some brokers require of what they look up.
+    name = "transaction_coordinator_assign-partition"
+    coordinators = (f"{name}-{number}" for number in range(_MOST_COORDINATORS))
+    others = (f"loadmanager-{number}" for number in range(_MOST_NAMES))
+    system = namespace_of(bundle) == "pulsar/system"
+    return _topic_in(bundle, chain(coordinators if system else (), others))
+
+
+def _topic_in(bundle: BundleId, local_names: Iterable[str]) -> TopicName | None:
+    names = (f"persistent://{namespace_of(bundle)}/{local}" for local in local_names)
+    return next((topic for _, topic, _ in topics_in(bundle, names)), None)
 
 
 class Mandate:

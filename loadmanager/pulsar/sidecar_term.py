@@ -70,8 +70,7 @@ from loadmanager.pulsar.client import (
 )
 from loadmanager.pulsar.moves import BrokerQueries
 from loadmanager.pulsar.observation import topic_loads
-from loadmanager.pulsar.observer import name_in
-from loadmanager.pulsar.orders import Elected, PulsarOrders, ordered_cut
+from loadmanager.pulsar.orders import Elected, PulsarOrders, name_in, ordered_cut
 from loadmanager.pulsar.sampling import LONGEST_REPEATED_S, REPEATED, BrokerSample, Sampler
 from loadmanager.pulsar.state import PulsarBalancer, SharedState, switched_on
 

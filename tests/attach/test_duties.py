@@ -20,9 +20,9 @@ from loadmanager.core.plan import Cause
 from loadmanager.core.policies import IsolationPolicy, Policies
 from loadmanager.core.rates import Rates
 from loadmanager.pulsar.answers import PulsarCluster
+from loadmanager.pulsar.balancing import Observer
 from loadmanager.pulsar.client import Access, PulsarAdmin
 from loadmanager.pulsar.observation import Observation, Rules, observe
-from loadmanager.pulsar.observer import Observer
 from loadmanager.pulsar.sampling import BrokerSample
 from loadmanager.pulsar.strategy import Strategy
 from tests.attach.conftest import topics_in_bundles

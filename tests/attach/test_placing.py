@@ -20,10 +20,10 @@ from loadmanager.core.hashing import FULL_RANGE_END, lies_in, position
 from loadmanager.core.ids import BundleId, Namespace, TopicName, namespace_of
 from loadmanager.core.move_limits import MoveBudget, MoveLimits
 from loadmanager.pulsar.answers import ClusterReader
-from loadmanager.pulsar.balancing import Balancer, Stopped
+from loadmanager.pulsar.balancing import MOST_BUNDLES, Balancer, Stopped
 from loadmanager.pulsar.client import Access, PulsarAdmin
 from loadmanager.pulsar.observation import Observation, Rules
-from loadmanager.pulsar.observer import MOST_BUNDLES, holds_policies, name_in
+from loadmanager.pulsar.orders import holds_policies, name_in
 from loadmanager.pulsar.state import PulsarBalancer, StateFile
 
 NEW = Namespace("bench/new")

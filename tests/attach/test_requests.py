@@ -11,9 +11,9 @@ from fake_pulsar import FakeBroker, FakePulsar, running
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace
 from loadmanager.pulsar.answers import ClusterReader, addresses
+from loadmanager.pulsar.balancing import MOST_TENANTS, NewNamespaces, Observer
 from loadmanager.pulsar.client import Access, PulsarAdmin
 from loadmanager.pulsar.observation import Rules
-from loadmanager.pulsar.observer import MOST_TENANTS, NewNamespaces, Observer
 from loadmanager.pulsar.sampling import Hosts, Sampler
 
 BROKERS, NAMESPACES = 10, 60
