@@ -46,9 +46,8 @@ from loadmanager.core.ids import (
     parse_broker,
     parse_bundle,
 )
-from loadmanager.core.optimality import Optimality
 from loadmanager.core.plan import Cause, Reason
-from loadmanager.core.planner import Plan, Planner
+from loadmanager.core.planner import Planner
 from loadmanager.core.playback import Playback
 from loadmanager.core.reason_texts import REASONS, sentence
 from loadmanager.core.round_memory import shifted
@@ -435,65 +434,6 @@ class PlanQuery(Query):
     """The largest number of refusals to list."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preview:
-    """The plan of a round now, and what it was computed with.
-
-    ``balancing`` is what the leader may do by itself now; the plan is what it would do
-    if it were active. ``optimality`` is how far the cluster is from the best possible now,
-    ``with_moves`` the same with the moves of the plan: None where nothing is known.
-    """
-
-    plan: Plan
-    optimality: Optimality | None
-    with_moves: Optimality | None
-    epoch: int
-    in_force: InForce
-    balancing: Balancing
-
-
-async def preview_round(leading: Leadership, wish: PlanQuery) -> Preview:
-    """Return the result of a round of the leader at this time, which is not carried out.
-
-    Raises as `Explainer`, and `Unfit`: a strategy or setting is unknown, or a value is invalid.
-    """
-    look = leading.require_term().look()
-    if not look.view.brokers.names:
-        raise Unavailable("no broker has a load report yet")
-    planner = _wanted(look.planner, wish)
-    # View and memory are immutable, and the leader's own generator is not used.
-    rng = np.random.default_rng(wish.seed)
-    return await asyncio.to_thread(_previewed, planner, look, rng)
-
-
-def _previewed(planner: Planner, look: Observation, rng: np.random.Generator) -> Preview:
-    view = look.view
-    plan = Playback(planner, rng, look.memory).round(view)
-    return Preview(
-        plan=plan,
-        optimality=planner.optimality(view, plan.memory),
-        with_moves=planner.optimality(view, plan.memory, (*plan.moves, *plan.observed)),
-        epoch=look.epoch,
-        in_force=in_force(planner),
-        balancing=look.balancing,
-    )
-
-
-def _wanted(planner: Planner, wish: PlanQuery) -> Planner:
-    if not (wish.shedder or wish.placement or wish.mode or wish.settings):
-        return planner
-    wanted = Wanted(
-        shedder=wish.shedder or None,
-        placement=wish.placement or None,
-        mode=wish.mode or None,
-        settings=wish.settings,
-    )
-    try:
-        return planner_for("the leader", in_force(planner), wanted)
-    except ConfigError as error:
-        raise Unfit("; ".join(error.faults).replace("--set ", "set=")) from error
-
-
 class PlannedMove(Document):
     """A bundle that would move."""
 
@@ -541,8 +481,54 @@ class PlanDocument(Document):
     balancing: BalancingState
 
 
+async def preview_round(leading: Leadership, wish: PlanQuery) -> PlanDocument:
+    """Return the plan of a round of the leader at this time, which is not carried out.
+
+    Raises as `Explainer`, and `Unfit`: a strategy or setting is unknown, or a value is invalid.
+    """
+    look = leading.require_term().look()
+    if not look.view.brokers.names:
+        raise Unavailable("no broker has a load report yet")
+    planner = _wanted(look.planner, wish)
+    # View and memory are immutable, and the leader's own generator is not used.
+    return await asyncio.to_thread(_previewed, planner, look, wish)
+
+
+def _previewed(planner: Planner, look: Observation, wish: PlanQuery) -> PlanDocument:
+    view, rng = look.view, np.random.default_rng(wish.seed)
+    plan = Playback(planner, rng, look.memory).round(view)
+    moves = [*plan.moves, *plan.observed]
+    return PlanDocument.model_validate(
+        {
+            "epoch": look.epoch,
+            "moves": moves,
+            "refusals": plan.refusals[: wish.limit],
+            "refusals_in_all": len(plan.refusals),
+            "optimality": planner.optimality(view, plan.memory),
+            "with_moves": planner.optimality(view, plan.memory, moves),
+            "in_force": in_force_to_json(in_force(planner)),
+            "balancing": look.balancing,
+        }
+    )
+
+
+def _wanted(planner: Planner, wish: PlanQuery) -> Planner:
+    if not (wish.shedder or wish.placement or wish.mode or wish.settings):
+        return planner
+    wanted = Wanted(
+        shedder=wish.shedder or None,
+        placement=wish.placement or None,
+        mode=wish.mode or None,
+        settings=wish.settings,
+    )
+    try:
+        return planner_for("the leader", in_force(planner), wanted)
+    except ConfigError as error:
+        raise Unfit("; ".join(error.faults).replace("--set ", "set=")) from error
+
+
 class Plans(Resource, tag="decisions"):
-    def __init__(self, plan: Callable[[PlanQuery], Awaitable[Preview]]) -> None:
+    def __init__(self, plan: Callable[[PlanQuery], Awaitable[PlanDocument]]) -> None:
         self._plan = plan
 
     @operation(
@@ -560,17 +546,4 @@ class Plans(Resource, tag="decisions"):
         The plan is computed from the present view of the leader and is not carried out. It is what
         an active leader would do; `balancing` has the mode of this leader.
         """
-        preview = await self._plan(query)
-        plan = preview.plan
-        return PlanDocument.model_validate(
-            {
-                "epoch": preview.epoch,
-                "moves": [*plan.moves, *plan.observed],
-                "refusals": plan.refusals[: query.limit],
-                "refusals_in_all": len(plan.refusals),
-                "optimality": preview.optimality,
-                "with_moves": preview.with_moves,
-                "in_force": in_force_to_json(preview.in_force),
-                "balancing": preview.balancing,
-            }
-        )
+        return await self._plan(query)

@@ -20,7 +20,7 @@ from leader_queries import (
 )
 from snapshot_samples import hot_and_idle
 
-from loadmanager.admin.decisions import Decisions, PlanQuery, Plans, Preview
+from loadmanager.admin.decisions import Decisions, PlanDocument, PlanQuery, Plans
 from loadmanager.admin.documents import ShadowsDocument
 from loadmanager.cli import main
 from loadmanager.cli.decisions import age
@@ -29,9 +29,8 @@ from loadmanager.core.explaining import Candidate
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.optimality import Optimality
 from loadmanager.core.plan import Cause, Move
-from loadmanager.core.planner import Plan, Planner
-from loadmanager.core.round_memory import RoundMemory
-from loadmanager.core.snapshot.codec import encode_snapshot, in_force
+from loadmanager.core.planner import Planner
+from loadmanager.core.snapshot.codec import encode_snapshot, in_force, in_force_to_json
 
 
 @dataclass
@@ -39,15 +38,19 @@ class Planned:
     moves: tuple[Move, ...] = (Move(BUNDLE, BrokerId("b2:8080"), B1, Cause.OVERLOADED),)
     optimality: Optimality | None = ASSESSMENT.optimality
 
-    async def plan(self, _wish: PlanQuery) -> Preview:
+    async def plan(self, _wish: PlanQuery) -> PlanDocument:
         found = self.optimality
-        return Preview(
-            plan=Plan(moves=self.moves, refusals=(), memory=RoundMemory()),
-            optimality=found,
-            with_moves=None if found is None else replace(found, largest=0.48),
-            epoch=4,
-            in_force=in_force(Planner()),
-            balancing=Balancing(),
+        return PlanDocument.model_validate(
+            {
+                "epoch": 4,
+                "moves": self.moves,
+                "refusals": [],
+                "refusals_in_all": 0,
+                "optimality": found,
+                "with_moves": None if found is None else replace(found, largest=0.48),
+                "in_force": in_force_to_json(in_force(Planner())),
+                "balancing": Balancing(),
+            }
         )
 
 

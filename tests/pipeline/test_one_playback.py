@@ -13,7 +13,7 @@ from history_sinks import Archive, KeptHistory
 from replayed import events, frames, live, simulated, told
 from snapshot_of_history import report_of, snapshot_of
 
-from loadmanager.admin.decisions import _previewed
+from loadmanager.admin.decisions import PlanQuery, _previewed
 from loadmanager.cli import main
 from loadmanager.config.strategies import Wanted, planner_for
 from loadmanager.core.balancing import Balancing
@@ -63,7 +63,7 @@ def preview(snapshot: Snapshot, planner: Planner, _tmp: Path) -> Moves:
         balancing=Balancing(),
         unowned=(),
     )
-    plan = _previewed(planner, look, rng()).plan
+    plan = _previewed(planner, look, PlanQuery(seed=1))
     return [(one.bundle, one.source, one.target) for one in plan.moves]
 
 
