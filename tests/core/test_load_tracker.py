@@ -15,6 +15,7 @@ from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceU
 from loadmanager.core.load_tracker import BrokerLoad, LoadTracker
 from loadmanager.core.rates import Rates
 from loadmanager.core.scores import ResourceWeights
+from loadmanager.core.top_k import TopBundles
 
 A, B = BrokerId("a:1"), BrokerId("b:1")
 
@@ -114,6 +115,12 @@ def test_membership_and_departures_are_told_with_their_times() -> None:
     tracker.report(report(B, {}), 20.0)
     tracker.forget(B, 5000.0)
     assert tracker.view(5000.0).departures_s == (5000.0,)
+
+
+def test_the_heaviest_bundles_may_be_of_a_listing_that_is_made_on_access() -> None:
+    listing = Listing.of({bundle(n): BundleStats(bytes_in_per_s=n) for n in range(3)})
+    tops = TopBundles({A: lambda: listing}, 1, like_java=False)
+    assert tops[A] == (TopBundle(bundle(2), 2.0),) == tops[A]
 
 
 def test_a_restarted_broker_starts_its_average_afresh() -> None:

@@ -17,6 +17,7 @@ from loadmanager.core.placement import Ranking
 from loadmanager.core.plan import Cause, Move, Offer, Reason
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.planner_settings import Mode, PlannerSettings
+from loadmanager.core.playback import Playback
 from loadmanager.core.policies import Policies
 from loadmanager.core.projection import loads, settled
 from loadmanager.core.round_memory import ROUND_MEMORY, RoundMemory, shifted
@@ -332,6 +333,19 @@ def test_bundles_asked_for_one_by_one_spread_too() -> None:
     again = planner.place(view, bundle(50), memory, rng)
     assert again.move is not None
     assert again.move.target == targets[0]
+
+
+def test_a_playback_places_each_bundle_after_those_before() -> None:
+    view = make_view({f"b{n}:1": (0.2, {n: 100.0}) for n in range(3)}, now_s=100.0)
+    playback = Playback(Planner(), np.random.default_rng(1))
+    moves, refused = playback.place(view, map(bundle, range(50, 56)))
+    assert Counter(move.target for move in moves) == {f"b{n}:1": 2 for n in range(3)}
+    assert refused == {}
+    assert playback.round(view).memory is playback.memory
+    leaving = {bundle(0): BrokerId("b0:1")}
+    moves, refused = playback.place(make_view({"b0:1": (0.2, {0: 9.0})}), leaving, leaving)
+    assert moves == []
+    assert refused[bundle(0)][0].reason is Reason.NO_CANDIDATE
 
 
 def test_a_restarted_broker_is_judged_by_its_new_life() -> None:
