@@ -1,9 +1,8 @@
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import groupby
 
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import (
     BrokerId,
     BundleId,
@@ -15,34 +14,27 @@ from loadmanager.core.ids import (
 from loadmanager.core.load import LoadReport
 from loadmanager.core.snapshot.document import Snapshot
 
+Fault = Callable[[str, str], None]
+"""Called with what contradicts another part, and with what was expected."""
 
-def agreed(where: str, snapshot: Snapshot, left_out: list[str], *, lenient: bool) -> Snapshot:
-    """Return the snapshot if its parts are consistent; with ``lenient`` only those that are.
 
-    ``left_out`` lists the entries already left out by reading. Raises `MalformedContent`: two parts
-    contradict each other, unless ``lenient``.
-    """
-    faults = _Faults(where, left_out, lenient=lenient)
+def agreed(snapshot: Snapshot, fault: Fault) -> Snapshot:
+    """Return the snapshot without entries that contradict others; ``fault`` may raise for each."""
     known = snapshot.reports.keys()
     for name, entries in (("ageSeconds", snapshot.age_s), ("runningLoad", snapshot.running or {})):
         for broker in entries.keys() - known:
-            faults.fault(f'{name}["{broker}"]', "a broker with a load report in brokers")
-    owners = faults.sound("owners", snapshot.owners, known, snapshot.boundaries)
-    in_flight = faults.sound("inFlight", snapshot.in_flight, known, snapshot.boundaries)
+            fault(f'{name}["{broker}"]', "a broker with a load report in brokers")
+    owners = _sound(fault, "owners", snapshot.owners, known, snapshot.boundaries)
+    in_flight = _sound(fault, "inFlight", snapshot.in_flight, known, snapshot.boundaries)
     for bundle in snapshot.unowned:
         if bundle in owners:
-            what = f"{bundle} is in unowned and in owners"
-            faults.fault(what, "no owner for a bundle in unowned")
-    reports = snapshot.reports
-    if not owners:
-        reports = faults.without_rivals(reports, in_flight)
+            fault(f"{bundle} is in unowned and in owners", "no owner for a bundle in unowned")
     return replace(
         snapshot,
-        reports=reports,
+        reports=snapshot.reports if owners else _without_rivals(fault, snapshot.reports, in_flight),
         owners=owners,
         in_flight=in_flight,
         unowned=tuple(bundle for bundle in snapshot.unowned if bundle not in owners),
-        left_out=tuple(left_out),
     )
 
 
@@ -68,69 +60,58 @@ def outside(bundle: BundleId, boundaries: Mapping[Namespace, Boundaries]) -> boo
     return found is None or found.at(range_of(bundle)[0]) != bundle
 
 
-class _Faults:
-    def __init__(self, where: str, left_out: list[str], *, lenient: bool) -> None:
-        self._where = where
-        self._left_out = left_out
-        self._lenient = lenient
+def _sound(
+    fault: Fault,
+    name: str,
+    entries: Mapping[BundleId, BrokerId],
+    brokers: Collection[BrokerId],
+    boundaries: Mapping[Namespace, Boundaries],
+) -> dict[BundleId, BrokerId]:
+    """Return the entries with known brokers and known, non-overlapping ranges."""
+    kept = {}
+    for bundle, broker in entries.items():
+        place = f'{name}["{bundle}"]'
+        if broker not in brokers:
+            fault(f"{place} = {broker}", "a broker with a load report in brokers")
+        elif outside(bundle, boundaries):
+            fault(place, f"a bundle within boundaries of {namespace_of(bundle)}")
+        else:
+            kept[bundle] = broker
+    for bundle, other in list(overlapping(kept)):
+        what = f'{name}["{bundle}"] = {kept[bundle]}'
+        fault(what, f"a range that does not overlap {other} of {kept[other]}")
+        del kept[bundle]
+    return kept
 
-    def fault(self, what: str, expected: str) -> None:
-        error = MalformedContent(self._where, what, expected)
-        if not self._lenient:
-            raise error
-        self._left_out.append(str(error))
 
-    def sound(
-        self,
-        name: str,
-        entries: Mapping[BundleId, BrokerId],
-        brokers: Collection[BrokerId],
-        boundaries: Mapping[Namespace, Boundaries],
-    ) -> dict[BundleId, BrokerId]:
-        """Return the entries with known brokers and known, non-overlapping ranges."""
-        kept = {}
-        for bundle, broker in entries.items():
-            place = f'{name}["{bundle}"]'
-            if broker not in brokers:
-                self.fault(f"{place} = {broker}", "a broker with a load report in brokers")
-            elif outside(bundle, boundaries):
-                self.fault(place, f"a bundle within boundaries of {namespace_of(bundle)}")
-            else:
-                kept[bundle] = broker
-        for bundle, other in list(overlapping(kept)):
-            what = f'{name}["{bundle}"] = {kept[bundle]}'
-            self.fault(what, f"a range that does not overlap {other} of {kept[other]}")
-            del kept[bundle]
-        return kept
+def _without_rivals(
+    fault: Fault,
+    reports: Mapping[BrokerId, LoadReport],
+    in_flight: Mapping[BundleId, BrokerId],
+) -> Mapping[BrokerId, LoadReport]:
+    """Return the reports with each range in only one of them, for use without owners.
 
-    def without_rivals(
-        self, reports: Mapping[BrokerId, LoadReport], in_flight: Mapping[BundleId, BrokerId]
-    ) -> Mapping[BrokerId, LoadReport]:
-        """Return the reports with each range in only one of them, for use without owners.
-
-        If two brokers list a range, the one with the later report keeps it. A bundle in flight
-        may be in two reports.
-        """
-        claims: dict[BundleId, list[BrokerId]] = {}
-        for broker, report in reports.items():
-            for bundle in report.bundles.keys() - in_flight.keys():
-                claims.setdefault(bundle, []).append(broker)
-        lost: dict[BrokerId, set[BundleId]] = {}
-        for bundle, brokers in claims.items():
-            latest = max(brokers, key=lambda one: reports[one].reported_at_ms)
-            for broker in brokers:
-                if broker != latest:
-                    what = f'brokers["{broker}"].bundles holds {bundle}'
-                    self.fault(what, f"a bundle that {latest} does not list too, or owners")
-                    lost.setdefault(broker, set()).add(bundle)
-        for bundle, other in overlapping(claims):
-            for broker in claims[bundle]:
+    If two brokers list a range, the one with the later report keeps it. A bundle in flight
+    may be in two reports.
+    """
+    claims: dict[BundleId, list[BrokerId]] = {}
+    for broker, report in reports.items():
+        for bundle in report.bundles.keys() - in_flight.keys():
+            claims.setdefault(bundle, []).append(broker)
+    lost: dict[BrokerId, set[BundleId]] = {}
+    for bundle, brokers in claims.items():
+        latest = max(brokers, key=lambda one: reports[one].reported_at_ms)
+        for broker in brokers:
+            if broker != latest:
                 what = f'brokers["{broker}"].bundles holds {bundle}'
-                self.fault(what, f"a range that does not overlap {other}, or owners")
+                fault(what, f"a bundle that {latest} does not list too, or owners")
                 lost.setdefault(broker, set()).add(bundle)
-        return {
-            broker: _without(report, lost.get(broker, set())) for broker, report in reports.items()
-        }
+    for bundle, other in overlapping(claims):
+        for broker in claims[bundle]:
+            what = f'brokers["{broker}"].bundles holds {bundle}'
+            fault(what, f"a range that does not overlap {other}, or owners")
+            lost.setdefault(broker, set()).add(bundle)
+    return {broker: _without(report, lost.get(broker, set())) for broker, report in reports.items()}
 
 
 def _without(report: LoadReport, bundles: Collection[BundleId]) -> LoadReport:

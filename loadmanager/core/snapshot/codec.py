@@ -1,5 +1,6 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, BundleAverages
@@ -317,7 +318,8 @@ def decode_snapshot(where: str, data: bytes, *, lenient: bool = False) -> Snapsh
             fields.fault(f"{name} is unknown", _one_of(_NAMES))
     if fields.values().get("costModel") is not None:
         fields.left_out.append(f"{where}: costModel, which no decision uses any more")
-    return agreed(where, _SNAPSHOT.read(fields), fields.left_out, lenient=lenient)
+    snapshot = agreed(_SNAPSHOT.read(fields), fields.fault)
+    return replace(snapshot, left_out=tuple(fields.left_out))
 
 
 def in_force(planner: Planner) -> InForce:
