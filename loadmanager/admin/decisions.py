@@ -51,8 +51,7 @@ from loadmanager.core.planner import Planner
 from loadmanager.core.playback import Playback
 from loadmanager.core.reason_texts import REASONS, sentence
 from loadmanager.core.round_memory import shifted
-from loadmanager.core.snapshot.agreement import agreed
-from loadmanager.core.snapshot.codec import encode_snapshot, in_force, in_force_to_json
+from loadmanager.core.snapshot.codec import agreed, encode_snapshot, in_force, in_force_to_json
 from loadmanager.core.snapshot.document import InForce, RunningLoad, Snapshot
 from loadmanager.leader.decisions import Assessment, Observation
 from loadmanager.leader.term import Leadership

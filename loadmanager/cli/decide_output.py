@@ -10,11 +10,11 @@ from loadmanager.cli.options import Columns, print_json, print_records, print_ta
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.plan import Move
 from loadmanager.core.planner import Planner
+from loadmanager.core.playback import Round
 from loadmanager.core.projection import has_capacities, loads
 from loadmanager.core.reason_texts import sentence
 from loadmanager.core.snapshot.codec import in_force
 from loadmanager.core.snapshot.document import Snapshot
-from loadmanager.core.snapshot.rounds import Round
 
 
 def print_decision(

@@ -546,8 +546,8 @@ def decide(
     from loadmanager.config import ConfigError
     from loadmanager.config.strategies import Wanted, planner_for
     from loadmanager.core.errors import MalformedContent
+    from loadmanager.core.playback import run_rounds
     from loadmanager.core.snapshot.codec import decode_snapshot
-    from loadmanager.core.snapshot.rounds import run_rounds
 
     with ending(ConfigError, MalformedContent, OSError, code=2):
         snapshot = decode_snapshot(str(file), read_input(file), lenient=lenient)

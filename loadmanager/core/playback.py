@@ -4,18 +4,22 @@ Views come from a live cluster, a shadow, a snapshot, recorded history or a simu
 decided on them, and what strategies remember from one decision to the next, is the same.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.load import BundleStats, LoadReport, ResourceUsage
 from loadmanager.core.plan import Cause, Move, Refusal
 from loadmanager.core.planner import Plan, Planner
+from loadmanager.core.projection import after_move, settled
 from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.scores import RESOURCES, ResourceWeights
+from loadmanager.core.snapshot.document import RunningLoad, Snapshot, tracker_of, view_of_snapshot
 
 NOBODY: Mapping[BundleId, BrokerId] = MappingProxyType({})
 
@@ -60,3 +64,113 @@ class Playback:
             else:
                 moves.append(answer.move)
         return moves, refusals
+
+
+ROUND_INTERVAL_S: Final = 60.0
+_SAMPLES_PER_ROUND: Final = 6
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Round:
+    """One round: its plan, and the cluster before and (projected) after all moves.
+
+    Bundles under way before the round count on their targets in both views. ``after`` also
+    includes moves that were only observed.
+    """
+
+    plan: Plan
+    before: ClusterView
+    after: ClusterView
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        return (*self.plan.moves, *self.plan.observed)
+
+
+def run_rounds(
+    snapshot: Snapshot,
+    planner: Planner,
+    rng: np.random.Generator,
+    count: int = 1,
+    interval_s: float = ROUND_INTERVAL_S,
+) -> Iterator[Round]:
+    """Yield ``count`` rounds of ``planner``, the first on the snapshot itself.
+
+    Between two rounds every move is completed and every broker reports again: a moved bundle has
+    the traffic that its former owner reported, and the cost computed by the planner.
+    """
+    playback = Playback(planner, rng, snapshot.memory)
+    done: Round | None = None
+    for _ in range(count):
+        if done is not None:
+            snapshot = following(snapshot, done, planner.weights, interval_s)
+        view = view_of_snapshot(snapshot, planner.weights)
+        plan = playback.round(view, unowned=snapshot.unowned, draining=True)
+        before = settled(view, planner.cost)
+        after = before
+        for move in (*plan.moves, *plan.observed):
+            after = after_move(after, planner.cost, move)
+        done = Round(plan=plan, before=before, after=after)
+        yield done
+
+
+def following(
+    snapshot: Snapshot, done: Round, weights: ResourceWeights, interval_s: float
+) -> Snapshot:
+    """Return the snapshot ``interval_s`` later, after all moves under way have completed."""
+    arrived = dict(done.after.moved)
+    placed = {move.bundle for move in done.moves}
+    ago_s = snapshot.membership_changed_ago_s
+    later = replace(
+        snapshot,
+        taken_at_ms=snapshot.taken_at_ms + round(interval_s * 1000),
+        reports=_moved(snapshot, arrived, done.after),
+        owners={**snapshot.owners, **arrived},
+        in_flight={},
+        unowned=tuple(bundle for bundle in snapshot.unowned if bundle not in placed),
+        membership_changed_ago_s=None if ago_s is None else ago_s + interval_s,
+        departed_ago_s=tuple(left + interval_s for left in snapshot.departed_ago_s),
+    )
+    tracker = tracker_of(snapshot, weights)
+    for broker, report in later.reports.items():
+        tracker.report(report, later.now_s - later.age_s.get(broker, 0.0))
+    for _ in range(_SAMPLES_PER_ROUND):
+        tracker.sample()
+    return replace(
+        later,
+        averages=tracker.averages(),
+        running={
+            broker: RunningLoad(one.load, one.bytes_per_s)
+            for broker, one in tracker.running().items()
+        },
+    )
+
+
+def _moved(
+    snapshot: Snapshot, arrived: Mapping[BundleId, BrokerId], after: ClusterView
+) -> dict[BrokerId, LoadReport]:
+    stats = {
+        bundle: one
+        for report in snapshot.reports.values()
+        for bundle, one in report.bundles.items()
+        if bundle in arrived
+    }
+    reports = {}
+    for broker, report in snapshot.reports.items():
+        bundles = {b: one for b, one in report.bundles.items() if arrived.get(b, broker) == broker}
+        for bundle, target in arrived.items():
+            if target == broker:
+                bundles.setdefault(bundle, stats.get(bundle, BundleStats()))
+        reports[broker] = _with_usage(report, after, bundles)
+    return reports
+
+
+def _with_usage(
+    report: LoadReport, after: ClusterView, bundles: Mapping[BundleId, BundleStats]
+) -> LoadReport:
+    usage = after.brokers.usage[after.row(report.broker)].tolist()
+    resources: dict[str, Any] = {}
+    for name, used in zip(RESOURCES, usage, strict=True):
+        former: ResourceUsage | None = getattr(report, name)
+        resources[name] = None if former is None else replace(former, usage=used, mean=None)
+    return replace(report, bundles=bundles, **resources)

@@ -14,10 +14,10 @@ from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport
 from loadmanager.core.max_over_mean import Flags, Floats, Places, RatePlan, over_mean, rate_plan
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
+from loadmanager.core.playback import run_rounds
 from loadmanager.core.policies import NO_POLICIES, Policies, open_to
 from loadmanager.core.shedding.joint import JointShedder, MovePrice
 from loadmanager.core.snapshot.document import Snapshot
-from loadmanager.core.snapshot.rounds import run_rounds
 from loadmanager.core.wire.policies import isolation_from
 
 _MOST_MOVES: Final = 10_000

@@ -19,13 +19,13 @@ from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.plan import Cause, Move, Reason
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
+from loadmanager.core.playback import run_rounds
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.shedding import ThresholdShedder, TransferShedder
 from loadmanager.core.shedding.contract import Shedder
 from loadmanager.core.snapshot.codec import decode_snapshot, encode_snapshot
 from loadmanager.core.snapshot.document import RunningLoad, Snapshot, view_of_snapshot
-from loadmanager.core.snapshot.rounds import run_rounds
 from loadmanager.core.wire.registrations import encode_registration
 from loadmanager.core.wire.reports import report_to_json
 
