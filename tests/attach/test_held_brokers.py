@@ -3,8 +3,6 @@
 import asyncio
 import json
 import urllib.request
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -12,24 +10,22 @@ from typing import Any
 
 import pytest
 from attach_process import AttachProcess, attached, event, free_port
+from balancers import Told, balanced, balancer_of
 from click.testing import CliRunner
 from fake_pulsar import FakePulsar
 
 from loadmanager.cli import main
-from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.core.move_limits import Begun, HeldReason, MoveBudget, MoveLimits
-from loadmanager.pulsar.answers import ClusterReader
 from loadmanager.pulsar.balancing import Balancer
 from loadmanager.pulsar.client import Access, PulsarAdmin
 from loadmanager.pulsar.moves import BundleMover
-from loadmanager.pulsar.observation import Observation, Rules
+from loadmanager.pulsar.observation import Rules
 from loadmanager.pulsar.state import (
     NOT_SERVED_S,
     Changes,
     HeldTargets,
     Part,
-    PulsarBalancer,
     State,
     StateUnusable,
     StoredBudget,
@@ -77,24 +73,6 @@ def test_a_broker_that_changes_again_and_again_holds_itself_alone(
     assert list(noted.lost(at_s)) == lost
 
 
-@dataclass
-class Told:
-    seen: list[Observation] = field(default_factory=list)
-    held: list[str] = field(default_factory=list)
-    tasks: list[BundleTask] = field(default_factory=list)
-    after_round: Callable[[], object] = lambda: None
-
-    def round(self, seen: Observation, held: str) -> None:
-        self.seen.append(seen)
-        self.held.append(held)
-        self.after_round()
-
-    def task(self, task: BundleTask) -> None:
-        self.tasks.append(task)
-
-    def event(self, what: str) -> None: ...
-
-
 class CountingRate(Strategy):
     """Counts the rounds in which its choice was to be carried out."""
 
@@ -108,22 +86,9 @@ async def rounds(
     pulsar: FakePulsar, state: State, count: int, told: Told | None = None, **more: Any
 ) -> tuple[Told, Balancer, CountingRate]:
     admin, told, strategy = PulsarAdmin(Access()), told or Told(), CountingRate()
-    values = {
-        "rules": Rules(move_partial=False),
-        "budget": MoveBudget(MoveLimits()),
-        "settle_s": 0.0,
-        **more,
-    }
-    balancer = Balancer(
-        reader=ClusterReader(admin, (pulsar.url,)),
-        interval_s=0.05,
-        pulsar_balancer=PulsarBalancer(state),
-        log=told,
-        stopping=asyncio.Event(),
-        strategy=strategy,
-        **values,
-    )
-    await balancer.run(await balancer.reader.read(), count, take_over=False)
+    parts = {"interval_s": 0.05, "log": told, "strategy": strategy, **more}
+    balancer = balancer_of(pulsar, admin, state, **parts)
+    await balanced(balancer, count)
     await admin.close()
     return told, balancer, strategy
 

@@ -1,23 +1,20 @@
 """A controller that was elected acts only while its term lasts."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
+from balancers import Told, balanced, balancer_of
 from coordination_worlds import connected
 from fake_pulsar import FakePulsar
 from waiting import eventually
 
 from loadmanager.core import znodes
-from loadmanager.core.bundle_task import BundleTask, TaskState
-from loadmanager.core.move_limits import MoveBudget, MoveLimits
+from loadmanager.core.bundle_task import TaskState
 from loadmanager.leader.election import Deposed, Term
 from loadmanager.ports.coordination import Connection
-from loadmanager.pulsar.answers import ClusterReader
 from loadmanager.pulsar.balancing import Balancer
 from loadmanager.pulsar.client import Access, PulsarAdmin
-from loadmanager.pulsar.observation import Observation, Rules
 from loadmanager.pulsar.orders import Elected
 from loadmanager.pulsar.state import (
     SWITCHES,
@@ -32,24 +29,6 @@ from tests.testbed.memory import MemoryCoordination, MemoryService
 OFF = dict.fromkeys(SWITCHES, "false")
 
 
-@dataclass
-class Told:
-    held: list[str] = field(default_factory=list)
-    tasks: list[BundleTask] = field(default_factory=list)
-    events: list[str] = field(default_factory=list)
-    after_round: Callable[[], None] = lambda: None
-
-    def round(self, _seen: Observation, held: str) -> None:
-        self.held.append(held)
-        self.after_round()
-
-    def task(self, task: BundleTask) -> None:
-        self.tasks.append(task)
-
-    def event(self, what: str) -> None:
-        self.events.append(what)
-
-
 @pytest.fixture
 async def leader(pulsar: FakePulsar) -> AsyncIterator[tuple[Balancer, MemoryCoordination]]:
     session = MemoryCoordination(MemoryService())
@@ -58,15 +37,10 @@ async def leader(pulsar: FakePulsar) -> AsyncIterator[tuple[Balancer, MemoryCoor
     await session.set(znodes.EPOCH, b"ours")
     admin = PulsarAdmin(Access(), known={one.name for one in pulsar.brokers})
     yield (
-        Balancer(
-            reader=ClusterReader(admin, (pulsar.url,)),
-            rules=Rules(move_partial=False),
-            budget=MoveBudget(MoveLimits()),
-            interval_s=0.2,
-            settle_s=0.0,
-            pulsar_balancer=PulsarBalancer(SharedState(session)),
-            log=Told(),
-            stopping=asyncio.Event(),
+        balancer_of(
+            pulsar,
+            admin,
+            SharedState(session),
             mandate=Elected(Term(1, session.session.session_id), session, "attach-a:1"),
         ),
         session,
@@ -81,8 +55,7 @@ def told(balancer: Balancer) -> Told:
 
 
 async def run(balancer: Balancer, rounds: int = 1) -> None:
-    cluster = await balancer.reader.read()
-    await balancer.run(cluster, rounds, take_over=False)
+    await balanced(balancer, rounds)
 
 
 async def test_the_last_candidate_restores_what_was_set_before(

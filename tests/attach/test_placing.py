@@ -1,30 +1,28 @@
 """Bundles of new namespaces are spread over the brokers before their first lookup."""
 
-import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from time import monotonic
 
+import balancers
 import pytest
 from aiohttp import web
+from balancers import Told, balancer_of
 from fake_pulsar import EXTENSIBLE, FakeBroker, FakePulsar, running
 
 from loadmanager.cli.attach_output import line
-from loadmanager.core.bundle_task import BundleTask, TaskKind, TaskState
+from loadmanager.core.bundle_task import TaskKind, TaskState
 from loadmanager.core.bundle_traffic import CHANGE_EVENTS
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import FULL_RANGE_END, lies_in, position
 from loadmanager.core.ids import BundleId, Namespace, TopicName, namespace_of
-from loadmanager.core.move_limits import MoveBudget, MoveLimits
-from loadmanager.pulsar.answers import ClusterReader
 from loadmanager.pulsar.balancing import MOST_BUNDLES, Balancer, Stopped
 from loadmanager.pulsar.client import Access, PulsarAdmin
-from loadmanager.pulsar.observation import Observation, Rules
+from loadmanager.pulsar.observation import Rules
 from loadmanager.pulsar.orders import holds_policies, name_in
-from loadmanager.pulsar.state import PulsarBalancer, StateFile
+from loadmanager.pulsar.state import StateFile
 
 NEW = Namespace("bench/new")
 
@@ -43,51 +41,19 @@ def pulsar() -> Iterator[FakePulsar]:
         yield cluster
 
 
-@dataclass
-class Told:
-    tasks: list[BundleTask] = field(default_factory=list)
-    events: list[str] = field(default_factory=list)
-    rounds: int = 0
-    after_first: Callable[[], None] = lambda: None
-
-    def round(self, _seen: Observation, _held: str) -> None:
-        self.rounds += 1
-        if self.rounds == 1:
-            self.after_first()
-
-    def task(self, task: BundleTask) -> None:
-        self.tasks.append(task)
-
-    def event(self, what: str) -> None:
-        self.events.append(what)
-
-    @property
-    def ended(self) -> dict[BundleId, TaskState]:
-        return {task.bundle: task.state for task in self.tasks if task.state.ended}
-
-
 @pytest.fixture
 async def balancer(pulsar: FakePulsar, tmp_path: Path) -> AsyncIterator[Balancer]:
     admin = PulsarAdmin(Access(), known={one.name for one in pulsar.brokers})
-    yield Balancer(
-        reader=ClusterReader(admin, (pulsar.url,)),
-        rules=Rules(exclude=("bench/excluded",), place_new=True),
-        budget=MoveBudget(MoveLimits()),
-        interval_s=0.2,
-        settle_s=0.0,
-        pulsar_balancer=PulsarBalancer(StateFile(tmp_path / "state.json")),
-        log=Told(),
-        stopping=asyncio.Event(),
-    )
+    rules = Rules(exclude=("bench/excluded",), place_new=True)
+    yield balancer_of(pulsar, admin, StateFile(tmp_path / "state.json"), rules=rules)
     await admin.close()
 
 
 async def balanced(balancer: Balancer, after_first: Callable[[], None], rounds: int = 2) -> Told:
     log = balancer.log
     assert isinstance(log, Told)
-    log.after_first = after_first
-    await balancer.run(await balancer.reader.read(), rounds, take_over=False)
-    return log
+    log.after_round = lambda: after_first() if len(log.held) == 1 else None
+    return await balancers.balanced(balancer, rounds)
 
 
 def created(pulsar: FakePulsar, count: int = 7, namespace: Namespace = NEW) -> Callable[[], None]:

@@ -8,30 +8,28 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import pytest
 from aiohttp import web
+from balancers import Told, balanced, balancer_of
 from click.testing import CliRunner, Result
 from fake_pulsar import CONFIGURATION, EXTENSIBLE, FakeBroker, FakePulsar, running
 from tls_files import Files
 from waiting import eventually
 
 from loadmanager.cli import main
-from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.ids import parse_broker
-from loadmanager.core.move_limits import MoveBudget, MoveLimits
 from loadmanager.pulsar import client
 from loadmanager.pulsar.answers import ClusterReader, addresses, read_dynamic
 from loadmanager.pulsar.balancing import Balancer, Stopped
 from loadmanager.pulsar.client import Access, PulsarAdmin
 from loadmanager.pulsar.moves import BrokerQueries
-from loadmanager.pulsar.observation import Observation, Rules
+from loadmanager.pulsar.observation import Rules
 from loadmanager.pulsar.sampling import Sampler
 from loadmanager.pulsar.sidecar_term import PulsarBroker
-from loadmanager.pulsar.state import SWITCHES, PulsarBalancer, StateFile, state_file
+from loadmanager.pulsar.state import SWITCHES, StateFile, state_file
 
 RUNTIME = f"{CONFIGURATION}/runtime"
 OFF = dict.fromkeys(SWITCHES, "false")
@@ -228,41 +226,13 @@ def test_addresses_that_are_none_are_refused(text: str) -> None:
     assert "expected host:port" in found.output
 
 
-@dataclass
-class Told:
-    held: list[str] = field(default_factory=list)
-    events: list[str] = field(default_factory=list)
-
-    def round(self, _seen: Observation, held: str) -> None:
-        self.held.append(held)
-
-    def task(self, _task: BundleTask) -> None: ...
-
-    def event(self, what: str) -> None:
-        self.events.append(what)
-
-
 @pytest.fixture
 async def balancer(pulsar: FakePulsar, tmp_path: Path) -> AsyncIterator[Balancer]:
     admin = PulsarAdmin(Access(token_file=tmp_path / "token"))
     (tmp_path / "token").write_text("good")
-    yield Balancer(
-        reader=ClusterReader(admin, (pulsar.url,)),
-        rules=Rules(move_partial=False),
-        budget=MoveBudget(MoveLimits()),
-        interval_s=0.1,
-        settle_s=0.0,
-        pulsar_balancer=PulsarBalancer(StateFile(tmp_path / "attach-research.json")),
-        log=Told(),
-        stopping=asyncio.Event(),
-    )
+    state = StateFile(tmp_path / "attach-research.json")
+    yield balancer_of(pulsar, admin, state, interval_s=0.1)
     await admin.close()
-
-
-async def run(balancer: Balancer, rounds: int | None = None) -> Told:
-    assert isinstance(balancer.log, Told)
-    await balancer.run(await balancer.reader.read(), rounds, take_over=False)
-    return balancer.log
 
 
 async def test_a_right_that_is_missing_for_a_while_holds_rounds(
@@ -281,7 +251,7 @@ async def test_a_right_that_is_missing_for_a_while_holds_rounds(
         names = [one.name for one in pulsar.brokers]
         return web.json_response(names, status=200 if right else 401)
 
-    task = asyncio.create_task(run(balancer))
+    task = asyncio.create_task(balanced(balancer))
     log = balancer.log
     assert isinstance(log, Told)
     await eventually(lambda: log.held)
@@ -343,13 +313,13 @@ async def test_nothing_moves_between_different_load_managers_and_then_by_the_new
     pulsar: FakePulsar, balancer: Balancer
 ) -> None:
     pulsar.brokers[1].settings["loadManagerClassName"] = EXTENSIBLE
-    log = await run(balancer, 1)
+    log = await balanced(balancer, 1)
     assert "extensible: 127.0.0.1" in log.held[0]
     assert pulsar.unloads == []
     for broker in pulsar.brokers:
         broker.settings["loadManagerClassName"] = EXTENSIBLE
     balancer.reader.forget()
-    await run(balancer, 1)
+    await balanced(balancer, 1)
     assert pulsar.unloads != []
     assert not any("authoritative" in path for one in pulsar.brokers for path in one.asked)
 
