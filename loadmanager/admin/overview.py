@@ -12,9 +12,9 @@ from loadmanager.admin.brokers import BalancingState
 from loadmanager.admin.decisions import DecisionsQuery, Explainer, decision_to_json
 from loadmanager.admin.documents import TaskDocument, TaskList, TasksQuery, tasks_document
 from loadmanager.common.context import Context
-from loadmanager.core.balance_course import BalancePoint, last_hour
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load_tracker import BrokerLoad
+from loadmanager.core.optimality import BalancePoint, last_hour
 from loadmanager.core.plan import Reason, Refusal
 from loadmanager.core.reason_texts import REASONS, sentence
 from loadmanager.core.scores import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, MEMORY

@@ -20,13 +20,12 @@ from loadmanager.common.context import Context
 from loadmanager.common.documents import BalancingModeWatch
 from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.core.averages import BundleAverages
-from loadmanager.core.balance_course import BalancePoint
 from loadmanager.core.balancing import Balancing, steered
 from loadmanager.core.bundle_task import AskedBy, BundleTask, Dispatched, TaskKind
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load_tracker import LoadTracker
-from loadmanager.core.optimality import Divided, Optimality
+from loadmanager.core.optimality import BalancePoint, Divided, Optimality
 from loadmanager.core.plan import Cause, Move, Reason, Refusal, cut_short
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.playback import NOBODY, Playback

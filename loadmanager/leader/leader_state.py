@@ -15,13 +15,13 @@ import structlog
 
 from loadmanager.common.context import Context
 from loadmanager.core import znodes
-from loadmanager.core.balance_course import BalancePoint, last_hour
 from loadmanager.core.bounds import DAY_MS
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import Namespace, namespace_of
 from loadmanager.core.joint.document import decode_joint, encode_joint
 from loadmanager.core.load_tracker import LoadTracker, TableAverages
+from loadmanager.core.optimality import BalancePoint, last_hour
 from loadmanager.core.round_memory import RoundMemory, shifted
 from loadmanager.core.seed import Seed, hour_of_week, seeded
 from loadmanager.core.wire.standby import Standby, decode_standby, encode_standby

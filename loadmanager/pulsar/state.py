@@ -25,16 +25,16 @@ from urllib.parse import quote
 from pydantic import AfterValidator, BaseModel, Field, StrictInt
 
 from loadmanager.core import znodes
-from loadmanager.core.balance_course import (
+from loadmanager.core.errors import LoadManagerError, MalformedContent
+from loadmanager.core.fields import Fields, unpacked_object
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, parse_namespace
+from loadmanager.core.move_limits import Begun, MoveBudget
+from loadmanager.core.optimality import (
     BalancePoint,
     course_from_fields,
     course_to_json,
     last_hour,
 )
-from loadmanager.core.errors import LoadManagerError, MalformedContent
-from loadmanager.core.fields import Fields, unpacked_object
-from loadmanager.core.ids import BrokerId, BundleId, Namespace, parse_namespace
-from loadmanager.core.move_limits import Begun, MoveBudget
 from loadmanager.ports.coordination import Coordination, CoordinationError, NodeExists, NodeMissing
 from loadmanager.pulsar.answers import (
     CONFIGURATION,

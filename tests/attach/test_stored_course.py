@@ -8,8 +8,8 @@ import pytest
 from attach_process import attached
 from fake_pulsar import FakePulsar
 
-from loadmanager.core.balance_course import BalancePoint
 from loadmanager.core.bounds import HOUR_MS
+from loadmanager.core.optimality import BalancePoint
 from loadmanager.pulsar.state import Course, Part, State
 
 NOW_MS = 1_800_000_000_000

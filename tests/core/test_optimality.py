@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from small_view import bundle, make_view
 
-from loadmanager.core.balance_course import BalancePoint, last_hour
 from loadmanager.core.bounds import HOUR_MS
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
@@ -19,6 +18,7 @@ from loadmanager.core.joint.learning import Learned
 from loadmanager.core.lower_bound import lower_bound, water_levels
 from loadmanager.core.optimality import (
     Assignable,
+    BalancePoint,
     Confined,
     Optimality,
     _shares,
@@ -26,6 +26,7 @@ from loadmanager.core.optimality import (
     confinements,
     divided,
     excess_over_level,
+    last_hour,
     optimality_of,
     traffic_sizes,
 )

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.core.averages import Average, BundleAverages, Running
-from loadmanager.core.balance_course import BalancePoint
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.fields import parse_fields, to_json
@@ -24,6 +23,7 @@ from loadmanager.core.load import (
     registration_of,
 )
 from loadmanager.core.memory import Memory
+from loadmanager.core.optimality import BalancePoint
 from loadmanager.core.rates import Rates
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.wire.policies import decode_boundaries, encode_boundaries

@@ -12,7 +12,6 @@ from loadmanager.adapters.clock import SystemClock
 from loadmanager.common.cluster_conditions import FORMAT, Conditions, agree
 from loadmanager.core import znodes
 from loadmanager.core.averages import BundleAverages, Running
-from loadmanager.core.balance_course import BalancePoint
 from loadmanager.core.balancing import Balancing, BalancingMode
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.fields import unpacked_object
@@ -20,6 +19,7 @@ from loadmanager.core.ids import BrokerId, Namespace, TopicName
 from loadmanager.core.load import BrokerUrls, ResourceUsage
 from loadmanager.core.memory import Memory
 from loadmanager.core.move_limits import MoveBudget, MoveLimits
+from loadmanager.core.optimality import BalancePoint
 from loadmanager.core.orders import Orders, SplitOrder, encode_orders, encode_owned
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.wire.policies import encode_boundaries, encode_policies, encode_tenant
