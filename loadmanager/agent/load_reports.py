@@ -17,8 +17,7 @@ from loadmanager.core.health import Health, HealthRules, after, may_be_drained
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import NO_BUNDLES, HostUsage, LoadReport, with_registration
 from loadmanager.core.report import Due, Published, UsageSamples, due
-from loadmanager.core.wire.registrations import encode_registration
-from loadmanager.core.wire.reports import encode_loads
+from loadmanager.core.wire.reports import encode_loads, encode_registration
 from loadmanager.ports.broker import BrokerError, BrokerStats, NotTheContract
 from loadmanager.ports.coordination import (
     Check,

@@ -23,8 +23,7 @@ from loadmanager.core.lease import longest_lease_fraction
 from loadmanager.core.load import LoadReport
 from loadmanager.core.orders import decode_owned, encode_owned
 from loadmanager.core.wire.records import AgentRecord, decode_agent, encode_agent
-from loadmanager.core.wire.registrations import encode_registration
-from loadmanager.core.wire.reports import encode_loads
+from loadmanager.core.wire.reports import encode_loads, encode_registration
 from loadmanager.ports.coordination import (
     CommitRejected,
     Connection,

@@ -32,8 +32,7 @@ from loadmanager.core.load import BrokerUrls, LoadReport, Registration, with_reg
 from loadmanager.core.orders import OwnedList, decode_owned
 from loadmanager.core.wire.policies import decode_boundaries
 from loadmanager.core.wire.records import decode_leader
-from loadmanager.core.wire.registrations import decode_registration
-from loadmanager.core.wire.reports import decode_loads
+from loadmanager.core.wire.reports import decode_loads, decode_registration
 from loadmanager.ports.administration import BundleUnknown, Missing
 from loadmanager.ports.coordination import (
     Connection,

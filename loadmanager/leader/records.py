@@ -14,10 +14,15 @@ from loadmanager.core.explaining import (
     move_decision,
     refusal_decision,
 )
-from loadmanager.core.history.kinds import CUT, OPTIMALITY, SHADOW, TERM_CHANGE, TICK
-from loadmanager.core.history.records import record_of, task_records
-from loadmanager.core.history.rounds import RoundFacts, bundles_records, move_record, round_records
-from loadmanager.core.history.schema import Kind, Stream
+from loadmanager.core.history.records import (
+    RoundFacts,
+    bundles_records,
+    move_record,
+    record_of,
+    round_records,
+    task_records,
+)
+from loadmanager.core.history.schema import CUT, OPTIMALITY, SHADOW, TERM_CHANGE, TICK, Kind, Stream
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load_tracker import BrokerLoad, LoadTracker, Tally
 from loadmanager.core.optimality import MOVING, Optimality

@@ -23,8 +23,7 @@ from pyspark.sql.types import (
 )
 
 from loadmanager.core.bounds import DAY_MS
-from loadmanager.core.history.kinds import KINDS
-from loadmanager.core.history.schema import ENVELOPE, Columns, Field, Type
+from loadmanager.core.history.schema import ENVELOPE, KINDS, Columns, Field, Type
 from loadmanager.pipeline.contract import Table, column, columns
 
 _TYPES: Final[dict[Type, DataType]] = {

@@ -16,10 +16,16 @@ from typing import Final, Self
 
 from loadmanager.core.averages import BundleAverages
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.history.kinds import HAND_OVER, TERM_CHANGE
-from loadmanager.core.history.records import Origin, Record, record_of
-from loadmanager.core.history.rounds import RoundFacts, bundles_records, move_record, round_records
-from loadmanager.core.history.schema import Stream
+from loadmanager.core.history.records import (
+    Origin,
+    Record,
+    RoundFacts,
+    bundles_records,
+    move_record,
+    record_of,
+    round_records,
+)
+from loadmanager.core.history.schema import HAND_OVER, TERM_CHANGE, Stream
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import LoadReport
 from loadmanager.core.plan import Move

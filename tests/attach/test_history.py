@@ -20,7 +20,7 @@ from loadmanager.cli import main
 from loadmanager.config.strategies import Wanted, planner_for
 from loadmanager.core.snapshot.document import view_of_snapshot
 from loadmanager.pipeline.replay.combinations import combinations
-from loadmanager.pipeline.replay.recorded_rounds import RECORDED
+from loadmanager.pipeline.replay.segment_replay import RECORDED
 
 
 def attached(pulsar: FakePulsar, folder: Path, *more: str) -> list[Mapping[str, Any]]:

@@ -7,9 +7,8 @@ from click.testing import CliRunner, Result
 
 from loadmanager.adapters.history.sink import recorded
 from loadmanager.cli import main
-from loadmanager.core.history.kinds import LOST_ROUNDS, TERM_CHANGE
 from loadmanager.core.history.records import Origin, record_of
-from loadmanager.core.history.schema import Stream
+from loadmanager.core.history.schema import LOST_ROUNDS, TERM_CHANGE, Stream
 from loadmanager.core.ids import BrokerId
 
 NOON_MS = 1_795_262_400_000

@@ -29,8 +29,7 @@ from loadmanager.core.wire.records import (
     decode_lock,
     decode_partitions,
 )
-from loadmanager.core.wire.registrations import decode_registration
-from loadmanager.core.wire.reports import decode_loads, report_from
+from loadmanager.core.wire.reports import decode_loads, decode_registration, report_from
 from loadmanager.core.wire.standby import decode_standby
 
 BUNDLE = parse_bundle("t/n/0x00000000_0x80000000")

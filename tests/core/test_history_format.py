@@ -15,7 +15,19 @@ from loadmanager.core.bundle_task import AskedBy, BundleTask, Pause, TaskEvent, 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.history.files import FileName, hour_of, hour_of_partition, partition
-from loadmanager.core.history.kinds import (
+from loadmanager.core.history.reading import read_line
+from loadmanager.core.history.records import (
+    Origin,
+    Record,
+    RoundFacts,
+    bundles_records,
+    encode,
+    record_of,
+    report_record,
+    round_records,
+    task_records,
+)
+from loadmanager.core.history.schema import (
     CUT,
     HAND_OVER,
     KINDS,
@@ -25,18 +37,8 @@ from loadmanager.core.history.kinds import (
     SHADOW,
     TERM_CHANGE,
     TICK,
+    Stream,
 )
-from loadmanager.core.history.reading import read_line
-from loadmanager.core.history.records import (
-    Origin,
-    Record,
-    encode,
-    record_of,
-    report_record,
-    task_records,
-)
-from loadmanager.core.history.rounds import RoundFacts, bundles_records, round_records
-from loadmanager.core.history.schema import Stream
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
 from loadmanager.core.optimality import Optimality

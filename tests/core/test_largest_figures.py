@@ -14,10 +14,17 @@ from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, Bund
 from loadmanager.core.bounds import COUNT, RATE, TIME_MS
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.explaining import Known, explain_broker, explain_bundle
-from loadmanager.core.history.kinds import OPTIMALITY, SHADOW
 from loadmanager.core.history.reading import read_line
-from loadmanager.core.history.records import Origin, encode, record_of, report_record
-from loadmanager.core.history.rounds import RoundFacts, bundles_records, round_records
+from loadmanager.core.history.records import (
+    Origin,
+    RoundFacts,
+    bundles_records,
+    encode,
+    record_of,
+    report_record,
+    round_records,
+)
+from loadmanager.core.history.schema import OPTIMALITY, SHADOW
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id, parse_namespace
 from loadmanager.core.load import (
     BrokerUrls,
@@ -38,8 +45,7 @@ from loadmanager.core.shadow import Seen, Shadow, after_round
 from loadmanager.core.shedding import SHEDDERS
 from loadmanager.core.snapshot.codec import decode_snapshot, encode_snapshot
 from loadmanager.core.snapshot.document import Snapshot
-from loadmanager.core.wire.registrations import encode_registration
-from loadmanager.core.wire.reports import decode_loads, encode_loads
+from loadmanager.core.wire.reports import decode_loads, encode_loads, encode_registration
 from loadmanager.core.wire.standby import Standby, decode_standby, encode_standby
 
 BROKERS = tuple(BrokerId(f"b{number}:8080") for number in range(5))

@@ -26,8 +26,7 @@ from loadmanager.core.shedding import ThresholdShedder, TransferShedder
 from loadmanager.core.shedding.contract import Shedder
 from loadmanager.core.snapshot.codec import decode_snapshot, encode_snapshot
 from loadmanager.core.snapshot.document import RunningLoad, Snapshot, view_of_snapshot
-from loadmanager.core.wire.registrations import encode_registration
-from loadmanager.core.wire.reports import report_to_json
+from loadmanager.core.wire.reports import encode_registration, report_to_json
 
 WHERE = "cluster.json"
 

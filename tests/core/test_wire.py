@@ -37,8 +37,14 @@ from loadmanager.core.wire.records import (
     encode_lock,
     encode_partitions,
 )
-from loadmanager.core.wire.registrations import decode_registration, encode_registration
-from loadmanager.core.wire.reports import decode_loads, encode_loads, report_from, report_to_json
+from loadmanager.core.wire.reports import (
+    decode_loads,
+    decode_registration,
+    encode_loads,
+    encode_registration,
+    report_from,
+    report_to_json,
+)
 from loadmanager.core.wire.standby import Standby, decode_standby, encode_standby
 
 NAMESPACE = Namespace("t/n")

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.core.errors import MalformedContent
-from loadmanager.core.history.kinds import KINDS
 from loadmanager.core.history.reading import read_line
+from loadmanager.core.history.schema import KINDS
 from loadmanager.pipeline.ingest.lines import SHOWN_CHARACTERS, parts_of
 
 FILE = "date=2026-01-05/hour=12/reports-b1_8080-ab12-000000000001.jsonl.gz"

@@ -22,7 +22,7 @@ from loadmanager.pipeline.replay.frames import (
     Frame,
     Refused,
 )
-from loadmanager.pipeline.replay.views import recorded_view
+from loadmanager.pipeline.replay.replay_run import recorded_view
 
 
 @pytest.fixture(name="kept", scope="module")

@@ -16,8 +16,8 @@ from loadmanager.core.scores import CPU, MEMORY
 from loadmanager.pipeline.replay.combinations import combinations, spread_anew
 from loadmanager.pipeline.replay.events import Event
 from loadmanager.pipeline.replay.frames import Frame
+from loadmanager.pipeline.replay.measures import scores_of
 from loadmanager.pipeline.replay.replay_run import Planners, Rules, TrafficCosts
-from loadmanager.pipeline.replay.scores import scores_of
 from loadmanager.pipeline.replay.segment_replay import spread_anew as dealt
 
 OTHER = "avg+least_long_term_message_rate"

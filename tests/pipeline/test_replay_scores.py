@@ -13,11 +13,18 @@ from loadmanager.core.plan import Cause
 from loadmanager.core.scores import RESOURCES
 from loadmanager.pipeline.replay.advice import Advice, Verdict, advised, sentences
 from loadmanager.pipeline.replay.combinations import combinations, spread_anew
-from loadmanager.pipeline.replay.measures import Ledger, Line, Moved, measure
-from loadmanager.pipeline.replay.recorded_rounds import ERROR_COLUMNS
+from loadmanager.pipeline.replay.measures import (
+    SCORE_NAMES,
+    Ledger,
+    Line,
+    Moved,
+    Scores,
+    measure,
+    percentile,
+    scores_of,
+)
 from loadmanager.pipeline.replay.results import Found
-from loadmanager.pipeline.replay.scores import SCORE_NAMES, Scores, percentile, scores_of
-from loadmanager.pipeline.replay.segment_replay import SegmentReplay
+from loadmanager.pipeline.replay.segment_replay import ERROR_COLUMNS, SegmentReplay
 from loadmanager.pipeline.replay.trust import Evidence, Level, evidence_of, judged
 
 SOUND = Evidence(

@@ -2,8 +2,7 @@
 
 import pytest
 
-from loadmanager.core.history.kinds import KINDS
-from loadmanager.core.history.schema import Stream
+from loadmanager.core.history.schema import KINDS, Stream
 from loadmanager.pipeline.replay.job import EVENT_TABLES
 from loadmanager.pipeline.replay.spark_tasks import TaskSplit, task_split
 

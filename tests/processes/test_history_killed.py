@@ -17,7 +17,7 @@ import sys, time
 from prometheus_client import CollectorRegistry
 from loadmanager.adapters.history.sink import ThreadedHistory
 from loadmanager.config.sections import HistorySettings
-from loadmanager.core.history.kinds import TERM_CHANGE
+from loadmanager.core.history.schema import TERM_CHANGE
 from loadmanager.core.history.records import Origin, record_of
 from loadmanager.core.history.schema import Stream
 from loadmanager.telemetry.metrics import HistoryMetrics

@@ -17,8 +17,7 @@ from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle
 from loadmanager.core.load import LoadReport
 from loadmanager.core.orders import encode_owned
-from loadmanager.core.wire.registrations import decode_registration
-from loadmanager.core.wire.reports import decode_loads, encode_loads
+from loadmanager.core.wire.reports import decode_loads, decode_registration, encode_loads
 from loadmanager.ports.coordination import Connection, Coordination
 from tests.testbed.faults.agent import SESSION_S, Agent
 from tests.testbed.faults.cluster import Cluster, topic_in

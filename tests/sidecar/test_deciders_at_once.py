@@ -35,7 +35,7 @@ from loadmanager.core.orders import decode_orders
 from loadmanager.core.plan import Cause
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.wire.policies import encode_boundaries
-from loadmanager.core.wire.registrations import encode_registration
+from loadmanager.core.wire.reports import encode_registration
 from loadmanager.leader.decisions import REPORTS_A_TURN
 from loadmanager.leader.election import TermGivenUp
 from loadmanager.ports.coordination import Node, Operation, SetData

@@ -14,7 +14,7 @@ from loadmanager.core.ids import BundleId, Namespace, parse_broker, parse_topic
 from loadmanager.core.orders import Orders, encode_orders
 from loadmanager.core.wire.policies import encode_boundaries
 from loadmanager.core.wire.records import LeaderRecord, encode_leader
-from loadmanager.core.wire.registrations import decode_registration, encode_registration
+from loadmanager.core.wire.reports import decode_registration, encode_registration
 from loadmanager.ports.lookup import Unavailable
 from tests.testbed.faults.agent import Agent
 from tests.testbed.faults.cluster import NAMESPACE, Cluster, topic_in

@@ -37,7 +37,7 @@ from loadmanager.core.orders import (
 )
 from loadmanager.core.plan import Cause
 from loadmanager.core.splitting.merging import Merge
-from loadmanager.core.wire.registrations import encode_registration
+from loadmanager.core.wire.reports import encode_registration
 from loadmanager.leader.election import Deposed, Term
 from loadmanager.leader.order_book import OrderBook
 from loadmanager.leader.task_controller import TaskController

@@ -16,15 +16,14 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from replay_events import events_of
 from small_history import REPLAYED
 
-from loadmanager.core.history.kinds import KINDS
-from loadmanager.core.history.schema import Stream
+from loadmanager.core.history.schema import KINDS, Stream
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.replay import job as replay
 from loadmanager.pipeline.replay.combinations import SPREAD_ANEW, combinations, spread_anew
 from loadmanager.pipeline.replay.events import Event
 from loadmanager.pipeline.replay.job import Tables, events, index
+from loadmanager.pipeline.replay.measures import SETTLE_S
 from loadmanager.pipeline.replay.replay_run import Rules
-from loadmanager.pipeline.replay.scores import SETTLE_S
 from loadmanager.pipeline.replay.segment_replay import SegmentReplay
 from loadmanager.pipeline.store import Store
 

@@ -8,9 +8,8 @@ from typing import Any, Final
 
 from loadmanager.core.bounds import TIMES_END_MS
 from loadmanager.core.history.files import FileName, hour_of, partition
-from loadmanager.core.history.kinds import CUT
 from loadmanager.core.history.records import Origin, Record, encode, record_of
-from loadmanager.core.history.schema import Stream
+from loadmanager.core.history.schema import CUT, Stream
 from loadmanager.core.ids import BrokerId, BundleId
 
 NOON_MS: Final = 1_767_614_400_000

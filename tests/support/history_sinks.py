@@ -10,10 +10,9 @@ from typing import Any
 
 from loadmanager.adapters.history.storage import Disk
 from loadmanager.common.context import Context
-from loadmanager.core.history.kinds import KINDS
 from loadmanager.core.history.reading import read_line
 from loadmanager.core.history.records import Origin, Record, encode
-from loadmanager.core.history.schema import Stream
+from loadmanager.core.history.schema import KINDS, Stream
 from loadmanager.core.ids import BrokerId
 
 

@@ -29,8 +29,7 @@ from loadmanager.core.seed import Seed
 from loadmanager.core.shedding import ThresholdShedder
 from loadmanager.core.wire.policies import encode_boundaries
 from loadmanager.core.wire.records import LeaderRecord, encode_leader
-from loadmanager.core.wire.registrations import encode_registration
-from loadmanager.core.wire.reports import encode_loads
+from loadmanager.core.wire.reports import encode_loads, encode_registration
 from loadmanager.leader.election import Term
 from loadmanager.leader.term import Leadership, LeaderTerm
 from loadmanager.telemetry.metrics import Metrics

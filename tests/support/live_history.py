@@ -7,8 +7,8 @@ from history_sinks import Archive
 from stories import place_all
 
 from loadmanager.adapters.history.sink import recorded
-from loadmanager.core.history.kinds import KINDS
 from loadmanager.core.history.records import Origin
+from loadmanager.core.history.schema import KINDS
 from loadmanager.core.ids import TopicName
 from loadmanager.core.orders import SplitOrder
 from tests.testbed.faults.cluster import NAMESPACE, Cluster, make_config, play

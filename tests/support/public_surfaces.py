@@ -17,8 +17,7 @@ from znode_samples import node_lines
 from loadmanager.adapters.http.describing import openapi_document
 from loadmanager.admin.surface import surface
 from loadmanager.config.describe import as_toml, describe
-from loadmanager.core.history.kinds import KINDS
-from loadmanager.core.history.schema import ENVELOPE, VERSION, Columns, Field
+from loadmanager.core.history.schema import ENVELOPE, KINDS, VERSION, Columns, Field
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.settings import settings_of
 from loadmanager.core.shedding import SHEDDERS

@@ -14,8 +14,7 @@ from loadmanager.admin.surface import surface
 from loadmanager.cli import main
 from loadmanager.cli.options import SectionedGroup
 from loadmanager.core.bounds import TIMES_END_MS, TOTAL
-from loadmanager.core.history.kinds import KINDS
-from loadmanager.core.history.schema import ENVELOPE, VERSION, Columns, Field, Kind, Type
+from loadmanager.core.history.schema import ENVELOPE, KINDS, VERSION, Columns, Field, Kind, Type
 from loadmanager.pipeline.contract import described
 
 _INTRODUCTION: Final = """\

@@ -14,12 +14,11 @@ from simulated_worlds import FREE, QUIET, scenario
 from stories import place_all
 
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.history.kinds import KINDS
-from loadmanager.core.history.schema import Stream
+from loadmanager.core.history.schema import KINDS, Stream
 from loadmanager.pipeline.replay.combinations import Combination, combinations
 from loadmanager.pipeline.replay.events import Event
 from loadmanager.pipeline.replay.frames import Frame, Frames, Refused
-from loadmanager.pipeline.replay.scores import Column, Scores, scores_of
+from loadmanager.pipeline.replay.measures import Column, Scores, scores_of
 from loadmanager.pipeline.replay.segment_replay import SegmentReplay
 from loadmanager.simulator.engine import simulate
 from loadmanager.simulator.recording import WRITER, Recording

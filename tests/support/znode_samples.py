@@ -35,8 +35,7 @@ from loadmanager.core.wire.records import (
     encode_lock,
     encode_partitions,
 )
-from loadmanager.core.wire.registrations import encode_registration
-from loadmanager.core.wire.reports import encode_loads
+from loadmanager.core.wire.reports import encode_loads, encode_registration
 from loadmanager.core.wire.standby import Standby, encode_standby
 from loadmanager.pulsar.state import (
     Course,

@@ -22,9 +22,8 @@ from loadmanager.adapters.history.storage import (
 from loadmanager.adapters.history.stream_writer import StreamWriter
 from loadmanager.config.sections import HistorySettings
 from loadmanager.core.history.files import writer_word
-from loadmanager.core.history.kinds import KINDS
 from loadmanager.core.history.records import Origin, Record, record_of
-from loadmanager.core.history.schema import Stream
+from loadmanager.core.history.schema import KINDS, Stream
 from loadmanager.telemetry.metrics import HistoryMetrics
 
 log = structlog.get_logger()

@@ -16,8 +16,8 @@ import structlog
 from loadmanager.config.sections import HistorySettings
 from loadmanager.core.errors import LoadManagerError, MalformedContent
 from loadmanager.core.history.files import FileName, hour_of, hour_of_partition, partition
-from loadmanager.core.history.kinds import KINDS
 from loadmanager.core.history.reading import read_line
+from loadmanager.core.history.schema import KINDS
 
 
 @dataclass(frozen=True, slots=True)

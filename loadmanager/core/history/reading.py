@@ -5,8 +5,7 @@ from typing import Any, Final, cast
 
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.fields import Fields, is_unicode, parse_fields
-from loadmanager.core.history.kinds import KINDS
-from loadmanager.core.history.schema import BOUNDS, ENVELOPE, VERSION, Columns, Field, Type
+from loadmanager.core.history.schema import BOUNDS, ENVELOPE, KINDS, VERSION, Columns, Field, Type
 
 _WORDS: Final[Mapping[Type, str]] = {
     Type.TEXT: "text",

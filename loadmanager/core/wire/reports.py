@@ -1,4 +1,7 @@
-"""Codecs of the two forms of a load report, which use the same names of figures.
+"""Codecs of a broker's registration, and of the two forms of its load report.
+
+A registration has the names of Pulsar's ``BrokerLookupData``. Loads are in another node, so that a
+lookup reads no loads to find an address.
 
 Pulsar's ``LocalBrokerData`` is in snapshots and over HTTP. CPU is in percent of one core
 (limit 100 per core), memory in MiB, bandwidth in kbit/s. A resource that could not be
@@ -27,8 +30,9 @@ from loadmanager.core.bounds import (
     USAGE,
     VARIANCE,
 )
+from loadmanager.core.errors import InvalidName
 from loadmanager.core.fields import OURS, At, Fields, Form, packed, to_json, unpacked_object
-from loadmanager.core.ids import BundleId, parse_bundle
+from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle
 from loadmanager.core.load import (
     BundleStats,
     LoadReport,
@@ -37,20 +41,20 @@ from loadmanager.core.load import (
     registration_fields,
 )
 from loadmanager.core.scores import report_max_usage
-from loadmanager.core.wire.registrations import registration_form
 from loadmanager.core.wire.shared_forms import (
+    LISTENERS,
     RATES,
     bundles_from,
     ranges_of,
     rates_from,
     rates_to_json,
+    urls_at,
 )
 
 REPORT_TYPE: Final = "LocalBrokerData"
 
 VERSION: Final = 1
 _VERSION: Final = "brokerVersionString"
-_REGISTRATION: Final = registration_form(_VERSION)
 LARGEST_UNPACKED_BYTES: Final = 4 * 1024 * 1024
 
 _RESOURCES: Final = (
@@ -69,12 +73,55 @@ _COUNTS: Final = (
 _STATS: Final = (*RATES, *((name, ours) for name, ours, _bound in _COUNTS))
 
 
+def _registration(version: str) -> Form[Registration]:
+    """``version`` is the name of the broker's version."""
+    return Form(
+        Registration,
+        broker=At(name="brokerId", read=lambda fields, _: _broker_of(fields)),
+        urls=urls_at(
+            "webServiceUrl", "webServiceUrlTls", "pulsarServiceUrl", "pulsarServiceUrlTls"
+        ),
+        persistent_topics=At(name="persistentTopicsEnabled"),
+        non_persistent_topics=At(name="nonPersistentTopicsEnabled"),
+        advertised_listeners=LISTENERS,
+        started_at_ms=At(name="startTimestamp", bound=TIME_MS, absent=0),
+        version=At(name=version),
+        sidecar_url=At(inside=OURS, absent=""),
+        draining=At(inside=OURS),
+        healthy=At(inside=OURS),
+        broker_class=At(inside=OURS, omitted=""),
+    )
+
+
+_REGISTRATION: Final = _registration("brokerVersion")
+encode_registration = _REGISTRATION.encode
+decode_registration = _REGISTRATION.decode
+"""Return the registration in the content of a broker's node.
+
+For a broker without a sidecar, ``sidecar_url`` is empty. Without a ``brokerId`` the address of the
+web service is the id, as in older versions of Pulsar.
+"""
+
+
+def _broker_of(fields: Fields) -> BrokerId:
+    if "brokerId" in fields.names():
+        return fields.parsed("brokerId", parse_broker)
+    address = fields.text("webServiceUrl").partition("://")[2].rstrip("/")
+    try:
+        return parse_broker(address)
+    except InvalidName:
+        fields.refuse("webServiceUrl", "http://host:port, as there is no brokerId")
+
+
+_REPORTED: Final = _registration(_VERSION)
+
+
 def report_to_json(report: LoadReport) -> dict[str, Any]:
     stats = {
         bundle: {name: getattr(one, ours) for name, ours in _STATS}
         for bundle, one in report.bundles.items()
     }
-    registration = _REGISTRATION.to_json(report)
+    registration = _REPORTED.to_json(report)
     last = {name: registration.pop(name) for name in ("startTimestamp", _VERSION, OURS)}
     return {
         "loadReportType": REPORT_TYPE,
@@ -99,7 +146,7 @@ def report_from(fields: Fields) -> LoadReport:
     if fields.text("loadReportType", REPORT_TYPE) != REPORT_TYPE:
         fields.refuse("loadReportType", REPORT_TYPE)
     return LoadReport(
-        **registration_fields(_REGISTRATION.read(fields)),
+        **registration_fields(_REPORTED.read(fields)),
         reported_at_ms=fields.count("lastUpdate", bound=TIME_MS),
         bundles=_bundles_from(fields),
         gains=frozenset(fields.parsed_texts("lastBundleGains", parse_bundle)),

@@ -17,7 +17,7 @@ from typing import Final
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from loadmanager.core.history.kinds import KINDS
+from loadmanager.core.history.schema import KINDS
 from loadmanager.pipeline.tables import KEYS, QUARANTINE
 
 _BROKER: Final = ["cluster", "broker"]

@@ -18,9 +18,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from loadmanager.core.errors import MalformedContent
-from loadmanager.core.history.kinds import KINDS
 from loadmanager.core.history.reading import read_line
-from loadmanager.core.history.schema import ENVELOPE, Type
+from loadmanager.core.history.schema import ENVELOPE, KINDS, Type
 from loadmanager.pipeline.tables import BUNDLE_LOAD, columns_of
 
 BUNDLES: Final = "bundle_load"

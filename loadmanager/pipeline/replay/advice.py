@@ -6,9 +6,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from loadmanager.pipeline.replay.combinations import Combination
-from loadmanager.pipeline.replay.recorded_rounds import RECORDED
-from loadmanager.pipeline.replay.results import Found
-from loadmanager.pipeline.replay.scores import (
+from loadmanager.pipeline.replay.measures import (
     LEAST_BETTER,
     LEAST_GAIN,
     LEAST_OWN_DECISIONS,
@@ -17,7 +15,8 @@ from loadmanager.pipeline.replay.scores import (
     STRETCH_S,
     Scores,
 )
-from loadmanager.pipeline.replay.segment_replay import SegmentReplay
+from loadmanager.pipeline.replay.results import Found
+from loadmanager.pipeline.replay.segment_replay import RECORDED, SegmentReplay
 from loadmanager.pipeline.replay.trust import Level, judged
 from loadmanager.pipeline.reporting.formats import many, percent, plain, span
 

@@ -22,15 +22,17 @@ from loadmanager.core.scores import RESOURCES, FloatArray
 from loadmanager.core.snapshot.codec import decode_snapshot
 from loadmanager.core.snapshot.document import InForce, Snapshot
 from loadmanager.core.wire.reports import report_to_json
-from loadmanager.pipeline.replay.events import Event
-from loadmanager.pipeline.replay.latest_reports import (
+from loadmanager.pipeline.replay.events import (
     CONNECTIONS,
+    Averages,
+    Brokers,
+    Bundles,
+    Event,
     LatestReports,
     Report,
     owned_rows,
     owners,
 )
-from loadmanager.pipeline.replay.numbering import Averages, Brokers, Bundles
 
 _REMEMBERED_TICKS: Final = 8
 _RELOCATING: Final = frozenset({TaskKind.PLACE, TaskKind.MOVE})
@@ -223,7 +225,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A round that cannot be replayed, with the reason: a key of `refusals.REFUSALS`."""
+    """A round that cannot be replayed, with the reason: a key of `REFUSALS`."""
 
     at_s: float
     number: int

@@ -27,11 +27,10 @@ from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.replay.advice import advised, sentences
 from loadmanager.pipeline.replay.combinations import combinations, spread_anew
 from loadmanager.pipeline.replay.events import AVERAGED, LISTED
-from loadmanager.pipeline.replay.recorded_rounds import RECORDED
+from loadmanager.pipeline.replay.measures import SEGMENT_H, SETTLE_S, Scores
 from loadmanager.pipeline.replay.replay_run import Rules
 from loadmanager.pipeline.replay.results import Found, ranked, scored, summary
-from loadmanager.pipeline.replay.scores import SEGMENT_H, SETTLE_S, Scores
-from loadmanager.pipeline.replay.segment_replay import SegmentReplay
+from loadmanager.pipeline.replay.segment_replay import RECORDED, SegmentReplay
 from loadmanager.pipeline.replay.spark_tasks import LINES, replayed, task_split, tasks_of
 from loadmanager.pipeline.replay.trust import judged
 from loadmanager.pipeline.session import settings_of

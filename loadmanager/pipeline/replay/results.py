@@ -10,9 +10,8 @@ import numpy as np
 from loadmanager.core.scores import RESOURCES
 from loadmanager.pipeline.replay.combinations import Combination
 from loadmanager.pipeline.replay.frames import NO_BASE_YET, REFUSALS
-from loadmanager.pipeline.replay.recorded_rounds import RECORDED
-from loadmanager.pipeline.replay.scores import Scores, scores_of, stretches_of
-from loadmanager.pipeline.replay.segment_replay import SegmentReplay
+from loadmanager.pipeline.replay.measures import Scores, scores_of, stretches_of
+from loadmanager.pipeline.replay.segment_replay import RECORDED, SegmentReplay
 from loadmanager.pipeline.replay.trust import Evidence, evidence_of, judged
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 
 from loadmanager.core.scores import CPU, DIRECT_MEMORY, RESOURCES
-from loadmanager.pipeline.replay.recorded_rounds import ERROR_COLUMNS
-from loadmanager.pipeline.replay.scores import LEAST_DECISIONS, LEAST_HISTORY_S, Column
+from loadmanager.pipeline.replay.measures import LEAST_DECISIONS, LEAST_HISTORY_S, Column
+from loadmanager.pipeline.replay.segment_replay import ERROR_COLUMNS
 from loadmanager.pipeline.reporting.formats import span
 
 _LEAST_REPRODUCED: Final = 0.95

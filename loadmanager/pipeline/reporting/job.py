@@ -7,7 +7,7 @@ from typing import Final
 
 from loadmanager.charts import Html, contents, page, section, tag
 from loadmanager.pipeline.jobs import Work
-from loadmanager.pipeline.replay.scores import LEAST_HISTORY_S
+from loadmanager.pipeline.replay.measures import LEAST_HISTORY_S
 from loadmanager.pipeline.reporting import (
     balance,
     capacity,

@@ -8,9 +8,8 @@ from history_sinks import FailingDisk, finished, lines_in, seqs_in, unfinished
 from loadmanager.adapters.history.storage import recover
 from loadmanager.adapters.history.stream_writer import StreamWriter
 from loadmanager.config.sections import HistorySettings
-from loadmanager.core.history.kinds import TERM_CHANGE
 from loadmanager.core.history.records import Origin, Record, record_of
-from loadmanager.core.history.schema import Stream
+from loadmanager.core.history.schema import TERM_CHANGE, Stream
 from loadmanager.core.ids import BrokerId
 
 ORIGIN = Origin("prod", BrokerId("b1:8080"), "0123456789abcdef")

@@ -11,9 +11,8 @@ from waiting import eventually
 from loadmanager.adapters.history.sink import ThreadedHistory, recorded
 from loadmanager.adapters.history.storage import HistoryUnavailable, check_history
 from loadmanager.config.sections import HistorySettings
-from loadmanager.core.history.kinds import TERM_CHANGE
 from loadmanager.core.history.records import Origin, Record, record_of
-from loadmanager.core.history.schema import Stream
+from loadmanager.core.history.schema import TERM_CHANGE, Stream
 from loadmanager.core.ids import BrokerId
 from loadmanager.telemetry.metrics import HistoryMetrics
 
