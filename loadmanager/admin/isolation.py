@@ -269,7 +269,6 @@ def _lets(policy: core_policies.IsolationPolicy, broker: BrokerId) -> bool:
 _DOMAINS: Final = "/admin/v2/clusters/{cluster}/failureDomains"
 _NO_DOMAIN: Final = Reply(404, "The cluster is another one, or has no such domain.")
 _MOST_BROKERS: Final = 10_000
-_TRIES: Final = 8
 
 Broker = Annotated[str, StringConstraints(pattern=r"^[-.A-Za-z0-9_]+:[1-9][0-9]{0,4}$")]
 
@@ -337,24 +336,24 @@ class FailureDomains(Resource, tag="failure domains"):
         brokers = list(dict.fromkeys(map(parse_broker, body.brokers)))
         check_cluster(cluster, self._cluster)
         await self._documents.ensure(self._folder)
-        for _ in range(_TRIES):
+        path, content = f"{self._folder}/{failure_domain}", to_json({"brokers": brokers})
+
+        async def setting() -> list[Operation]:
             folder = await self._documents.node(self._folder)
+            if folder is None:
+                raise Conflict(f"{self._folder} was deleted by others meanwhile")
             found = await self._read()
             for other, (_, taken) in found.items():
                 both = [one for one in brokers if one in taken and other != failure_domain]
                 if both:
                     raise Conflict(f"broker {both[0]} is in failure domain {other} already")
-            path = f"{self._folder}/{failure_domain}"
-            content = to_json({"brokers": brokers})
-            write: Operation = Create(path, content)
+            touch = SetData(self._folder, folder.data, folder.stat.version)
             if failure_domain in found:
-                write = SetData(path, content, found[failure_domain][0].stat.version)
-            if folder and await self._commit(
-                SetData(self._folder, folder.data, folder.stat.version), write
-            ):
-                log.info("failure.domain.set", domain=failure_domain, brokers=brokers)
-                return
-        raise Conflict(f"{self._folder} was changed by others {_TRIES} times meanwhile")
+                return [touch, SetData(path, content, found[failure_domain][0].stat.version)]
+            return [touch, Create(path, content)]
+
+        await self._documents.commit(self._folder, setting)
+        log.info("failure.domain.set", domain=failure_domain, brokers=brokers)
 
     @operation(
         "DELETE",
@@ -367,17 +366,15 @@ class FailureDomains(Resource, tag="failure domains"):
         """Remove a failure domain; its brokers are then in none."""
         check_cluster(cluster, self._cluster)
         path = f"{self._folder}/{failure_domain}"
-        for _ in range(_TRIES):
+
+        async def removal() -> list[Operation]:
             node = await self._documents.node(path)
             if node is None:
                 raise Missing(f"failure domain {failure_domain} does not exist")
-            if await self._commit(Delete(path, node.stat.version)):
-                log.info("failure.domain.removed", domain=failure_domain)
-                return
-        raise Conflict(f"{path} was changed by others {_TRIES} times meanwhile")
+            return [Delete(path, node.stat.version)]
 
-    async def _commit(self, *operations: Operation) -> bool:
-        return await self._documents.commit(self._folder, operations)
+        await self._documents.commit(path, removal)
+        log.info("failure.domain.removed", domain=failure_domain)
 
     async def _read(self) -> dict[str, tuple[Node, tuple[BrokerId, ...]]]:
         found = {}

@@ -1,5 +1,6 @@
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Final
 
 import structlog
@@ -40,41 +41,93 @@ from loadmanager.ports.coordination import (
     NodeExists,
     Operation,
 )
-from loadmanager.ports.lookup import LookupService, NamespaceTaken, NamespaceUnknown
+from loadmanager.ports.lookup import NamespaceTaken, NamespaceUnknown
 
 log = structlog.get_logger()
 
-_TRIES: Final = 4
 _LEAVING_S: Final = 10.0
 
 
-class NamespaceRequests:
-    """Namespaces as a whole. All raise `Unavailable` while ZooKeeper does not answer."""
+_TOPIC_DEPTH: Final = len(znodes.partitioned_topics(Namespace("t/n")).split("/")) + 1
 
-    def __init__(self, context: Context, leading: Leadership, cluster: str) -> None:
+_BOUND: Final = re.compile(r"0x[0-9a-fA-F]{1,8}")
+# A new namespace's boundaries are written twice in one commit, and that holds 1 MB.
+_MAX_BUNDLES: Final = 32_768
+
+
+class Bundles(Document):
+    """The bundles of a namespace."""
+
+    boundaries: list[str] | None = None
+    """The boundaries, from `0x00000000` to `0xffffffff`. They take precedence over `numBundles`."""
+    num_bundles: int | None = Field(
+        None, alias="numBundles", json_schema_extra={"minimum": 0, "maximum": _MAX_BUNDLES}
+    )
+    """The number of bundles, all of equal width; 0 is the default of the cluster."""
+
+
+class Policies(Document):
+    """The policies of a namespace. Only the bundles are used; all others are stored unchanged."""
+
+    model_config = ConfigDict(extra="allow")
+
+    bundles: Bundles | None = None
+
+
+class DeletionQuery(Query):
+    """How a namespace is deleted."""
+
+    force: Flag = False
+    """Whether a namespace with topics is deleted, too."""
+    authoritative: Flag = False
+    """This parameter has no effect, because redirects go to the leader."""
+
+
+class Namespaces(Resource, tag="namespaces"):
+    def __init__(
+        self, context: Context, leading: Leadership, cluster: str, *, default_bundles: int = 1
+    ) -> None:
         self._context = context
         self._leading = leading
         self._cluster = cluster
+        self._default_bundles = default_bundles
         self._documents = Documents(context.coordination)
 
+    @operation(
+        "GET",
+        "/admin/v2/namespaces/{tenant}",
+        Reply(200, "The namespaces as `tenant/namespace`, sorted.", list[str]),
+        Reply(404, "The tenant does not exist."),
+    )
     async def of_tenant(self, tenant: str) -> Sequence[Namespace]:
-        """Return all namespaces of a tenant, sorted. Raises `Missing`: there is no such tenant."""
+        """List the namespaces of a tenant."""
+        parse_namespace(f"{tenant}/any")
         folders = [f"{znodes.POLICIES}/{tenant}", f"{znodes.LOCAL_POLICIES}/{tenant}"]
         names = {name for folder in folders for name in await self._documents.names(folder)}
         if not names and not [one for one in folders if await self._documents.node(one)]:
             raise Missing(f"tenant {tenant} does not exist")
         return tuple(Namespace(f"{tenant}/{name}") for name in sorted(names))
 
-    async def policies(self, namespace: Namespace) -> Mapping[str, Any]:
-        """In Pulsar's form, with the present bundles. Raises `NamespaceUnknown`."""
-        boundaries = await boundaries_of(self._context.cluster_state, namespace)
-        path = znodes.policies(namespace)
-        data = await self._documents.read(path)
-        with as_unavailable(path, "read"):
-            found = parse_object(path, data) if data else {}
-        return {**found, "bundles": bundles_to_json(boundaries)}
+    @operation(
+        "PUT",
+        "/admin/v2/namespaces/{tenant}/{namespace}",
+        Reply(204, "The namespace is created, and its tenant if that did not exist."),
+        Reply(
+            409,
+            "The namespace exists, or brokers still hold bundles of a deleted one of that name.",
+        ),
+        Reply(412, "The name is not valid, or the bundles do not cover the whole hash range."),
+    )
+    async def create(self, namespace: Namespace, body: Policies | None = None) -> None:
+        """Create a namespace with its bundles.
 
-    async def create(self, boundaries: Boundaries, policies: Mapping[str, Any]) -> None:
+        Only the bundles are used; all other policies are stored unchanged.
+        """
+        policies = body or Policies()
+        given = policies.model_dump(mode="json", exclude={"bundles"}, exclude_none=True)
+        await self.put(boundaries_wanted(namespace, policies.bundles, self._default_bundles), given)
+
+    async def put(self, boundaries: Boundaries, policies: Mapping[str, Any]) -> None:
         """Create a namespace, and its tenant if need be, in one commit with its bundles.
 
         Raises `NamespaceTaken`: it exists, or bundles of a former one are locked still; `Conflict`:
@@ -90,12 +143,11 @@ class NamespaceRequests:
             Create(znodes.policies(namespace), content),
             Create(znodes.local_policies(namespace), encode_boundaries(boundaries)),
         ]
-        for _ in range(_TRIES):
-            operations = [await self._nothing_stands(namespace), *creating]
-            if await self._documents.commit(f"namespace {namespace}", operations):
-                break
-        else:
-            raise Conflict(f"{namespace} was changed by others {_TRIES} times meanwhile")
+
+        async def creation() -> list[Operation]:
+            return [await self._nothing_stands(namespace), *creating]
+
+        await self._documents.commit(f"namespace {namespace}", creation)
         log.info("namespace.bundles.created", namespace=namespace, bundles=len(boundaries.bundles))
         # Its creator may read it next.
         await boundaries_of(self._context.cluster_state, namespace)
@@ -132,19 +184,24 @@ class NamespaceRequests:
                 except NodeExists:
                     return
 
+    @operation(
+        "DELETE",
+        "/admin/v2/namespaces/{tenant}/{namespace}",
+        Reply(204, "The namespace is deleted, and its brokers have released the bundles."),
+        Reply(404, "The namespace does not exist."),
+        Reply(409, "The namespace has topics, or other clients kept changing it."),
+        query=DeletionQuery,
+        leader=True,
+    )
     async def delete(self, namespace: Namespace, *, force: bool) -> None:
-        """Delete a namespace, and wait up to 10 s until no broker owns a bundle of it.
+        """Delete a namespace and all its bundles.
 
-        Raises `LeaderElsewhere`: another sidecar leads; `NamespaceUnknown`: it does not exist;
-        `Conflict`: brokers report topics of it, or topics are partitioned, and not ``force``.
+        A namespace with topics is deleted only with `force`. A topic counts if a broker reported it
+        last, or if it is partitioned.
         """
         self._leading.require_term()
-        for _ in range(_TRIES):
-            operations = await self._deletion(namespace, force=force)
-            if await self._documents.commit(f"namespace {namespace}", operations):
-                break
-        else:
-            raise Conflict(f"{namespace} was changed by others {_TRIES} times meanwhile")
+        deletion = partial(self._deletion, namespace, force=force)
+        await self._documents.commit(f"namespace {namespace}", deletion)
         log.info("namespace.bundles.deleted", namespace=namespace, force=force)
         await self._let_go(namespace)
 
@@ -199,98 +256,6 @@ class NamespaceRequests:
             _LEAVING_S,
         )
 
-
-_TOPIC_DEPTH: Final = len(znodes.partitioned_topics(Namespace("t/n")).split("/")) + 1
-
-
-_BOUND: Final = re.compile(r"0x[0-9a-fA-F]{1,8}")
-# A new namespace's boundaries are written twice in one commit, and that holds 1 MB.
-_MAX_BUNDLES: Final = 32_768
-
-
-class Bundles(Document):
-    """The bundles of a namespace."""
-
-    boundaries: list[str] | None = None
-    """The boundaries, from `0x00000000` to `0xffffffff`. They take precedence over `numBundles`."""
-    num_bundles: int | None = Field(
-        None, alias="numBundles", json_schema_extra={"minimum": 0, "maximum": _MAX_BUNDLES}
-    )
-    """The number of bundles, all of equal width; 0 is the default of the cluster."""
-
-
-class Policies(Document):
-    """The policies of a namespace. Only the bundles are used; all others are stored unchanged."""
-
-    model_config = ConfigDict(extra="allow")
-
-    bundles: Bundles | None = None
-
-
-class DeletionQuery(Query):
-    """How a namespace is deleted."""
-
-    force: Flag = False
-    """Whether a namespace with topics is deleted, too."""
-    authoritative: Flag = False
-    """This parameter has no effect, because redirects go to the leader."""
-
-
-class Namespaces(Resource, tag="namespaces"):
-    def __init__(
-        self, lookup: LookupService, service: NamespaceRequests, *, default_bundles: int
-    ) -> None:
-        self._lookup = lookup
-        self._service = service
-        self._default_bundles = default_bundles
-
-    @operation(
-        "GET",
-        "/admin/v2/namespaces/{tenant}",
-        Reply(200, "The namespaces as `tenant/namespace`, sorted.", list[str]),
-        Reply(404, "The tenant does not exist."),
-    )
-    async def of_tenant(self, tenant: str) -> Sequence[Namespace]:
-        """List the namespaces of a tenant."""
-        parse_namespace(f"{tenant}/any")
-        return await self._service.of_tenant(tenant)
-
-    @operation(
-        "PUT",
-        "/admin/v2/namespaces/{tenant}/{namespace}",
-        Reply(204, "The namespace is created, and its tenant if that did not exist."),
-        Reply(
-            409,
-            "The namespace exists, or brokers still hold bundles of a deleted one of that name.",
-        ),
-        Reply(412, "The name is not valid, or the bundles do not cover the whole hash range."),
-    )
-    async def create(self, namespace: Namespace, body: Policies | None = None) -> None:
-        """Create a namespace with its bundles.
-
-        Only the bundles are used; all other policies are stored unchanged.
-        """
-        policies = body or Policies()
-        given = policies.model_dump(mode="json", exclude={"bundles"}, exclude_none=True)
-        boundaries = boundaries_wanted(namespace, policies.bundles, self._default_bundles)
-        await self._service.create(boundaries, given)
-
-    @operation(
-        "DELETE",
-        "/admin/v2/namespaces/{tenant}/{namespace}",
-        Reply(204, "The namespace is deleted, and its brokers have released the bundles."),
-        Reply(404, "The namespace does not exist."),
-        Reply(409, "The namespace has topics, or other clients kept changing it."),
-        leader=True,
-    )
-    async def delete(self, namespace: Namespace, query: DeletionQuery) -> None:
-        """Delete a namespace and all its bundles.
-
-        A namespace with topics is deleted only with `force`. A topic counts if a broker reported it
-        last, or if it is partitioned.
-        """
-        await self._service.delete(namespace, force=query.force)
-
     @operation(
         "GET",
         "/admin/v2/namespaces/{tenant}/{namespace}",
@@ -305,7 +270,12 @@ class Namespaces(Resource, tag="namespaces"):
     )
     async def policies(self, namespace: Namespace) -> Mapping[str, Any]:
         """Get the policies of a namespace, with its present bundles."""
-        return await self._service.policies(namespace)
+        boundaries = await boundaries_of(self._context.cluster_state, namespace)
+        path = znodes.policies(namespace)
+        data = await self._documents.read(path)
+        with as_unavailable(path, "read"):
+            found = parse_object(path, data) if data else {}
+        return {**found, "bundles": bundles_to_json(boundaries)}
 
     @operation(
         "GET",
@@ -315,7 +285,7 @@ class Namespaces(Resource, tag="namespaces"):
     )
     async def bundles(self, namespace: Namespace) -> dict[str, Any]:
         """Get the boundaries of a namespace's bundles."""
-        return bundles_to_json(await self._lookup.boundaries(namespace))
+        return bundles_to_json(await boundaries_of(self._context.cluster_state, namespace))
 
 
 def boundaries_wanted(

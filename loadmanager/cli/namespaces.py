@@ -95,8 +95,6 @@ def bundles_command(*, namespace: str, as_json: bool, client: SidecarClient) -> 
 
     Example: loadmanager bundles acme/orders
     """
-    from itertools import pairwise
-
     from loadmanager.cli.cluster import snapshot_of
     from loadmanager.core.ids import BundleId
 

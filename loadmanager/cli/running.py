@@ -123,7 +123,6 @@ def broker(
     Example: loadmanager broker --listen 127.0.0.1:8081 --record broker-1.jsonl
     """
     import asyncio
-    import sys
 
     from loadmanager.adapters.broker.contract import SecretUnusable, read_secret
     from loadmanager.reference_broker.server import BrokerSettings, run_broker

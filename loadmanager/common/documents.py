@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
@@ -101,8 +101,19 @@ class Documents:
         with as_unavailable(path, "written"):
             await self._coordination.ensure(path)
 
-    async def commit(self, what: str, operations: Sequence[Operation]) -> bool:
-        """Apply all operations or none; False if a node is not as expected. Raises as `change`."""
+    async def commit(
+        self, what: str, operations: Callable[[], Awaitable[Sequence[Operation]]]
+    ) -> None:
+        """Apply all operations or none; they are asked for again after each conflict.
+
+        Raises as `change`.
+        """
+        for _ in range(_TRIES):
+            if await self._committed(what, await operations()):
+                return
+        raise Conflict(f"{what} was changed by others {_TRIES} times meanwhile")
+
+    async def _committed(self, what: str, operations: Sequence[Operation]) -> bool:
         written = (one.data for one in operations if isinstance(one, Create | SetData))
         _check_size(what, *written)
         with as_unavailable(what, "written"):

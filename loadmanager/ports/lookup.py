@@ -2,9 +2,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import LoadManagerError
-from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName
+from loadmanager.core.ids import BrokerId, BundleId, TopicName
 from loadmanager.core.load import BrokerUrls
 
 
@@ -130,9 +129,6 @@ class LookupService(Protocol):
     async def bundle_of(self, topic: TopicName) -> BundleId: ...
 
     async def partitions(self, topic: TopicName) -> int: ...
-
-    async def boundaries(self, namespace: Namespace) -> Boundaries:
-        """Return the namespace's bundles. Raises `NamespaceUnknown`: it does not exist."""
 
     async def assign(self, bundle: BundleId) -> BrokerId:
         """Decide, as the leader, the owner of ``bundle``; a bundle under way keeps its plan.

@@ -42,7 +42,7 @@ from loadmanager.admin.brokers import BalancingModes, Brokers, Configuration
 from loadmanager.admin.bundles import Splits, Unloads
 from loadmanager.admin.decisions import Decisions, Plans, preview_round
 from loadmanager.admin.isolation import FailureDomains, Isolation
-from loadmanager.admin.namespaces import AntiAffinity, NamespaceRequests, Namespaces, Quotas
+from loadmanager.admin.namespaces import AntiAffinity, Namespaces, Quotas
 from loadmanager.admin.overview import Overviews
 from loadmanager.admin.surface import surface
 from loadmanager.admin.topics import Partitions, Topics
@@ -98,11 +98,7 @@ def _resources_of_namespaces(
     cluster, leading = config.cluster.name, application.leading
     bundles, settings = application.bundle_requests, application.settings
     return [
-        Namespaces(
-            application.answering,
-            NamespaceRequests(context, leading, cluster),
-            default_bundles=config.cluster.default_bundles,
-        ),
+        Namespaces(context, leading, cluster, default_bundles=config.cluster.default_bundles),
         Splits(bundles.split, bundles.merge, lambda: settings.now.config.split.algorithm),
         AntiAffinity(context, cluster),
         topics,

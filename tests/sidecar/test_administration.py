@@ -18,7 +18,7 @@ from loadmanager.admin.isolation import (
     Isolation,
     IsolationPolicy,
 )
-from loadmanager.admin.namespaces import AntiAffinity, GroupQuery, NamespaceRequests
+from loadmanager.admin.namespaces import AntiAffinity, GroupQuery, Namespaces
 from loadmanager.admin.topics import Partitions, Topics
 from loadmanager.common.documents import Documents
 from loadmanager.core import znodes
@@ -31,7 +31,7 @@ from loadmanager.core.wire.policies import (
     decode_isolation,
 )
 from loadmanager.ports.administration import BrokerUnknown, Conflict, Missing, Unfit
-from loadmanager.ports.coordination import Check, Connection, SetData
+from loadmanager.ports.coordination import Check, Connection, Operation, SetData
 from loadmanager.ports.lookup import NamespaceTaken, NamespaceUnknown, Unavailable
 from tests.adapters.http.conftest import FakeLookup
 from tests.testbed.memory import MemoryCoordination, MemoryService
@@ -67,8 +67,8 @@ async def sidecar() -> AsyncIterator[LeaderAtWork]:
 
 
 @pytest.fixture
-def namespaces(sidecar: LeaderAtWork) -> NamespaceRequests:
-    return NamespaceRequests(sidecar.context, sidecar.leading, "east")
+def namespaces(sidecar: LeaderAtWork) -> Namespaces:
+    return Namespaces(sidecar.context, sidecar.leading, "east")
 
 
 async def stored(sidecar: LeaderAtWork, path: str) -> Any:
@@ -77,9 +77,9 @@ async def stored(sidecar: LeaderAtWork, path: str) -> Any:
 
 
 async def test_a_namespace_stands_where_a_pulsar_broker_looks_for_it(
-    sidecar: LeaderAtWork, namespaces: NamespaceRequests
+    sidecar: LeaderAtWork, namespaces: Namespaces
 ) -> None:
-    await namespaces.create(FOUR, {"retention_policies": {"retentionSizeInMB": 3}})
+    await namespaces.put(FOUR, {"retention_policies": {"retentionSizeInMB": 3}})
     bounds = [f"0x{bound:08x}" for bound in FOUR.bounds]
     bundles = {"boundaries": bounds, "numBundles": 4}
     assert await stored(sidecar, "/admin/policies/acme") == {
@@ -97,36 +97,36 @@ async def test_a_namespace_stands_where_a_pulsar_broker_looks_for_it(
 
 
 async def test_a_namespace_that_exists_in_any_form_is_not_created_again(
-    sidecar: LeaderAtWork, namespaces: NamespaceRequests
+    sidecar: LeaderAtWork, namespaces: Namespaces
 ) -> None:
-    await namespaces.create(FOUR, {})
+    await namespaces.put(FOUR, {})
     before = await stored(sidecar, znodes.local_policies(NS))
     with pytest.raises(NamespaceTaken):
-        await namespaces.create(Boundaries.even(NS, 8), {})
+        await namespaces.put(Boundaries.even(NS, 8), {})
     assert await stored(sidecar, znodes.local_policies(NS)) == before
     other = Namespace("acme/half")
     await sidecar.hand.create(znodes.policies(other), b"{}")
     with pytest.raises(NamespaceTaken):
-        await namespaces.create(Boundaries.even(other, 8), {})
+        await namespaces.put(Boundaries.even(other, 8), {})
     assert await stored(sidecar, znodes.local_policies(other)) is None
 
 
 async def test_a_namespace_is_not_made_anew_while_its_former_bundles_are_owned(
-    sidecar: LeaderAtWork, namespaces: NamespaceRequests
+    sidecar: LeaderAtWork, namespaces: Namespaces
 ) -> None:
     lock = znodes.lock(FOUR.bundles[0])
     await sidecar.hand.create(lock, b"{}", ephemeral=True)
     with pytest.raises(NamespaceTaken, match="1 of its bundles are not let go yet"):
-        await namespaces.create(Boundaries.even(NS, 3), {})
+        await namespaces.put(Boundaries.even(NS, 3), {})
     assert await stored(sidecar, znodes.local_policies(NS)) is None
     await sidecar.hand.delete(lock)
-    await namespaces.create(Boundaries.even(NS, 3), {})
+    await namespaces.put(Boundaries.even(NS, 3), {})
     assert await stored(sidecar, znodes.local_policies(NS)) is not None
 
 
-async def test_of_several_who_create_a_namespace_one_does(namespaces: NamespaceRequests) -> None:
+async def test_of_several_who_create_a_namespace_one_does(namespaces: Namespaces) -> None:
     outcomes = await asyncio.gather(
-        *(namespaces.create(Boundaries.even(NS, count), {}) for count in (2, 3, 4)),
+        *(namespaces.put(Boundaries.even(NS, count), {}) for count in (2, 3, 4)),
         return_exceptions=True,
     )
     assert sorted(str(type(one)) for one in outcomes if one) == [str(NamespaceTaken)] * 2
@@ -134,9 +134,9 @@ async def test_of_several_who_create_a_namespace_one_does(namespaces: NamespaceR
 
 
 async def test_the_policies_tell_the_bundles_of_now(
-    sidecar: LeaderAtWork, namespaces: NamespaceRequests
+    sidecar: LeaderAtWork, namespaces: Namespaces
 ) -> None:
-    await namespaces.create(FOUR, {"deduplicationEnabled": True})
+    await namespaces.put(FOUR, {"deduplicationEnabled": True})
     await sidecar.create_namespace(Boundaries.even(NS, 8))
     await eventually(
         lambda: (
@@ -149,28 +149,28 @@ async def test_the_policies_tell_the_bundles_of_now(
 
 
 async def test_what_cannot_be_done_is_refused_whole(
-    sidecar: LeaderAtWork, namespaces: NamespaceRequests
+    sidecar: LeaderAtWork, namespaces: Namespaces
 ) -> None:
     with pytest.raises(Missing, match="tenant nobody does not exist"):
         await namespaces.of_tenant("nobody")
     with pytest.raises(NamespaceUnknown):
         await namespaces.policies(NS)
     with pytest.raises(Unfit, match="expected at most 1000000"):
-        await namespaces.create(FOUR, {"note": "x" * 1_000_000})
+        await namespaces.put(FOUR, {"note": "x" * 1_000_000})
     assert await sidecar.hand.get(znodes.local_policies(NS)) is None
-    await namespaces.create(FOUR, {})
+    await namespaces.put(FOUR, {})
     with pytest.raises(Unavailable, match="no leader is at work"):
         await namespaces.delete(NS, force=True)
     assert await stored(sidecar, znodes.policies(NS)) is not None
     await sidecar.context.coordination.close()
     with pytest.raises(Unavailable):
-        await namespaces.create(Boundaries.even(Namespace("acme/more"), 4), {})
+        await namespaces.put(Boundaries.even(Namespace("acme/more"), 4), {})
 
 
 async def test_a_namespace_with_topics_is_deleted_only_by_force(
-    sidecar: LeaderAtWork, namespaces: NamespaceRequests
+    sidecar: LeaderAtWork, namespaces: Namespaces
 ) -> None:
-    await namespaces.create(FOUR, {})
+    await namespaces.put(FOUR, {})
     await sidecar.led(report(B1, 0.1, {FOUR.bundles[0]: 1e6}))
     await Partitions(FakeLookup(), sidecar.context).create(TopicName("persistent", NS, "p"), 3)
     with pytest.raises(Conflict, match="cannot delete non empty namespace"):
@@ -186,10 +186,10 @@ async def test_a_namespace_with_topics_is_deleted_only_by_force(
 
 
 async def test_a_group_is_kept_beside_the_bundles(
-    sidecar: LeaderAtWork, namespaces: NamespaceRequests
+    sidecar: LeaderAtWork, namespaces: Namespaces
 ) -> None:
     groups = AntiAffinity(sidecar.context, "east")
-    await namespaces.create(FOUR, {})
+    await namespaces.put(FOUR, {})
     assert await groups.group(NS) is None
     await groups.put(NS, "fragile")
     assert (await groups.group(NS), await groups.members("east", "fragile", GroupQuery())) == (
@@ -253,15 +253,15 @@ async def test_isolation_policies_are_one_document_of_pulsars(sidecar: LeaderAtW
 )
 async def test_what_a_policy_newly_forbids_is_moved_and_nothing_else(
     sidecar: LeaderAtWork,
-    namespaces: NamespaceRequests,
+    namespaces: Namespaces,
     former: dict[str, Any] | None,
     *,
     scope: str | None,
     leaving: int,
 ) -> None:
-    await namespaces.create(FOUR, {})
+    await namespaces.put(FOUR, {})
     other = Namespace("other/ns")
-    await namespaces.create(Boundaries.even(other, 1), {})
+    await namespaces.put(Boundaries.even(other, 1), {})
     b3 = BrokerId("b3:8080")
     await sidecar.report(
         report(B1, 0.1, {FOUR.bundles[0]: 1.0}),
@@ -286,9 +286,9 @@ async def test_what_a_policy_newly_forbids_is_moved_and_nothing_else(
 
 
 async def test_each_broker_is_told_with_the_policies_about_it(
-    sidecar: LeaderAtWork, namespaces: NamespaceRequests
+    sidecar: LeaderAtWork, namespaces: Namespaces
 ) -> None:
-    await namespaces.create(FOUR, {})
+    await namespaces.put(FOUR, {})
     await sidecar.report(report(B1, 0.1, {FOUR.bundles[0]: 1.0}), report(B2, 0.1, {}))
     isolation = Isolation(sidecar.context, sidecar.leading, RecordedUnloads().unload, "east")
     await isolation.put("east", "gold", policy())
@@ -333,7 +333,7 @@ async def test_of_several_domains_one_gets_a_broker(sidecar: LeaderAtWork) -> No
 
 
 async def test_partitions_are_made_once_and_forgotten_once(
-    sidecar: LeaderAtWork, namespaces: NamespaceRequests
+    sidecar: LeaderAtWork, namespaces: Namespaces
 ) -> None:
     partitions, topic = (
         Partitions(FakeLookup(), sidecar.context),
@@ -341,7 +341,7 @@ async def test_partitions_are_made_once_and_forgotten_once(
     )
     with pytest.raises(NamespaceUnknown):
         await partitions.create(topic, 3)
-    await namespaces.create(FOUR, {})
+    await namespaces.put(FOUR, {})
     await partitions.create(topic, 3)
     path = "/admin/partitioned-topics/acme/prod/persistent/a%2Fb"
     assert await stored(sidecar, path) == {"partitions": 3}
@@ -379,16 +379,18 @@ async def test_a_write_whose_reply_was_lost_is_read_back(what: str, lost: str) -
 
     async def write() -> None:
         if what == "committed":
-            assert await documents.commit("both", [SetData("/doc", b"after"), Check("/", -1)])
+            await documents.commit("both", both)
         else:
             await documents.change("/doc", edit)
 
-    def edit(_: bytes | None) -> bytes | None:
+    async def both() -> list[Operation]:
         lose()  # The next request is the write.
+        return [SetData("/doc", b"after"), Check("/", -1)]
+
+    def edit(_: bytes | None) -> bytes | None:
+        lose()
         return None if what == "deleted" else b"after"
 
-    if what == "committed":
-        lose()
     if lost == "reply":
         await write()
         assert await documents.read("/doc") == (None if what == "deleted" else b"after")

@@ -8,7 +8,7 @@ from stories import each_loss, follower, place_all, served, story
 
 from loadmanager.admin.brokers import BalancingModes
 from loadmanager.admin.isolation import Isolation, IsolationPolicy
-from loadmanager.admin.namespaces import NamespaceRequests
+from loadmanager.admin.namespaces import Namespaces
 from loadmanager.core import znodes
 from loadmanager.core.balancing import BalancingMode
 from loadmanager.core.bundles import Boundaries
@@ -30,15 +30,15 @@ NS = Namespace("acme/prod")
 GONE_WITHIN_S = 20.0
 
 
-def namespaces(agent: Agent) -> NamespaceRequests:
-    return NamespaceRequests(agent.context, agent.app.leading, "standalone")
+def namespaces(agent: Agent) -> Namespaces:
+    return Namespaces(agent.context, agent.app.leading, "standalone")
 
 
 async def create(cluster: Cluster, count: int) -> Boundaries:
     boundaries = Boundaries.even(NS, count)
     while True:
         try:
-            await namespaces(cluster.leader).create(boundaries, {})
+            await namespaces(cluster.leader).put(boundaries, {})
         except Unavailable:
             await asyncio.sleep(0.5)
         except NamespaceTaken:
@@ -110,10 +110,10 @@ async def test_a_namespace_is_made_again_once_its_locks_are_gone(cluster: Cluste
     await cluster.until(lambda: stands(cluster) == (False, False))
     anew = Boundaries.even(NS, 4)
     with pytest.raises(NamespaceTaken, match="not let go"):
-        await namespaces(cluster.leader).create(anew, {})
+        await namespaces(cluster.leader).put(anew, {})
     assert stands(cluster) == (False, False)
     await cluster.until(lambda: not cluster.lock_sessions(), within_s=2 * SESSION_S)
-    await namespaces(cluster.leader).create(anew, {})
+    await namespaces(cluster.leader).put(anew, {})
     await deleting
     owner.coordination.thaw()
     await cluster.ready()
@@ -139,7 +139,7 @@ async def test_a_lock_taken_as_its_namespace_is_made_is_seen(cluster: Cluster) -
 
     agent.coordination.before_commit = take_before
     with pytest.raises(NamespaceTaken, match="not let go"):
-        await namespaces(agent).create(Boundaries.even(NS, 4), {})
+        await namespaces(agent).put(Boundaries.even(NS, 4), {})
     assert taken
     assert stands(cluster) == (False, False)
     await operator.delete(znodes.lock(bundle))

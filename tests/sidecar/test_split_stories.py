@@ -4,7 +4,7 @@ from collections.abc import Sequence
 import pytest
 from stories import BY_HAND, boundaries_now, looked_up, place_all, publish, served, story, topics_in
 
-from loadmanager.admin.namespaces import NamespaceRequests
+from loadmanager.admin.namespaces import Namespaces
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId
 from loadmanager.core.orders import SplitOrder
@@ -191,7 +191,7 @@ async def test_an_elected_sidecar_not_ready_sends_nobody_to_itself(cluster: Clus
     agent = cluster.living[0]
     await cluster.until(lambda: len(cluster.service.epochs) == 2 and agent.leads)
     app, text = agent.app, "0x00000000_0x80000000"
-    namespaces = NamespaceRequests(agent.context, app.leading, "standalone")
+    namespaces = Namespaces(agent.context, app.leading, "standalone")
     for asked in (
         app.bundle_requests.split(NAMESPACE, text, MIDDLE),
         app.bundle_requests.merge(NAMESPACE, text, None),

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from waiting import eventually
 
 from loadmanager.adapters.clock import SystemClock
-from loadmanager.admin.namespaces import NamespaceRequests
+from loadmanager.admin.namespaces import Namespaces
 from loadmanager.common.cluster_conditions import ClusterKey, conditions_of
 from loadmanager.common.cluster_state import ClusterState
 from loadmanager.common.context import Context, make_identity
@@ -225,7 +225,7 @@ class LiveSidecars:
     async def create_namespace(self) -> None:
         one = self.living[0]
         leading = one.application.leading
-        await NamespaceRequests(one.context, leading, "east").create(BOUNDARIES, {})
+        await Namespaces(one.context, leading, "east").put(BOUNDARIES, {})
         for bundle in BOUNDARIES.bundles:
             await self.leader.application.leading.assign(bundle)
         await eventually(

@@ -19,7 +19,7 @@ from loadmanager.adapters.http.protocol import HttpProtocol
 from loadmanager.adapters.http.routes import Route
 from loadmanager.adapters.http.security.guard import Guard
 from loadmanager.adapters.http.security.tls import TlsFiles
-from loadmanager.admin.namespaces import NamespaceRequests, Namespaces
+from loadmanager.admin.namespaces import Namespaces
 from loadmanager.admin.surface import surface
 from loadmanager.admin.topics import PartitionedMetadata, Partitions
 from loadmanager.config.sections import HttpSettings, LookupSettings
@@ -27,6 +27,7 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, namespace_of, range_of
 from loadmanager.core.load import BrokerUrls
+from loadmanager.core.wire.policies import bundles_to_json
 from loadmanager.ports.administration import Conflict, Missing
 from loadmanager.ports.lookup import (
     LeaderInfo,
@@ -173,8 +174,9 @@ class FakeLookup:
 
 
 @dataclass
-class FakeNamespaces(NamespaceRequests):
+class FakeNamespaces(Namespaces):
     lookup: FakeLookup
+    _default_bundles: int = 32
     policies_of: dict[Namespace, Mapping[str, Any]] = field(default_factory=dict)
     deleted: list[tuple[Namespace, bool]] = field(default_factory=list)
 
@@ -189,7 +191,10 @@ class FakeNamespaces(NamespaceRequests):
             raise NamespaceUnknown(f"namespace {namespace} does not exist")
         return self.policies_of[namespace]
 
-    async def create(self, boundaries: Boundaries, policies: Mapping[str, Any]) -> None:
+    async def bundles(self, namespace: Namespace) -> dict[str, Any]:
+        return bundles_to_json(await self.lookup.boundaries(namespace))
+
+    async def put(self, boundaries: Boundaries, policies: Mapping[str, Any]) -> None:
         await self.lookup.create_namespace(boundaries)
         self.policies_of[boundaries.namespace] = policies
 
@@ -283,7 +288,6 @@ async def running_servers() -> AsyncIterator[StartServer]:
         forwarder: Forwarder | None = None,
     ) -> RunningServer:
         lookup = lookup or FakeLookup()
-        namespaces = FakeNamespaces(lookup)
         registry = CollectorRegistry()
         metrics = LookupMetrics()
         registry.register(metrics)
@@ -300,7 +304,7 @@ async def running_servers() -> AsyncIterator[StartServer]:
             feed=feed,
             forwarder=forwarder,
             more_routes=[
-                *Namespaces(lookup, namespaces, default_bundles=default_bundles).routes(),
+                *FakeNamespaces(lookup, default_bundles).routes(),
                 *FakePartitions(lookup).routes(),
                 *more_routes,
             ],

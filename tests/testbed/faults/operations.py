@@ -1,6 +1,6 @@
 from typing import Final
 
-from loadmanager.admin.namespaces import NamespaceRequests
+from loadmanager.admin.namespaces import Namespaces
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace
@@ -156,7 +156,7 @@ async def create_namespace(scene: Scene) -> str:
         return ""
     namespace = scene.rng.choice(missing)
     boundaries = Boundaries.even(namespace, scene.rng.randrange(1, MOST_BUNDLES))
-    scene.begin(_namespaces(agent).create(boundaries, {}))
+    scene.begin(_namespaces(agent).put(boundaries, {}))
     return f"{namespace} {len(boundaries.bundles)} bundles by {agent.url}"
 
 
@@ -169,8 +169,8 @@ async def delete_namespace(scene: Scene) -> str:
     return f"{namespace} by {agent.url}"
 
 
-def _namespaces(agent: Agent) -> NamespaceRequests:
-    return NamespaceRequests(agent.context, agent.app.leading, "standalone")
+def _namespaces(agent: Agent) -> Namespaces:
+    return Namespaces(agent.context, agent.app.leading, "standalone")
 
 
 def _is_marked(scene: Scene, broker: str) -> bool:
