@@ -1,9 +1,10 @@
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Final, Literal
 
 import structlog
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field, SecretStr
 
 from loadmanager.adapters.http.assign_client import TOPICS_PATH, topics_to_json
 from loadmanager.adapters.http.operations import Document, Query, Reply, Resource, operation
@@ -11,10 +12,15 @@ from loadmanager.admin.topics import Topics
 from loadmanager.common.cluster_state import check_cluster
 from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents, as_unavailable
-from loadmanager.common.runtime_settings import DynamicSettings
+from loadmanager.common.runtime_settings import parse_settings
+from loadmanager.config import Config
+from loadmanager.config.describe import describe
+from loadmanager.config.dynamic import NotDynamic, dynamic_names, override, with_overrides
+from loadmanager.config.forms import ConfigError
 from loadmanager.core import znodes
 from loadmanager.core.balancing import Balancing, BalancingMode
 from loadmanager.core.errors import MalformedContent
+from loadmanager.core.fields import to_json
 from loadmanager.core.ids import (
     BrokerId,
     BundleId,
@@ -32,7 +38,7 @@ from loadmanager.core.wire.records import (
     encode_drain_mark,
 )
 from loadmanager.core.wire.reports import decode_loads, report_to_json
-from loadmanager.ports.administration import BrokerUnknown
+from loadmanager.ports.administration import BrokerUnknown, Unfit
 from loadmanager.ports.coordination import NodeExists, NodeMissing
 from loadmanager.ports.lookup import Unavailable
 
@@ -336,16 +342,18 @@ class Brokers(Resource, tag="brokers"):
 
 _CONFIGURATION: Final = "/admin/v2/brokers/configuration"
 _TEXTS: Final = dict[str, str]
+_HIDDEN: Final = "********"
 
 
 class Configuration(Resource, tag="configuration"):
-    """Answers under ``/admin/v2/brokers/configuration``.
+    """The cluster's settings over this sidecar's ``config``.
 
     ``internal`` has the addresses of ZooKeeper for `internal-configuration`.
     """
 
-    def __init__(self, service: DynamicSettings, internal: Mapping[str, str]) -> None:
-        self._service = service
+    def __init__(self, context: Context, config: Config, internal: Mapping[str, str]) -> None:
+        self._documents = Documents(context.coordination)
+        self._config = config
         self._internal = dict(internal)
 
     @operation(
@@ -355,7 +363,7 @@ class Configuration(Resource, tag="configuration"):
     )
     async def names(self) -> Sequence[str]:
         """List the settings that can be changed while the sidecars run."""
-        return self._service.names()
+        return dynamic_names()
 
     @operation(
         "GET",
@@ -364,7 +372,9 @@ class Configuration(Resource, tag="configuration"):
     )
     async def values(self) -> Mapping[str, str]:
         """Get the settings that are set for the whole cluster."""
-        return await self._service.values()
+        data = await self._documents.read(znodes.CONFIGURATION)
+        with as_unavailable(znodes.CONFIGURATION, "read"):
+            return parse_settings(data)
 
     @operation(
         "GET",
@@ -373,7 +383,13 @@ class Configuration(Resource, tag="configuration"):
     )
     async def runtime(self) -> Mapping[str, str]:
         """Get the configuration in force: this sidecar's own, with what is set for the cluster."""
-        return await self._service.effective()
+        config = override(self._config, await self.values()).config
+        return {
+            f"{known.section}.{known.key}": _text(
+                getattr(getattr(config, known.section), known.key)
+            )
+            for known in describe()
+        }
 
     @operation(
         "GET",
@@ -398,7 +414,17 @@ class Configuration(Resource, tag="configuration"):
 
         The value is checked against this sidecar's configuration and all values that are set.
         """
-        await self._service.put(key, value)
+        self._check_name(key)
+
+        def edit(data: bytes | None) -> bytes:
+            after = {**parse_settings(data), key: value}
+            fault = override(self._config, after).faults.get(key)
+            if fault is not None:
+                raise Unfit(f"Invalid dynamic-config value: {fault}")
+            return to_json(dict(sorted(after.items())))
+
+        await self._documents.change(znodes.CONFIGURATION, edit)
+        log.info("configuration.key.set", name=key)
 
     @operation(
         "DELETE",
@@ -409,4 +435,27 @@ class Configuration(Resource, tag="configuration"):
     )
     async def remove(self, key: str) -> None:
         """Remove a value; every sidecar then uses that of its own configuration."""
-        await self._service.remove(key)
+
+        def edit(data: bytes | None) -> bytes | None:
+            before = parse_settings(data)
+            if key not in before:
+                self._check_name(key)
+                return data
+            return to_json({one: text for one, text in before.items() if one != key})
+
+        await self._documents.change(znodes.CONFIGURATION, edit)
+        log.info("configuration.key.removed", name=key)
+
+    def _check_name(self, name: str) -> None:
+        try:
+            with_overrides(self._config, {name: ""})
+        except NotDynamic as error:
+            raise Unfit(f"Cannot update non-dynamic configuration: {error}") from error
+        except ConfigError:
+            return  # The name is one; that no text is no value for it does not matter here.
+
+
+def _text(value: object) -> str:
+    if isinstance(value, SecretStr):
+        return _HIDDEN if value.get_secret_value() else ""
+    return value if isinstance(value, str) else json.dumps(value, default=str)

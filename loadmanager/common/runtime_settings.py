@@ -1,31 +1,27 @@
 """Settings changed for the whole cluster while it runs, where Pulsar keeps its own.
 
-They are texts by name in one znode, changed by compare and set. `DynamicSettings.subscribe`
-reports changes on every sidecar, within the time a watch takes.
+They are texts by name in one znode, changed by compare and set. Every sidecar applies changes
+within the time a watch takes.
 """
 
-import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import structlog
-from pydantic import SecretStr
 
 from loadmanager.common.context import Context
-from loadmanager.common.documents import Documents, as_unavailable
 from loadmanager.config import Config
-from loadmanager.config.describe import describe
-from loadmanager.config.dynamic import NotDynamic, dynamic_names, override, with_overrides
-from loadmanager.config.forms import ConfigError
+from loadmanager.config.dynamic import override
 from loadmanager.config.strategies import planner_of, shadows_of
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
-from loadmanager.core.fields import parse_fields, to_json
+from loadmanager.core.fields import parse_fields
 from loadmanager.core.planner import Planner
-from loadmanager.ports.administration import Unfit
 from loadmanager.ports.coordination import Node, Watch
 from loadmanager.ports.host import Clock
+from loadmanager.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 
@@ -82,7 +78,16 @@ class RuntimeSettings:
         self._faults: Mapping[str, str] = {}
         self._followers: list[Callable[[Config], None]] = []
         self._last = config
+        self._watch: Watch | None = None
         self.now = runtime_values(config)
+
+    def open(self, context: Context) -> None:
+        read = partial(self._read, context.metrics)
+        self._watch = context.coordination.watch(znodes.CONFIGURATION, read)
+
+    def close(self) -> None:
+        if self._watch:
+            self._watch.close()
 
     def follow(self, follower: Callable[[Config], None]) -> None:
         self._followers.append(follower)
@@ -104,109 +109,24 @@ class RuntimeSettings:
             follower(result.config)
         log.info("configuration.values.applied", names=sorted(values.keys() - result.faults.keys()))
 
+    def _read(self, metrics: Metrics, node: Node | None) -> None:
+        try:
+            values = parse_settings(node.data if node else None)
+        except MalformedContent as error:
+            # The former settings stay: they were not removed.
+            log.warning("znode.content.refused", path=znodes.CONFIGURATION, error=str(error))
+            metrics.malformed("configuration")
+        else:
+            self.changed(values)
+
 
 def runtime_values(config: Config) -> RuntimeValues:
     parts = (config.shedding, config.placement, config.planner, config.leader)
     return RuntimeValues(config=config, planner=planner_of(*parts), shadows=shadows_of(*parts))
 
 
-_HIDDEN = "********"
-
-
-class DynamicSettings:
-    """Settings changed for the whole cluster while it runs, over this sidecar's ``config``."""
-
-    def __init__(self, context: Context, config: Config) -> None:
-        self._coordination = context.coordination
-        self._documents = Documents(context.coordination)
-        self._metrics = context.metrics
-        self._config = config
-        self._watch: Watch | None = None
-        self._subscribers: list[Callable[[Mapping[str, str]], None]] = []
-
-    def subscribe(self, callback: Callable[[Mapping[str, str]], None]) -> None:
-        self._subscribers.append(callback)
-
-    def open(self) -> None:
-        self._watch = self._coordination.watch(znodes.CONFIGURATION, self._changed)
-
-    def close(self) -> None:
-        if self._watch:
-            self._watch.close()
-
-    def names(self) -> Sequence[str]:
-        return dynamic_names()
-
-    async def values(self) -> Mapping[str, str]:
-        data = await self._documents.read(znodes.CONFIGURATION)
-        with as_unavailable(znodes.CONFIGURATION, "read"):
-            return _parsed(data)
-
-    async def effective(self) -> Mapping[str, str]:
-        """Return this sidecar's whole configuration with these settings, without secrets."""
-        config = override(self._config, await self.values()).config
-        return {
-            f"{known.section}.{known.key}": _text(
-                getattr(getattr(config, known.section), known.key)
-            )
-            for known in describe()
-        }
-
-    async def put(self, name: str, value: str) -> None:
-        """Raises `Unfit`: the name cannot be set, or the value is invalid."""
-        self._check_name(name)
-
-        def edit(data: bytes | None) -> bytes:
-            after = {**_parsed(data), name: value}
-            fault = override(self._config, after).faults.get(name)
-            if fault is not None:
-                raise Unfit(f"Invalid dynamic-config value: {fault}")
-            return to_json(dict(sorted(after.items())))
-
-        await self._documents.change(znodes.CONFIGURATION, edit)
-        log.info("configuration.key.set", name=name)
-
-    async def remove(self, name: str) -> None:
-        """It is ignored if it is not set. Raises `Unfit`: the name cannot be set."""
-
-        def edit(data: bytes | None) -> bytes | None:
-            before = _parsed(data)
-            if name not in before:
-                self._check_name(name)
-                return data
-            return to_json({one: text for one, text in before.items() if one != name})
-
-        await self._documents.change(znodes.CONFIGURATION, edit)
-        log.info("configuration.key.removed", name=name)
-
-    def _check_name(self, name: str) -> None:
-        try:
-            with_overrides(self._config, {name: ""})
-        except NotDynamic as error:
-            raise Unfit(f"Cannot update non-dynamic configuration: {error}") from error
-        except ConfigError:
-            return  # The name is one; that no text is no value for it does not matter here.
-
-    def _changed(self, node: Node | None) -> None:
-        try:
-            values = _parsed(node.data if node else None)
-        except MalformedContent as error:
-            # The former settings stay: they were not removed.
-            log.warning("znode.content.refused", path=znodes.CONFIGURATION, error=str(error))
-            self._metrics.malformed("configuration")
-            return
-        for callback in self._subscribers:
-            callback(values)
-
-
-def _parsed(data: bytes | None) -> dict[str, str]:
+def parse_settings(data: bytes | None) -> dict[str, str]:
     if not data:
         return {}
     fields = parse_fields(znodes.CONFIGURATION, data)
     return {name: fields.text(name) for name in fields.names()}
-
-
-def _text(value: object) -> str:
-    if isinstance(value, SecretStr):
-        return _HIDDEN if value.get_secret_value() else ""
-    return value if isinstance(value, str) else json.dumps(value, default=str)

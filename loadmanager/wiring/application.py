@@ -18,7 +18,6 @@ from loadmanager.agent.splits import Splitter
 from loadmanager.common.cluster_conditions import ClusterKey, Conditions, agree
 from loadmanager.common.context import Context, Reachability
 from loadmanager.common.runtime_settings import (
-    DynamicSettings,
     RuntimeSettings,
 )
 from loadmanager.config import Config
@@ -102,8 +101,6 @@ class Application:
     ) -> None:
         cluster = config.cluster.name
         self.settings = settings = RuntimeSettings(config)
-        self.dynamic = DynamicSettings(context, config)
-        self.dynamic.subscribe(settings.changed)
 
         def open_term(term: Term) -> LeaderTerm:
             return LeaderTerm(
@@ -248,7 +245,7 @@ class Sidecar:
         finally:
             await self.server.stop()
             await application.member.serving_ended()
-            application.dynamic.close()
+            application.settings.close()
             context.cluster_state.close()
             await context.coordination.close()
             await self.close()
@@ -258,7 +255,7 @@ class Sidecar:
         context, application = self.context, self.application
         context.topic_hash.name = await agree(context.coordination, context.clock, conditions)
         context.cluster_state.open()
-        application.dynamic.open()
+        application.settings.open(context)
         log.info("sidecar.service.started", broker=context.identity.broker)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(application.member.run(), name="member")

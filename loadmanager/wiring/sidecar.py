@@ -77,7 +77,7 @@ def admin_routes(
     partitions = Partitions(application.answering, context).routes()
     resources: list[Resource] = [
         Brokers(context, cluster, topics),
-        Configuration(application.dynamic, internal_configuration(config)),
+        Configuration(context, config, internal_configuration(config)),
         Unloads(application.bundle_requests.unload),
         application.drains,
         BalancingModes(context),

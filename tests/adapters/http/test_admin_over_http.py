@@ -1,7 +1,7 @@
 """The admin REST over HTTP, on the real application and an in-process coordination service."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -24,8 +24,8 @@ from loadmanager.admin.decisions import Plans, preview_round
 from loadmanager.admin.isolation import FailureDomains, Isolation
 from loadmanager.admin.namespaces import AntiAffinity, Quotas
 from loadmanager.admin.topics import Partitions, Topics
-from loadmanager.common.runtime_settings import DynamicSettings
-from loadmanager.config import load_config
+from loadmanager.common.runtime_settings import RuntimeSettings
+from loadmanager.config import Config, load_config
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.fields import parse_fields
@@ -73,12 +73,21 @@ class FakeTopics(HttpTopicsClient):
         return self.open[sidecar_url]
 
 
+class ToldSettings(RuntimeSettings):
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.told: list[Mapping[str, str]] = []
+
+    def changed(self, values: Mapping[str, str]) -> None:
+        self.told.append(values)
+
+
 @dataclass
 class Api:
     server: RunningServer
     sidecar: LeaderAtWork
     line: FakeTopics
-    dynamic: DynamicSettings
+    settings: ToldSettings
 
     async def send(self, method: str, path: str, value: Any = None) -> Reply:
         if value is None:
@@ -97,10 +106,10 @@ async def api(start_server: StartServer) -> AsyncIterator[Api]:
     async with leader_at_work(planner, round_interval_s=3600) as sidecar:
         parts, line = sidecar.context, FakeTopics({})
         topics = Topics(parts, line)
-        dynamic = DynamicSettings(parts, load_config(None, {"LOADMANAGER_BROKER__ID": "b1:8080"}))
+        config = load_config(None, {"LOADMANAGER_BROKER__ID": "b1:8080"})
         resources = (
             Brokers(parts, "east", topics),
-            Configuration(dynamic, {"zookeeperServers": "z:2181"}),
+            Configuration(parts, config, {"zookeeperServers": "z:2181"}),
             AntiAffinity(parts, "east"),
             topics,
             Isolation(parts, sidecar.leading, RecordedUnloads().unload, "east"),
@@ -110,7 +119,7 @@ async def api(start_server: StartServer) -> AsyncIterator[Api]:
             Plans(partial(preview_round, sidecar.leading)),
         )
         routes = tuple(route for one in resources for route in one.routes())
-        yield Api(await start_server(more_routes=routes), sidecar, line, dynamic)
+        yield Api(await start_server(more_routes=routes), sidecar, line, ToldSettings(config))
 
 
 @pytest.fixture
@@ -277,9 +286,8 @@ async def test_groups_are_set_told_and_reset(loaded: Api) -> None:
 
 
 async def test_settings_are_set_for_all_told_and_taken_back(api: Api) -> None:
-    told: list[dict[str, str]] = []
-    api.dynamic.subscribe(lambda values: told.append(dict(values)))
-    api.dynamic.open()
+    told = api.settings.told
+    api.settings.open(api.sidecar.context)
     try:
         name, ours = "loadBalancerSheddingExcludedNamespaces", "shedding.excluded_namespaces"
         assert {name, ours} <= set(await api.get(CONFIGURATION))
@@ -294,14 +302,13 @@ async def test_settings_are_set_for_all_told_and_taken_back(api: Api) -> None:
         assert await api.get(f"{CONFIGURATION}/values") == {}
         await eventually(lambda: told[-1] == {})
     finally:
-        api.dynamic.close()
+        api.settings.close()
 
 
 async def test_spoilt_settings_are_told_to_nobody(api: Api) -> None:
-    told: list[dict[str, str]] = []
+    told = api.settings.told
     await api.sidecar.hand.create(znodes.CONFIGURATION, b'{"shedding.enabled":"false"}')
-    api.dynamic.subscribe(lambda values: told.append(dict(values)))
-    api.dynamic.open()
+    api.settings.open(api.sidecar.context)
     await eventually(lambda: told)
     await api.sidecar.hand.set(znodes.CONFIGURATION, b'{"shedding.enabled":1}')
     kind = {"kind": "configuration"}
@@ -309,7 +316,7 @@ async def test_spoilt_settings_are_told_to_nobody(api: Api) -> None:
     await eventually(lambda: api.sidecar.registry.get_sample_value(count, kind) == 1)
     assert told == [{"shedding.enabled": "false"}]
     assert (await api.send("GET", f"{CONFIGURATION}/values")).status == 503
-    api.dynamic.close()
+    api.settings.close()
 
 
 async def test_the_leader_is_paused_and_goes_on(api: Api) -> None:
