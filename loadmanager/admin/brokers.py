@@ -38,9 +38,8 @@ from loadmanager.core.wire.records import (
     encode_drain_mark,
 )
 from loadmanager.core.wire.reports import decode_loads, report_to_json
-from loadmanager.ports.administration import BrokerUnknown, Unfit
 from loadmanager.ports.coordination import NodeExists, NodeMissing
-from loadmanager.ports.lookup import Unavailable
+from loadmanager.ports.lookup import BrokerUnknown, Unavailable, Unfit
 
 log = structlog.get_logger()
 

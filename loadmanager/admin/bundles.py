@@ -28,13 +28,13 @@ from loadmanager.core.splitting.cutting import can_split
 from loadmanager.core.splitting.merging import CannotMerge, Merge, cut_again, neighbours
 from loadmanager.core.splitting.positions import SPLIT_ALGORITHMS
 from loadmanager.leader.term import Leadership, LeaderTerm, unavailable
-from loadmanager.ports.administration import (
+from loadmanager.ports.lookup import (
     BundleUnknown,
     MergeRefused,
     SplitRefused,
+    Unavailable,
     UnloadRefused,
 )
-from loadmanager.ports.lookup import Unavailable
 
 _POSITIONS: Final = "specified_positions_divide"
 _SPLIT_WAIT_S: Final = 15.0

@@ -46,17 +46,16 @@ from loadmanager.core.ids import (
     parse_broker,
     parse_bundle,
 )
+from loadmanager.core.memory import shifted
 from loadmanager.core.plan import Cause, Reason
 from loadmanager.core.planner import Planner
 from loadmanager.core.playback import Playback
 from loadmanager.core.reason_texts import REASONS, sentence
-from loadmanager.core.round_memory import shifted
 from loadmanager.core.snapshot.codec import agreed, encode_snapshot, in_force, in_force_to_json
 from loadmanager.core.snapshot.document import InForce, RunningLoad, Snapshot
 from loadmanager.leader.decisions import Assessment, Observation
 from loadmanager.leader.term import Leadership
-from loadmanager.ports.administration import Unfit
-from loadmanager.ports.lookup import SubjectUnknown, Unavailable
+from loadmanager.ports.lookup import SubjectUnknown, Unavailable, Unfit
 
 _DEFAULT_LIMIT: Final = 100
 _MOST: Final = 10_000

@@ -21,9 +21,8 @@ from loadmanager.core.ids import (
 from loadmanager.core.policies import LONGEST_PATTERN, checked, hosts_matching, matches_any
 from loadmanager.core.wire.policies import decode_failure_domain, decode_isolation
 from loadmanager.leader.term import Leadership
-from loadmanager.ports.administration import Conflict, Missing
 from loadmanager.ports.coordination import Create, Delete, Node, Operation, SetData
-from loadmanager.ports.lookup import LookupRefused
+from loadmanager.ports.lookup import Conflict, LookupRefused, Missing
 
 log = structlog.get_logger()
 

@@ -32,7 +32,6 @@ from loadmanager.core.wire.policies import (
     with_anti_affinity,
 )
 from loadmanager.leader.term import Leadership
-from loadmanager.ports.administration import Conflict, Missing, Unfit
 from loadmanager.ports.coordination import (
     Check,
     CoordinationError,
@@ -41,7 +40,7 @@ from loadmanager.ports.coordination import (
     NodeExists,
     Operation,
 )
-from loadmanager.ports.lookup import NamespaceTaken, NamespaceUnknown
+from loadmanager.ports.lookup import Conflict, Missing, NamespaceTaken, NamespaceUnknown, Unfit
 
 log = structlog.get_logger()
 

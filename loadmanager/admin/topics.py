@@ -34,9 +34,8 @@ from loadmanager.core.ids import (
 )
 from loadmanager.core.rates import Rates
 from loadmanager.core.wire.records import decode_partitions, encode_partitions
-from loadmanager.ports.administration import Conflict, Missing, Unfit
 from loadmanager.ports.broker import BrokerError
-from loadmanager.ports.lookup import LookupService, Unavailable
+from loadmanager.ports.lookup import Conflict, LookupService, Missing, Unavailable, Unfit
 
 log = structlog.get_logger()
 

@@ -33,7 +33,6 @@ from loadmanager.core.orders import OwnedList, decode_owned
 from loadmanager.core.wire.policies import decode_boundaries
 from loadmanager.core.wire.records import decode_leader
 from loadmanager.core.wire.reports import decode_loads, decode_registration
-from loadmanager.ports.administration import BundleUnknown, Missing
 from loadmanager.ports.coordination import (
     Connection,
     Coordination,
@@ -43,7 +42,13 @@ from loadmanager.ports.coordination import (
     Watch,
 )
 from loadmanager.ports.host import Clock
-from loadmanager.ports.lookup import LeaderInfo, NamespaceUnknown, Unavailable
+from loadmanager.ports.lookup import (
+    BundleUnknown,
+    LeaderInfo,
+    Missing,
+    NamespaceUnknown,
+    Unavailable,
+)
 from loadmanager.telemetry.metrics import Metrics
 
 log = structlog.get_logger()

@@ -12,7 +12,6 @@ from loadmanager.core import znodes
 from loadmanager.core.balancing import Balancing, BalancingMode
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.wire.records import decode_balancing
-from loadmanager.ports.administration import Conflict, Unfit
 from loadmanager.ports.coordination import (
     Check,
     CommitRejected,
@@ -30,7 +29,7 @@ from loadmanager.ports.coordination import (
     VersionMismatch,
     Watch,
 )
-from loadmanager.ports.lookup import Unavailable
+from loadmanager.ports.lookup import Conflict, Unavailable, Unfit
 
 log = structlog.get_logger()
 

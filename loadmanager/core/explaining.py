@@ -11,11 +11,11 @@ from loadmanager.core.bundle_task import TaskState
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId, belongs_to_a_broker, namespace_of
 from loadmanager.core.joint.weighing import Payback, Weighing
+from loadmanager.core.memory import RoundMemory
 from loadmanager.core.plan import Cause, Move, Reason, Refusal
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.planner_settings import Mode
 from loadmanager.core.projection import loads, loads_with
-from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.scores import FloatArray
 
 _OPEN = frozenset({None, Reason.NO_IMPROVEMENT})

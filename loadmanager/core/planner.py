@@ -9,18 +9,16 @@ from loadmanager.core.filters import Filters
 from loadmanager.core.ids import BrokerId, BundleId, Domain
 from loadmanager.core.joint.learning import Learned
 from loadmanager.core.joint.weighing import Weigher
-from loadmanager.core.memory import Memory
+from loadmanager.core.memory import Memory, RoundMemory
 from loadmanager.core.optimality import Divided, Optimality, divided, optimality_of
 from loadmanager.core.placement import LeastLongTermMessageRate, Placement, Watching
 from loadmanager.core.plan import Cause, Move, Reason, Refusal, Steps
 from loadmanager.core.planner_settings import Mode, PlannerSettings
-from loadmanager.core.projection import settled
-from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.projection import CostModel, TrafficShare, settled
 from loadmanager.core.round_work import RoundWork
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.settings import with_arithmetic
 from loadmanager.core.shedding import Deciding, Shedder, ThresholdShedder
-from loadmanager.core.traffic_share import CostModel, TrafficShare
 
 _LEAST_BROKERS = 2
 

@@ -14,10 +14,10 @@ import numpy as np
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BundleStats, LoadReport, ResourceUsage
+from loadmanager.core.memory import RoundMemory
 from loadmanager.core.plan import Cause, Move, Refusal
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.projection import after_move, settled
-from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.scores import RESOURCES, ResourceWeights
 from loadmanager.core.snapshot.document import RunningLoad, Snapshot, tracker_of, view_of_snapshot
 

@@ -12,9 +12,8 @@ from loadmanager.core.memory import Memory
 from loadmanager.core.placement import Placement, choose
 from loadmanager.core.plan import Cause, Move, Offer, Reason, Refusal, Steps
 from loadmanager.core.planner_settings import Mode, PlannerSettings
-from loadmanager.core.projection import after_move, loads, loads_with
+from loadmanager.core.projection import CostModel, after_move, loads, loads_with
 from loadmanager.core.scores import ResourceWeights
-from loadmanager.core.traffic_share import CostModel
 
 _DOMINANT_FRACTION = 0.5
 """A bundle with more than this share of its broker's load cannot be balanced by moving it."""

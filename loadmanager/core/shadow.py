@@ -18,11 +18,11 @@ from loadmanager.core.cluster import ClusterView, TopBundle
 from loadmanager.core.columns import BrokerColumns, Indices, Listing, OwnedRows
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.joint.served import sums_by_broker
+from loadmanager.core.memory import RoundMemory
 from loadmanager.core.optimality import Divided, Optimality
 from loadmanager.core.plan import Cause, Move
 from loadmanager.core.planner import Planner
 from loadmanager.core.playback import Playback
-from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.scores import FloatArray, ResourceWeights, weighted_max_usage
 from loadmanager.core.top_k import TopBundles
 

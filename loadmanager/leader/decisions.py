@@ -25,12 +25,12 @@ from loadmanager.core.bundle_task import AskedBy, BundleTask, Dispatched, TaskKi
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load_tracker import LoadTracker
+from loadmanager.core.memory import RoundMemory
 from loadmanager.core.optimality import BalancePoint, Divided, Optimality
 from loadmanager.core.plan import Cause, Move, Reason, Refusal, cut_short
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.playback import NOBODY, Playback
 from loadmanager.core.rates import Rates
-from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.shadow import Seen, Shadow, after_round
 from loadmanager.leader.reconciliation import UnclaimedOrders
 from loadmanager.leader.records import DecisionLog, HistoryRecorder, ViewInput

@@ -21,8 +21,8 @@ from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import Namespace, namespace_of
 from loadmanager.core.joint.document import decode_joint, encode_joint
 from loadmanager.core.load_tracker import LoadTracker, TableAverages
+from loadmanager.core.memory import RoundMemory, shifted
 from loadmanager.core.optimality import BalancePoint, last_hour
-from loadmanager.core.round_memory import RoundMemory, shifted
 from loadmanager.core.seed import Seed, hour_of_week, seeded
 from loadmanager.core.wire.standby import Standby, decode_standby, encode_standby
 from loadmanager.leader.election import Deposed, Term

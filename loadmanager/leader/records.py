@@ -25,11 +25,11 @@ from loadmanager.core.history.records import (
 from loadmanager.core.history.schema import CUT, OPTIMALITY, SHADOW, TERM_CHANGE, TICK, Kind, Stream
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load_tracker import BrokerLoad, LoadTracker, Tally
+from loadmanager.core.memory import RoundMemory, shifted
 from loadmanager.core.optimality import MOVING, Optimality
 from loadmanager.core.plan import Move, Refusal
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.policies import Policies
-from loadmanager.core.round_memory import RoundMemory, shifted
 from loadmanager.core.shadow import Shadowed
 from loadmanager.ports.history import HistorySink
 from loadmanager.ports.host import Clock

@@ -19,8 +19,7 @@ from loadmanager.core.splitting.finder import find_splits
 from loadmanager.core.splitting.merging import Merge, merged_by_order
 from loadmanager.leader.decisions import Decider
 from loadmanager.leader.task_controller import TaskController
-from loadmanager.ports.administration import Conflict, MergeRefused, SplitRefused
-from loadmanager.ports.lookup import Unavailable
+from loadmanager.ports.lookup import Conflict, MergeRefused, SplitRefused, Unavailable
 
 log = structlog.get_logger()
 

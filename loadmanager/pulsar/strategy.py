@@ -13,10 +13,10 @@ from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.joint.standing import QUIET
 from loadmanager.core.max_over_mean import Floats, Places, RatePlan, rate_plan
+from loadmanager.core.memory import RoundMemory
 from loadmanager.core.plan import Cause, Reason, Refusal
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.planner_settings import PlannerSettings
-from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.shedding.contract import Shedder
 from loadmanager.core.shedding.joint import JointShedder
 from loadmanager.pulsar.answers import PulsarCluster

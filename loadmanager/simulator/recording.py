@@ -28,9 +28,9 @@ from loadmanager.core.history.records import (
 from loadmanager.core.history.schema import HAND_OVER, TERM_CHANGE, Stream
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import LoadReport
+from loadmanager.core.memory import RoundMemory, shifted
 from loadmanager.core.plan import Move
 from loadmanager.core.planner import Plan, Planner
-from loadmanager.core.round_memory import RoundMemory, shifted
 from loadmanager.ports.history import HistorySink, offer_report
 from loadmanager.simulator.agents import ListedStats
 from loadmanager.simulator.results import MoveRecord, Why

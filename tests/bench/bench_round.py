@@ -18,10 +18,9 @@ from synthetic_cluster import BUNDLES_PER_BROKER, SHAPES, Shape, SyntheticBroker
 from worst_rounds import WORST
 
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.memory import Memory
+from loadmanager.core.memory import Memory, RoundMemory
 from loadmanager.core.plan import Reason, cut_short
 from loadmanager.core.planner import Plan, Planner
-from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.shedding import ThresholdShedder
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(120)]

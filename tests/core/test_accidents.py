@@ -48,7 +48,7 @@ from loadmanager.core.columns import Listing
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BundleStats
 from loadmanager.core.load_tracker import BrokerLoad, LoadTracker
-from loadmanager.core.memory import Memory
+from loadmanager.core.memory import Memory, RoundMemory
 from loadmanager.core.placement import (
     PLACEMENTS,
     LeastResourceUsageWithWeight,
@@ -60,7 +60,6 @@ from loadmanager.core.plan import Move, Reason
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.planner_settings import Mode, PlannerSettings
 from loadmanager.core.rates import Rates
-from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.settings import with_arithmetic
 from loadmanager.core.shedding import (

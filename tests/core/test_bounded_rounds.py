@@ -12,10 +12,10 @@ from worst_rounds import FULL, WORST, cluster, planner
 from loadmanager.config.strategies import Wanted, planner_for
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.joint import search
+from loadmanager.core.memory import RoundMemory
 from loadmanager.core.plan import Reason, cut_short
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.policies import IsolationPolicy, Policies
-from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.snapshot.codec import decode_snapshot, encode_snapshot, in_force
 
 NOWHERE = IsolationPolicy(namespaces=("t/n",), primary=("nowhere",))

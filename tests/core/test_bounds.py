@@ -17,8 +17,8 @@ from loadmanager.core.fields import Fields, parse_fields
 from loadmanager.core.history.reading import read_line
 from loadmanager.core.ids import parse_broker, parse_bundle
 from loadmanager.core.load import BrokerUrls, Registration
+from loadmanager.core.memory import ROUND_MEMORY
 from loadmanager.core.orders import decode_orders, decode_owned
-from loadmanager.core.round_memory import ROUND_MEMORY
 from loadmanager.core.seed import read_seed
 from loadmanager.core.snapshot.codec import decode_snapshot
 from loadmanager.core.wire.records import (

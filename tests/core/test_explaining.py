@@ -20,11 +20,11 @@ from loadmanager.core.explaining import (
     refusal_decision,
 )
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
+from loadmanager.core.memory import RoundMemory
 from loadmanager.core.plan import Cause, Move, Reason, Refusal
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.planner_settings import Mode, PlannerSettings
 from loadmanager.core.policies import IsolationPolicy, Policies
-from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.snapshot.document import Snapshot, view_of_snapshot
 
 B3 = BrokerId("b3:8080")

@@ -41,12 +41,12 @@ from loadmanager.core.history.schema import (
 )
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
+from loadmanager.core.memory import ROUND_MEMORY, RoundMemory
 from loadmanager.core.optimality import Optimality
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.plan import Cause, Move
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.rates import Rates
-from loadmanager.core.round_memory import ROUND_MEMORY, RoundMemory
 from loadmanager.core.shadow import Shadowed
 
 ORIGIN = Origin("prod", BrokerId("b1:8080"), "5f2a90c1d07be344")

@@ -20,13 +20,12 @@ from loadmanager.core.joint.document import decode_joint, encode_joint
 from loadmanager.core.joint.persistence import Persistence
 from loadmanager.core.joint.restarts import TOGETHER_S, Restarts
 from loadmanager.core.joint.standing import standing
-from loadmanager.core.memory import Memory
+from loadmanager.core.memory import Memory, RoundMemory
 from loadmanager.core.placement import JointPlacement
 from loadmanager.core.plan import Cause, Reason
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import Mode, PlannerSettings
 from loadmanager.core.policies import IsolationPolicy, Policies
-from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.shedding import JointShedder, MovePrice, Shed
 

@@ -25,13 +25,12 @@ from loadmanager.core.joint.search import Search
 from loadmanager.core.joint.standing import Standing, standing, water_level
 from loadmanager.core.joint.state import JointState
 from loadmanager.core.joint.unit_costs import solved
-from loadmanager.core.memory import Memory
+from loadmanager.core.memory import Memory, RoundMemory
 from loadmanager.core.placement import JointPlacement
 from loadmanager.core.planner import Planner
-from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.projection import TrafficShare
 from loadmanager.core.scores import BANDWIDTH_IN, CPU, ResourceWeights
 from loadmanager.core.shedding import JointShedder, Shed
-from loadmanager.core.traffic_share import TrafficShare
 
 
 def after_minutes(brokers: dict[str, Broker], minutes: int = 20) -> JointState:

@@ -35,12 +35,12 @@ from loadmanager.core.load import (
     registration_of,
 )
 from loadmanager.core.load_tracker import LoadTracker
+from loadmanager.core.memory import RoundMemory
 from loadmanager.core.orders import Orders, decode_orders, decode_owned, encode_orders, encode_owned
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import Mode, PlannerSettings
 from loadmanager.core.rates import Rates
-from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.shadow import Seen, Shadow, after_round
 from loadmanager.core.shedding import SHEDDERS
 from loadmanager.core.snapshot.codec import decode_snapshot, encode_snapshot

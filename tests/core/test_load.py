@@ -27,6 +27,7 @@ from loadmanager.core.load import (
     registration_of,
     with_registration,
 )
+from loadmanager.core.projection import TrafficShare
 from loadmanager.core.rates import Rates
 from loadmanager.core.report import MOST_SAMPLES, Due, Published, ReportRules, UsageSamples, due
 from loadmanager.core.scores import (
@@ -37,7 +38,6 @@ from loadmanager.core.scores import (
     weighted_max_usage,
     weighted_max_with_memory,
 )
-from loadmanager.core.traffic_share import TrafficShare
 
 
 def test_a_fraction_needs_a_limit_and_is_not_clipped() -> None:

@@ -35,12 +35,11 @@ from loadmanager.core.plan import Cause, Move
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.policies import IsolationPolicy, Policies
-from loadmanager.core.projection import after_move
+from loadmanager.core.projection import TrafficShare, after_move
 from loadmanager.core.rates import BYTES_IN
 from loadmanager.core.scores import CPU, ResourceWeights
 from loadmanager.core.shadow import ROUNDS_KEPT, Seen, Shadow, after_round, with_owners
 from loadmanager.core.shedding import SHEDDERS, JointShedder, ThresholdShedder
-from loadmanager.core.traffic_share import TrafficShare
 
 CPU_ALONE = ResourceWeights(bandwidth_in=0, bandwidth_out=0)
 UNEVEN = {"a:1": (0.6, {1: 100.0, 2: 100.0}), "b:1": (0.0, {}), "c:1": (0.3, {3: 100.0})}

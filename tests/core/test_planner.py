@@ -12,18 +12,16 @@ from loadmanager.core.fields import Fields
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.load import BundleStats
 from loadmanager.core.load_tracker import BrokerLoad, LoadTracker
-from loadmanager.core.memory import Memory
+from loadmanager.core.memory import ROUND_MEMORY, Memory, RoundMemory, shifted
 from loadmanager.core.placement import Ranking
 from loadmanager.core.plan import Cause, Move, Offer, Reason
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.planner_settings import Mode, PlannerSettings
 from loadmanager.core.playback import Playback
 from loadmanager.core.policies import Policies
-from loadmanager.core.projection import loads, settled
-from loadmanager.core.round_memory import ROUND_MEMORY, RoundMemory, shifted
+from loadmanager.core.projection import TrafficShare, loads, settled
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.shedding import Shed, ThresholdShedder
-from loadmanager.core.traffic_share import TrafficShare
 
 WEIGHTS = ResourceWeights()
 HOT = {"a:1": (0.9, dict.fromkeys(range(9), 100.0)), "b:1": (0.1, {20: 100.0})}

@@ -16,11 +16,11 @@ from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import LoadReport
 from loadmanager.core.load_tracker import LoadTracker
+from loadmanager.core.memory import RoundMemory
 from loadmanager.core.plan import Cause, Move, Reason
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.playback import run_rounds
-from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.shedding import ThresholdShedder, TransferShedder
 from loadmanager.core.shedding.contract import Shedder

@@ -10,8 +10,7 @@ from loadmanager.core.columns import Listing
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BundleStats
 from loadmanager.core.load_tracker import BrokerLoad, LoadTracker
-from loadmanager.core.memory import Memory
-from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.memory import Memory, RoundMemory
 
 B1 = BrokerId("b1:8080")
 

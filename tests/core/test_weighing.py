@@ -16,12 +16,11 @@ from loadmanager.core.joint.deciding import learned_from
 from loadmanager.core.joint.state import JointState
 from loadmanager.core.joint.unit_costs import doubt
 from loadmanager.core.joint.weighing import BundleCost, CostSource, Weigher, Weighing
-from loadmanager.core.memory import Memory
+from loadmanager.core.memory import Memory, RoundMemory
 from loadmanager.core.placement import JointPlacement
 from loadmanager.core.plan import Reason
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.planner_settings import PlannerSettings
-from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.scores import CPU, ResourceWeights
 from loadmanager.core.shedding import JointShedder
 

@@ -22,10 +22,9 @@ from loadmanager.core.load import (
     ResourceUsage,
     registration_of,
 )
-from loadmanager.core.memory import Memory
+from loadmanager.core.memory import Memory, RoundMemory
 from loadmanager.core.optimality import BalancePoint
 from loadmanager.core.rates import Rates
-from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.wire.policies import decode_boundaries, encode_boundaries
 from loadmanager.core.wire.records import (
     LeaderRecord,

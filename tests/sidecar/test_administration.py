@@ -30,9 +30,16 @@ from loadmanager.core.wire.policies import (
     decode_failure_domain,
     decode_isolation,
 )
-from loadmanager.ports.administration import BrokerUnknown, Conflict, Missing, Unfit
 from loadmanager.ports.coordination import Check, Connection, Operation, SetData
-from loadmanager.ports.lookup import NamespaceTaken, NamespaceUnknown, Unavailable
+from loadmanager.ports.lookup import (
+    BrokerUnknown,
+    Conflict,
+    Missing,
+    NamespaceTaken,
+    NamespaceUnknown,
+    Unavailable,
+    Unfit,
+)
 from tests.adapters.http.conftest import FakeLookup
 from tests.testbed.memory import MemoryCoordination, MemoryService
 

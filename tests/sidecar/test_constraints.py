@@ -24,8 +24,7 @@ from loadmanager.core.policies import NO_POLICIES, IsolationPolicy
 from loadmanager.core.snapshot.codec import decode_snapshot
 from loadmanager.core.wire.policies import encode_boundaries
 from loadmanager.core.wire.records import LeaderRecord
-from loadmanager.ports.administration import Unfit
-from loadmanager.ports.lookup import LeaderElsewhere, Unavailable
+from loadmanager.ports.lookup import LeaderElsewhere, Unavailable, Unfit
 
 NS = Namespace("t/ns")
 BUNDLES = Boundaries.even(NS, 8).bundles

@@ -9,8 +9,8 @@ from loadmanager.admin.brokers import Marked
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName
 from loadmanager.core.wire.records import DrainMark, decode_drain_mark
-from loadmanager.ports.administration import BrokerUnknown
 from loadmanager.ports.coordination import CoordinationError
+from loadmanager.ports.lookup import BrokerUnknown
 from tests.testbed.faults.agent import SESSION_S, Agent
 from tests.testbed.faults.cluster import Cluster, topic_in
 from tests.testbed.faults.host import Host

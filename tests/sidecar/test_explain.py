@@ -36,13 +36,12 @@ from loadmanager.core.errors import InvalidName
 from loadmanager.core.explaining import Decision, Outcome
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.load_tracker import BrokerLoad, LoadTracker
-from loadmanager.core.memory import Memory
+from loadmanager.core.memory import Memory, RoundMemory
 from loadmanager.core.orders import encode_owned
 from loadmanager.core.plan import Cause, Move, Reason, Refusal
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.rates import Rates
-from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.snapshot.codec import decode_snapshot, in_force
 from loadmanager.core.snapshot.document import view_of_snapshot
 from loadmanager.core.wire.records import LeaderRecord

@@ -16,11 +16,11 @@ from loadmanager.core.averages import Average, BundleAverages
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.history.schema import Stream
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
+from loadmanager.core.memory import RoundMemory
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.rates import Rates
-from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.seed import hour_of_week
 from loadmanager.core.wire.standby import Standby, encode_standby
 from loadmanager.leader import leader_state as seeding

@@ -24,9 +24,16 @@ from loadmanager.core.ids import BundleId, Namespace, range_of
 from loadmanager.core.orders import Orders, SplitOrder, encode_orders
 from loadmanager.core.splitting.merging import Merge
 from loadmanager.core.wire.shared_forms import range_text
-from loadmanager.ports.administration import BundleUnknown, Conflict, MergeRefused, SplitRefused
 from loadmanager.ports.coordination import Operation, SetData
-from loadmanager.ports.lookup import LeaderElsewhere, LookupRefused, Unavailable
+from loadmanager.ports.lookup import (
+    BundleUnknown,
+    Conflict,
+    LeaderElsewhere,
+    LookupRefused,
+    MergeRefused,
+    SplitRefused,
+    Unavailable,
+)
 from loadmanager.reference_broker.changes import Accepted
 from tests.testbed.faults.agent import SESSION_S, Agent
 from tests.testbed.faults.cluster import NAMESPACE, Cluster, order, topic_in

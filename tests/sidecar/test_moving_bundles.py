@@ -11,8 +11,13 @@ from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.wire.shared_forms import range_text
-from loadmanager.ports.administration import BundleUnknown, UnloadRefused
-from loadmanager.ports.lookup import LeaderElsewhere, NamespaceUnknown, Unavailable
+from loadmanager.ports.lookup import (
+    BundleUnknown,
+    LeaderElsewhere,
+    NamespaceUnknown,
+    Unavailable,
+    UnloadRefused,
+)
 from tests.testbed.faults.agent import SESSION_S
 from tests.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
 from tests.testbed.faults.host import Host

@@ -10,9 +10,8 @@ from loadmanager.core.ids import BundleId
 from loadmanager.core.orders import SplitOrder
 from loadmanager.leader.election import Term
 from loadmanager.leader.term import LeaderTerm
-from loadmanager.ports.administration import BundleUnknown, SplitRefused
 from loadmanager.ports.coordination import Disconnected, Operation
-from loadmanager.ports.lookup import LeaderElsewhere, Unavailable
+from loadmanager.ports.lookup import BundleUnknown, LeaderElsewhere, SplitRefused, Unavailable
 from loadmanager.reference_broker.changes import Accepted
 from tests.testbed.faults.agent import Agent
 from tests.testbed.faults.cluster import NAMESPACE, Cluster, topic_in

@@ -13,9 +13,9 @@ from loadmanager.common.cluster_state import READ_AHEAD
 from loadmanager.core import orders, znodes
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import TopicName, parse_broker, parse_bundle
+from loadmanager.core.memory import RoundMemory
 from loadmanager.core.orders import OrderChanges, Orders, decode_orders, encode_orders
 from loadmanager.core.plan import Move
-from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.wire.standby import Standby, decode_standby, encode_standby
 from loadmanager.leader.decisions import Observation
 from loadmanager.leader.election import Deposed

@@ -21,10 +21,10 @@ from loadmanager.core import znodes
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.load import LoadReport, registration_of
 from loadmanager.core.load_tracker import LoadTracker
+from loadmanager.core.memory import RoundMemory
 from loadmanager.core.placement import JointPlacement
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.planner_settings import PlannerSettings
-from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.shedding import JointShedder, ThresholdShedder
 from loadmanager.core.wire.reports import decode_loads, encode_loads
 

@@ -14,6 +14,7 @@ from small_view import bundle, make_view
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId, range_of
+from loadmanager.core.memory import RoundMemory
 from loadmanager.core.placement import (
     LeastLongTermMessageRate,
     LeastResourceUsageWithWeight,
@@ -23,8 +24,7 @@ from loadmanager.core.placement import (
 )
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.planner_settings import Mode, PlannerSettings
-from loadmanager.core.projection import loads
-from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.projection import TrafficShare, loads
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.shedding import (
     AvgShedder,
@@ -34,7 +34,6 @@ from loadmanager.core.shedding import (
     TransferShedder,
     UniformLoadShedder,
 )
-from loadmanager.core.traffic_share import TrafficShare
 
 WEIGHTS = ResourceWeights()
 NOW_S = 100.0

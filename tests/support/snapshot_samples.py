@@ -4,11 +4,10 @@ from loadmanager.core.averages import Average, BundleAverages
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
-from loadmanager.core.memory import Memory
+from loadmanager.core.memory import Memory, RoundMemory
 from loadmanager.core.planner import Planner
 from loadmanager.core.policies import IsolationPolicy, Policies
 from loadmanager.core.rates import Rates
-from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.snapshot.codec import in_force
 from loadmanager.core.snapshot.document import RunningLoad, Snapshot
 

@@ -17,11 +17,10 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.fields import unpacked_object
 from loadmanager.core.ids import BrokerId, Namespace, TopicName
 from loadmanager.core.load import BrokerUrls, ResourceUsage
-from loadmanager.core.memory import Memory
+from loadmanager.core.memory import Memory, RoundMemory
 from loadmanager.core.move_limits import MoveBudget, MoveLimits
 from loadmanager.core.optimality import BalancePoint
 from loadmanager.core.orders import Orders, SplitOrder, encode_orders, encode_owned
-from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.wire.policies import encode_boundaries, encode_policies, encode_tenant
 from loadmanager.core.wire.records import (
     AgentRecord,

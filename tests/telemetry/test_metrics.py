@@ -9,10 +9,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import BrokerUrls, LoadReport, ResourceUsage
+from loadmanager.core.memory import RoundMemory
 from loadmanager.core.ownership import Phase
 from loadmanager.core.plan import Reason, Refusal
 from loadmanager.core.planner import Plan
-from loadmanager.core.round_memory import RoundMemory
 from loadmanager.leader.decisions import report_plan
 from loadmanager.telemetry import metrics as declarations
 from loadmanager.telemetry.metrics import LABEL_VALUES, Metrics

@@ -18,22 +18,20 @@ from aiohttp import web
 from pydantic_core import to_jsonable_python
 
 from loadmanager.core.errors import InvalidName, LoadManagerError
-from loadmanager.ports.administration import (
+from loadmanager.ports.lookup import (
     BrokerUnknown,
     BundleUnknown,
     Conflict,
     MergeRefused,
     Missing,
-    SplitRefused,
-    Unfit,
-    UnloadRefused,
-)
-from loadmanager.ports.lookup import (
     NamespaceTaken,
     NamespaceUnknown,
     NotLeader,
+    SplitRefused,
     SubjectUnknown,
     Unavailable,
+    Unfit,
+    UnloadRefused,
 )
 
 SERVER_NAME: Final = "loadmanager"

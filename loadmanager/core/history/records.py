@@ -22,10 +22,10 @@ from loadmanager.core.history.schema import (
 )
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BundleStats, LoadReport, ResourceUsage
+from loadmanager.core.memory import ROUND_MEMORY, RoundMemory
 from loadmanager.core.plan import Move
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.projection import loads
-from loadmanager.core.round_memory import ROUND_MEMORY, RoundMemory
 from loadmanager.core.scores import RESOURCES, FloatArray, report_usage
 from loadmanager.core.snapshot.codec import constraints_to_json, in_force, in_force_to_json
 

@@ -6,8 +6,8 @@ from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.joint.learning import Learned
+from loadmanager.core.projection import CostModel, TrafficShare
 from loadmanager.core.scores import FloatArray
-from loadmanager.core.traffic_share import CostModel, TrafficShare
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from loadmanager.core.filters import Limits
 from loadmanager.core.joint.weighing import Weigher
 from loadmanager.core.memory import Memory
 from loadmanager.core.plan import Offer, Refusal
-from loadmanager.core.traffic_share import CostModel
+from loadmanager.core.projection import CostModel
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from loadmanager.core.joint.costs import JointCosts
 from loadmanager.core.joint.deciding import decided, learned_from
 from loadmanager.core.joint.weighing import Weigher
 from loadmanager.core.memory import Memory
+from loadmanager.core.projection import CostModel
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.settings import Settings, setting
 from loadmanager.core.shedding.contract import Shed
-from loadmanager.core.traffic_share import CostModel
 
 
 class MovePrice(StrEnum):

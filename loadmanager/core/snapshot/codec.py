@@ -21,10 +21,10 @@ from loadmanager.core.ids import (
     range_of,
 )
 from loadmanager.core.load import LoadReport
+from loadmanager.core.memory import ROUND_MEMORY, RoundMemory
 from loadmanager.core.placement import PLACEMENTS, Placement
 from loadmanager.core.planner import Planner
 from loadmanager.core.policies import Policies
-from loadmanager.core.round_memory import ROUND_MEMORY, RoundMemory
 from loadmanager.core.settings import values_of
 from loadmanager.core.shedding import SHEDDERS, Shedder
 from loadmanager.core.snapshot.document import Choice, InForce, RunningLoad, Snapshot

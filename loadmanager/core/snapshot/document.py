@@ -11,8 +11,8 @@ from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.load import LoadReport
 from loadmanager.core.load_tracker import LoadTracker
+from loadmanager.core.memory import RoundMemory
 from loadmanager.core.policies import NO_POLICIES, Policies
-from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.scores import ResourceWeights, report_usage, weighted_max_with_memory
 
 _NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})

@@ -15,9 +15,9 @@ from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, Bund
 from loadmanager.core.bounds import COUNT, RATE, TIME_MS, TIME_S, TOTAL, Bound
 from loadmanager.core.fields import At, Fields, Form, packed, unpacked_object
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle
+from loadmanager.core.memory import ROUND_MEMORY, RoundMemory
 from loadmanager.core.optimality import BalancePoint, course_from_fields, course_to_json
 from loadmanager.core.rates import Rates, six_digits
-from loadmanager.core.round_memory import ROUND_MEMORY, RoundMemory
 
 DEFAULT_BUNDLES: Final = 5000
 

@@ -26,7 +26,7 @@ def with_predictions(orders: DataFrame) -> DataFrame:
 
 
 def _by_share() -> Column:
-    """Return the usage by the rule of `core.traffic_share`: a share of the source's."""
+    """Return the usage by the rule of `core.projection`: a share of the source's."""
 
     def share(*rates: str) -> Column:
         part = sum((F.col(rate) for rate in rates), F.lit(0.0))

@@ -15,9 +15,9 @@ from loadmanager.core.errors import MalformedContent
 from loadmanager.core.history.schema import TRAFFIC
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BrokerUrls, LoadReport
+from loadmanager.core.memory import RoundMemory
 from loadmanager.core.plan import Cause
 from loadmanager.core.policies import NO_POLICIES, Policies
-from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.scores import RESOURCES, FloatArray
 from loadmanager.core.snapshot.codec import decode_snapshot
 from loadmanager.core.snapshot.document import InForce, Snapshot

@@ -12,14 +12,13 @@ from loadmanager.config.strategies import Wanted, planner_for
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import BrokerColumns, Indices, Listing, Mask, OwnedRows
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.memory import Memory
+from loadmanager.core.memory import Memory, RoundMemory
 from loadmanager.core.placement import Placement, Ranking, Watching
 from loadmanager.core.plan import Cause, Move
 from loadmanager.core.planner import Planner
 from loadmanager.core.playback import Playback
 from loadmanager.core.projection import loads
 from loadmanager.core.rates import BYTES_IN, BYTES_OUT
-from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.scores import (
     BANDWIDTH_IN,
     BANDWIDTH_OUT,

@@ -28,9 +28,10 @@ from loadmanager.core.hashing import position
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, namespace_of, range_of
 from loadmanager.core.load import BrokerUrls
 from loadmanager.core.wire.policies import bundles_to_json
-from loadmanager.ports.administration import Conflict, Missing
 from loadmanager.ports.lookup import (
+    Conflict,
     LeaderInfo,
+    Missing,
     NamespaceTaken,
     NamespaceUnknown,
     NotLeader,

@@ -16,15 +16,17 @@ from loadmanager.cli import main
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.wire.records import DrainMark
-from loadmanager.ports.administration import (
+from loadmanager.ports.lookup import (
     BrokerUnknown,
     BundleUnknown,
     Conflict,
+    LeaderElsewhere,
     MergeRefused,
+    NamespaceUnknown,
     SplitRefused,
+    Unavailable,
     UnloadRefused,
 )
-from loadmanager.ports.lookup import LeaderElsewhere, NamespaceUnknown, Unavailable
 from tests.adapters.http.conftest import PUBLIC, Reply, RunningServer, StartServer
 
 B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")
