@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -199,6 +199,15 @@ def _brokers(seen: Observation) -> Iterator[Finding]:
     for broker, sample in seen.samples.items():
         if sample.host is not None and sample.host.distrusted:
             yield Finding("note", broker, f"{sample.host.distrusted}; {used}")
+    of_host: defaultdict[str, list[str]] = defaultdict(list)
+    for broker, sample in seen.samples.items():
+        if sample.host is not None and sample.host.usages and not sample.host.cpu_limit:
+            of_host[broker.rpartition(":")[0]].append(broker)
+    for host, brokers in of_host.items():
+        if len(brokers) > 1:
+            what = f"{_some(tuple(brokers))} may each report the CPU of the whole host as theirs"
+            remedy = "--cores N, of one broker: then the CPU time of each process counts"
+            yield Finding("note", host, what, remedy)
     if seen.samples:
         count = f"{len(seen.samples)} of {len(seen.cluster.brokers)} brokers answer"
         yield Finding("ok", "brokers", f"{count}; version {seen.cluster.version}")

@@ -71,3 +71,17 @@ def test_the_doctor_says_which_broker_reports_more_than_it_takes(pulsar: FakePul
     said = f"{name}: its load manager reports 90% of 2 cores, and its process takes 0%"
     assert said in found.output
     assert found.output.count("its load manager reports") == 1
+
+
+def test_the_doctor_says_that_brokers_of_one_host_may_report_the_same_cpu(
+    pulsar: FakePulsar,
+) -> None:
+    for broker in pulsar.brokers:
+        broker.more_metrics = (
+            'pulsar_lb_cpu_usage{cluster="research",broker="x"} 50\nprocess_cpu_seconds_total{} 1.0'
+        )
+    command = ["attach", "--pulsar", pulsar.url, "--interval", "0.2", "--doctor"]
+    found = CliRunner().invoke(main, command)
+    assert "may each report the CPU of the whole host as theirs" in found.output
+    assert "--cores N" in found.output
+    assert "whole host" not in CliRunner().invoke(main, [*command, "--cores", "1"]).output
