@@ -4,6 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any, Final
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from loadmanager.core.bundle_traffic import NO_TRAFFIC, BundleTraffic, between, bundle_traffic
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.joint.standing import EVEN
+from loadmanager.core.joint.standing import EVEN, QUIET
 from loadmanager.core.load import BrokerUrls, LoadReport, ResourceUsage
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.policies import Policies
@@ -41,6 +42,8 @@ _RESOURCES: Final = (
 _MOST: Final = 1e12
 _MOST_OFF: Final = 0.1
 _INTERVALS_BACK: Final = 2.0
+# Least ratio of two brokers' implied limits at which neither measures more than its process.
+_ALIKE: Final = 0.75
 # Intervals after a broker's start within which its measurements may include the start.
 _START_INTERVALS: Final = 2.5
 # Less than any Java process uses of a host; 4.0.7 reports 1e-7 until its first interval is over.
@@ -78,6 +81,7 @@ class Hosts:
     cores: float | None = None
     windows: int = 3
     _counted: dict[BrokerId, deque[tuple[float, float]]] = field(default_factory=dict)
+    _implied: dict[BrokerId, "_Implied"] = field(default_factory=dict)
 
     async def measured(
         self, admin: PulsarAdmin, url: str, cluster: PulsarCluster, seen: Exposition
@@ -107,6 +111,9 @@ class Hosts:
         if self.cores is not None:
             measured = replace(measured, cpu_limit=_PERCENT * self.cores)
         if not measured.unknown:
+            if not measured.cpu_limit and cpu_cores is not None:
+                limit = self._implied_limit(broker, measured, cpu_cores, window_s)
+                measured = replace(measured, cpu_limit=limit)
             return self._checked(broker, measured, cpu_cores)
         if measured.pending and self.cores is None:
             return measured
@@ -116,6 +123,20 @@ class Hosts:
             return replace(measured, unknown=f"{measured.unknown}{why}")
         cpu = ResourceUsage(_PERCENT * cpu_cores, measured.cpu_limit)
         return replace(measured, usages={"cpu": cpu}, age_s=window_s, unknown="", pending=False)
+
+    def _implied_limit(
+        self, broker: BrokerId, measured: HostFigures, cpu_cores: float, window_s: float
+    ) -> float:
+        """Return the limit of which the process's CPU time is what is reported; 0 if unknown.
+
+        Where it is far below that of another broker, other processes may be measured too, or the
+        broker is smaller. One that is not known yet is supposed to be that of the others.
+        """
+        one = self._implied.setdefault(broker, _Implied())
+        fraction, interval_s = measured.usages["cpu"].fraction or 0.0, measured.age_s / 2.0
+        one.count(window_s, _PERCENT * cpu_cores, fraction, interval_s)
+        most = max(it.limit for it in self._implied.values())
+        return one.limit if one.limit >= _ALIKE * most else 0.0 if one.limit else most
 
     def _checked(
         self, broker: BrokerId, measured: HostFigures, cpu_cores: float | None
@@ -137,6 +158,32 @@ class Hosts:
         why = f"{why}, and its process takes {used[-1] / limit:.0%}"
         usages = {**measured.usages, "cpu": ResourceUsage(used[-1], limit)}
         return replace(measured, usages=usages, distrusted=why)
+
+
+@dataclass(slots=True)
+class _Implied:
+    """One broker's CPU time in the last windows, and the limits that it and reports imply."""
+
+    windows: deque[tuple[float, float]] = field(default_factory=deque)
+    limits: deque[float] = field(default_factory=lambda: deque(maxlen=3))
+    fraction: float = 0.0
+    limit: float = 0.0
+
+    def count(self, window_s: float, used: float, fraction: float, interval_s: float) -> None:
+        self.windows.append((window_s, used))
+        covered_s = sum(one_s for one_s, _ in self.windows)
+        while covered_s - self.windows[0][0] >= interval_s:
+            covered_s -= self.windows.popleft()[0]
+        if fraction < QUIET:
+            self.fraction = fraction
+        elif not self.fraction:
+            self.limit, self.fraction = used / fraction, fraction
+        elif fraction != self.fraction:  # It measured the interval that ends now.
+            if covered_s >= 0.9 * interval_s:
+                mean = sum(one_s * one for one_s, one in self.windows) / covered_s
+                self.limits.append(mean / fraction)
+                self.limit = median(self.limits)
+            self.fraction = fraction
 
 
 def _steady(usages: Mapping[str, ResourceUsage], seen: Exposition, age_s: float) -> HostFigures:

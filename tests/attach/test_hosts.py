@@ -11,7 +11,7 @@ from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import ResourceUsage
 from loadmanager.pulsar.sampling import HostFigures, Hosts
 
-BROKER = BrokerId("broker-1:8080")
+BROKER, OTHER = BrokerId("broker-1:8080"), BrokerId("broker-2:8080")
 MEMORY = ResourceUsage(100.0, 1000.0)
 
 
@@ -85,3 +85,28 @@ def test_the_doctor_says_that_brokers_of_one_host_may_report_the_same_cpu(
     assert "may each report the CPU of the whole host as theirs" in found.output
     assert "--cores N" in found.output
     assert "whole host" not in CliRunner().invoke(main, [*command, "--cores", "1"]).output
+
+
+# Percent as reported, and cores that the process took, of two brokers in each window of 10 s; the
+# limits in cores that follow, 0 where a report counts as it is.
+STEADY = ((50.0, 0.25), (5.0, 0.02))
+MINUTE = ((50.0, 0.25), (5.0, 0.25))
+LIMITS = {
+    "from the first window, and those that are idle have the same": ([STEADY], (0.5, 0.5)),
+    "of the minute that was measured": ([STEADY] + [MINUTE] * 6 + [((50.1, 0.1), (50.0, 0.25))], (0.45, 0.5)),
+    "other processes are measured, too": ([((60.0, 0.9), (60.0, 0.05))], (1.5, 0.0)),
+    "all are idle": ([((5.0, 0.02), (5.0, 0.02))], (0.0, 0.0)),
+    "a minute that was not seen whole": ([((50.0, 0.25), (5.0, 0.25)), ((60.0, 0.1), (60.0, 0.1))], (0.5, 0.5)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_the_limit_of_cpu_follows_from_percentages(name: str) -> None:
+    windows, expected = LIMITS[name]
+    hosts, limits = Hosts(), {BROKER: 0.0, OTHER: 0.0}
+    for window in windows:
+        for broker, (percent, cores) in zip(limits, window, strict=True):
+            usages = {"cpu": ResourceUsage(percent, 100.0)}
+            found = hosts.completed(broker, HostFigures(usages=usages, age_s=120.0), cores, 10.0)
+            limits[broker] = found.cpu_limit / 100.0
+    assert tuple(limits.values()) == pytest.approx(expected, abs=0.01)
