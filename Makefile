@@ -21,10 +21,11 @@ demo: $(DEMO) ## Watch a cluster of brokers being balanced, for a minute and a h
 	@$(BIN)/loadmanager demo --duration 90
 
 # Suites to leave out: make test WITHOUT="docker pulsar". What needs the processor goes first, then
-# what waits for other processes, and alone at last those faults whose promises have bounds in seconds.
+# what waits for other processes, and at last, with little beside it, those faults whose promises have
+# bounds in seconds.
 WITHOUT ?=
 WORKERS ?= 3
-WAITING_WORKERS ?= 3
+WAITING_WORKERS ?= 4
 PYTEST := $(BIN)/pytest -raR
 WAITING := zookeeper or processes or browser or docker or pulsar
 LONG := thorough or bench or admin_client or helm
@@ -35,7 +36,7 @@ test: $(TEST) ## Run the tests; what needs an absent tool is skipped, and says h
 	@failed=0; \
 	$(PYTEST) -n $(WORKERS) -m "not ($(WAITING) or faults or $(LONG))$(EXCEPT)" $(none); \
 	$(PYTEST) -n $(WAITING_WORKERS) -m "($(WAITING)) and not ($(LONG))$(EXCEPT)" $(none); \
-	$(PYTEST) -m "faults and not ($(WAITING) or $(LONG))$(EXCEPT)" tests/faults $(none); \
+	$(PYTEST) -n 2 -m "faults and not ($(WAITING) or $(LONG))$(EXCEPT)" tests/faults $(none); \
 	exit $$failed
 
 test-tools: $(TOOLS) ## Install what the tests of Spark, reports, browsers and documents need besides

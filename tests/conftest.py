@@ -40,7 +40,7 @@ SUITES_BY_COST = (
 _NOTHING_MAY_BE_SKIPPED = os.environ.get("LOADMANAGER_REQUIRE_ALL") == "1"
 
 
-OF_ONE_WORKER = ("docker", "faults", "first_start", "helm", "real_pulsar", "spark")
+OF_ONE_WORKER = ("docker", "first_start", "helm", "real_pulsar", "spark")
 """Folders whose tests share what takes long to start; of the others, each file is one worker's."""
 
 TOOLS = frozenset(("pandas", "playwright", "plotly", "pyarrow", "schemathesis", "scipy", "sphinx"))

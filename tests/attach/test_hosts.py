@@ -93,11 +93,17 @@ STEADY = ((50.0, 0.25), (5.0, 0.02))
 MINUTE = ((50.0, 0.25), (5.0, 0.25))
 LIMITS = {
     "from the first window, and those that are idle have the same": ([STEADY], (0.5, 0.5)),
-    "of the minute that was measured": ([STEADY] + [MINUTE] * 6 + [((50.1, 0.1), (50.0, 0.25))], (0.45, 0.5)),
+    "of the minute that was measured": (
+        [STEADY, *[MINUTE] * 6, ((50.1, 0.1), (50.0, 0.25))],
+        (0.45, 0.5),
+    ),
     "other processes are measured, too": ([((60.0, 0.9), (60.0, 0.05))], (1.5, 0.0)),
     "all are idle": ([((5.0, 0.02), (5.0, 0.02))], (0.0, 0.0)),
-    "a minute that was not seen whole": ([((50.0, 0.25), (5.0, 0.25)), ((60.0, 0.1), (60.0, 0.1))], (0.5, 0.5)),
-}  # fmt: skip
+    "a minute that was not seen whole": (
+        [((50.0, 0.25), (5.0, 0.25)), ((60.0, 0.1), (60.0, 0.1))],
+        (0.5, 0.5),
+    ),
+}
 
 
 @pytest.mark.parametrize("name", LIMITS)
