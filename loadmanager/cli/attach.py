@@ -336,6 +336,12 @@ class _Attach(SectionedCommand):
     help="What chooses the targets, beside a --strategy of sidecars that leaves them open.",
 )
 @option(
+    "--tolerance",
+    type=click.FloatRange(1, 2),
+    help="Multiple of the level up to which a broker sheds nothing, with strategy joint; 1.02 "
+    "without it and --config.",
+)
+@option(
     "--cores",
     type=click.FloatRange(0, 100_000, min_open=True),
     help="CPU cores of each broker, where brokers report no or a wrong limit of CPU.",

@@ -55,6 +55,11 @@ def strategy_of(options: Mapping[str, Any]) -> Strategy:
     shedding = _named(shedding, name, SHEDDERS, "strategy")
     if options["placement"] is not None:
         placement = _named(placement, options["placement"], PLACEMENTS, "placement")
+    if options["tolerance"] is not None:
+        if SHEDDERS[shedding.strategy] is not JointShedder:
+            raise click.UsageError(f"--tolerance is for strategy joint, not {name}")
+        settings = {**shedding.settings, "tolerance": options["tolerance"]}
+        shedding = shedding.model_copy(update={"settings": settings})
     shedder, named = SHEDDERS[shedding.strategy], placement.strategy
     if named is not None and not go_together(shedder, PLACEMENTS[named]):
         text = f"strategy {shedding.strategy} with placement {named}"
@@ -199,7 +204,7 @@ def _brokers(seen: Observation) -> Iterator[Finding]:
     for broker, sample in seen.samples.items():
         if sample.host is not None and sample.host.distrusted:
             yield Finding("note", broker, f"{sample.host.distrusted}; {used}")
-    of_host: defaultdict[str, list[str]] = defaultdict(list)
+    of_host: defaultdict[str, list[BrokerId]] = defaultdict(list)
     for broker, sample in seen.samples.items():
         if sample.host is not None and sample.host.usages and not sample.host.cpu_limit:
             of_host[broker.rpartition(":")[0]].append(broker)

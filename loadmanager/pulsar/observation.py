@@ -19,7 +19,7 @@ from loadmanager.core.ids import (
     namespace_of,
     range_of,
 )
-from loadmanager.core.joint.standing import EVEN
+from loadmanager.core.joint.standing import TOLERANCE
 from loadmanager.core.max_over_mean import RatePlan, over_mean, rate_plan
 from loadmanager.core.move_limits import HeldReason
 from loadmanager.core.plan import Cause, Refusal, cut_short
@@ -251,7 +251,7 @@ class Observation:
         whole = next((one for one in self.refusals if not one.subject), None)
         if whole is not None:
             return f"{self.strategy}: {refusal_text(whole)}"
-        if plan.max_over_mean <= EVEN:
+        if plan.max_over_mean <= TOLERANCE:
             return "it is even"
         return "no move that is allowed is worth its price"
 

@@ -12,7 +12,7 @@ import numpy as np
 from loadmanager.core.bundle_traffic import NO_TRAFFIC, BundleTraffic, between, bundle_traffic
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.joint.standing import EVEN, QUIET
+from loadmanager.core.joint.standing import QUIET, TOLERANCE
 from loadmanager.core.load import BrokerUrls, LoadReport, ResourceUsage
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.policies import Policies
@@ -514,6 +514,6 @@ def _full_for_now(samples: Mapping[BrokerId, BrokerSample]) -> set[BrokerId]:
     for size in ("msgs_per_s", "bytes_per_s"):
         lasting = np.array([getattr(one.total, size) for one in samples.values()], dtype=float)
         whole = lasting + [getattr(one.passing, size) for one in samples.values()]
-        above = (whole > EVEN * whole.mean()) & ~(lasting > EVEN * lasting.mean())
+        above = (whole > TOLERANCE * whole.mean()) & ~(lasting > TOLERANCE * lasting.mean())
         full.update(broker for broker, one in zip(samples, above, strict=True) if one)
     return full

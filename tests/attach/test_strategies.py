@@ -103,6 +103,12 @@ def test_rates_decide_if_cpu_is_unknown_or_low(busy: FakePulsar, body: dict[str,
     assert told["plannedMaxOverMean"] == pytest.approx(told["leastMaxOverMean"])
 
 
+def test_a_broker_sheds_down_to_the_tolerance(busy: FakePulsar) -> None:
+    even, tolerant = seen(busy), seen(busy, "--tolerance", "2")
+    assert even["plannedMaxOverMean"] < tolerant["plannedMaxOverMean"]
+    assert 0 < len(tolerant["proposals"]) < len(even["proposals"])
+
+
 def test_what_a_strategy_waits_for_is_said(busy: FakePulsar) -> None:
     told = seen(busy, "--strategy", "avg")
     assert told["proposals"] == []
@@ -279,6 +285,7 @@ def test_moves_of_a_strategy_are_decided_and_done_once(busy: FakePulsar, tmp_pat
         (["--placement", "avg"], "strategy joint with placement avg; expected as placement none"),
         (["--strategy", "greedy_rate"], "greedy_rate was removed: joint evens out rates"),
         (["--doctor", "--strategy", "avg"], "--strategy is not given with --doctor"),
+        (["--strategy", "avg", "--tolerance", "1.1"], "--tolerance is for strategy joint, not avg"),
     ],
 )
 def test_conflicting_options_are_one_sentence(busy: FakePulsar, more: list[str], says: str) -> None:

@@ -13,6 +13,7 @@ from small_view import bundle
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.errors import MalformedContent
+from loadmanager.core.fields import unpacked_object
 from loadmanager.core.filters import Limits
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.joint.broker_figures import BrokerFigures
@@ -22,6 +23,7 @@ from loadmanager.core.joint.document import MOST_BROKERS, MOST_BYTES, decode_joi
 from loadmanager.core.joint.persistence import LOOK_S, Persistence
 from loadmanager.core.joint.restarts import Restarts
 from loadmanager.core.joint.search import Search
+from loadmanager.core.joint.served import KINDS
 from loadmanager.core.joint.standing import Standing, standing, water_level
 from loadmanager.core.joint.state import JointState
 from loadmanager.core.joint.unit_costs import solved
@@ -29,7 +31,7 @@ from loadmanager.core.memory import Memory, RoundMemory
 from loadmanager.core.placement import JointPlacement
 from loadmanager.core.planner import Planner
 from loadmanager.core.projection import TrafficShare
-from loadmanager.core.scores import BANDWIDTH_IN, CPU, ResourceWeights
+from loadmanager.core.scores import BANDWIDTH_IN, CPU, RESOURCES, ResourceWeights
 from loadmanager.core.shedding import JointShedder, Shed
 
 
@@ -304,20 +306,19 @@ def test_a_swap_takes_nothing_off_a_broker_that_may_stand_low() -> None:
     at = Standing(
         level=0.5,
         resources=("cpu",),
-        low=np.array([[1.05], [0.95]]),
-        high=np.array([[1.05], [2.0]]),
+        low=np.array([[1.06], [0.95]]),
+        high=np.array([[1.06], [2.0]]),
         background=np.zeros((2, 1)),
         unit=np.ones((2, 1)),
         share=np.ones((2, 1)),
         cost=np.array([[0.05], [0.2]]),
-        weight=np.array([0.05, 0.2]),
         effort=np.zeros(2),
         owner=np.array([0, 1]),
         urgent=np.zeros(2, dtype=np.bool_),
     )
     every = np.ones(2, dtype=np.bool_)
     limits = Limits(gives=every, takes=every, movable=every)
-    search = Search(at=at, limits=limits, prices=np.zeros(2), weight_left=1.0)
+    search = Search(at=at, limits=limits, prices=np.zeros(2))
     search.run()
     assert search.found == []
     assert search.stuck[0].bundle == 0
@@ -406,6 +407,23 @@ def test_what_was_learned_survives_being_written() -> None:
     assert decode_joint("/m", empty, 0.0).learned.brokers.names == ()
 
 
+def test_what_was_learned_before_brokers_without_work_cost_anything_is_read() -> None:
+    state = after_minutes(four())
+    learned = state.learned
+    document = unpacked_object("/m", encode_joint(state), 10**7)
+    kinds = len(KINDS)
+    for name, values in (
+        ("costs", learned.costs[:, :kinds]),
+        ("moment", learned.sums.moment[:, :kinds]),
+        ("gram", learned.sums.gram[:, :kinds, :kinds]),
+    ):
+        document[name] = values.ravel().tolist()
+    found = decode_joint("/m", json.dumps(document).encode(), 5.0).learned
+    assert found.unit_costs == pytest.approx(learned.unit_costs)
+    assert found.costs[:, kinds].tolist() == [0.0] * len(RESOURCES)
+    assert found.sums.gram.shape == learned.sums.gram.shape
+
+
 def test_how_much_of_changes_lasts_survives_being_written() -> None:
     state = replace(after_minutes(four()), persistence=changes(100, stay_for=30))
     found = decode_joint("/m", encode_joint(state), 0.0).persistence
@@ -449,8 +467,8 @@ def test_no_cluster_makes_it_too_large() -> None:
     ("field", "value"),
     [
         ("format", 2),
-        ("gram", [0.0] * 179),
-        ("gram", [-1e29] * 180),
+        ("gram", [0.0] * 244),
+        ("gram", [-1e29] * 245),
         ("moment", "none"),
         ("costs", [0.0]),
         ("weight", [float("1e31")] * 5),

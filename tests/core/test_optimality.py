@@ -122,11 +122,11 @@ def test_a_slow_broker_is_given_what_it_can_do() -> None:
 
 def _learned(view: ClusterView, cores_per_byte: float, speeds: tuple[float, ...]) -> Learned:
     known = Learned.nothing(view)
-    costs = known.unit_costs.copy()
+    costs = known.costs.copy()
     costs[CPU, BYTES_IN] = cores_per_byte
     brokers = known.brokers.of(view.brokers)
     speed = np.tile(np.array(speeds)[:, np.newaxis], brokers.speed.shape[1])
-    return replace(known, unit_costs=costs, brokers=replace(brokers, speed=speed))
+    return replace(known, costs=costs, brokers=replace(brokers, speed=speed))
 
 
 def test_bundles_without_a_sample_are_no_part_of_what_can_move() -> None:

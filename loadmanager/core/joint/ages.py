@@ -17,9 +17,6 @@ from loadmanager.core.scores import FloatArray
 HALF_PRICE_S: Final = 300.0
 """Age of an imbalance at which moves cost half; at three times that age, a quarter."""
 
-LEAST_PRICE: Final = 0.25
-"""Least factor of the price: an imbalance that stays may be one that no move reduces."""
-
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Ages:
@@ -44,5 +41,5 @@ class Ages:
 
     def prices(self, price: float, effort: FloatArray, owner: Indices) -> FloatArray:
         """Return (K,): the price of moving each bundle, given the age of its owner's imbalance."""
-        discount = np.maximum(HALF_PRICE_S / (HALF_PRICE_S + self.age_s), LEAST_PRICE)
+        discount = HALF_PRICE_S / (HALF_PRICE_S + self.age_s)
         return np.asarray(price * effort * discount[owner])

@@ -5,7 +5,7 @@ import numpy as np
 
 from loadmanager.core.columns import BrokerColumns, Mask
 from loadmanager.core.ids import BrokerId
-from loadmanager.core.joint.served import KINDS, fractions, served_by
+from loadmanager.core.joint.served import KINDS
 from loadmanager.core.scores import RESOURCES, FloatArray
 
 _BACKGROUND_SD: Final = 0.1
@@ -17,12 +17,6 @@ _SPANS: Final = 5
 _SPAN_S: Final = 60.0
 """Number and least length of the spans of recent reports."""
 
-_IDLE: Final = 0.1
-"""Traffic up to which a broker is idle, as a fraction of the mean."""
-
-_ALIKE: Final = 0.1
-"""How far an idle broker's usage may be above the least of all, which others use as well then."""
-
 _KEPT: Final = 0.6
 """Weight of the reports before the last one in what counts as measured now."""
 
@@ -31,12 +25,13 @@ _KEPT: Final = 0.6
 class BrokerFigures:
     """The learned figures of each broker; rows are ``names``, columns `RESOURCES`.
 
-    ``background`` is a fraction of the limit, ``speed`` the cost of work on this broker relative
-    to its cost elsewhere. ``covariance`` is (B, R, 3): the variances of background and speed,
-    and their covariance. ``spans`` (spans, B, R + F) are the mean usage and work of the reports of
-    each of the last time spans, newest first; the newest began at ``span_s``. ``last`` (B, R + F)
-    are those of the last reports. ``weights`` (spans, B) and ``last_weight`` (B,) are the weights
-    of these means, 0 where there is no report. ``seen_s`` is the time of the last report used.
+    ``background`` is a fraction of the limit beyond what every broker uses, ``speed`` the cost of
+    work on this broker relative to its cost elsewhere. ``covariance`` is (B, R, 3): the variances
+    of background and speed, and their covariance. ``spans`` (spans, B, R + F) are the mean usage
+    and work of the reports of each of the last time spans, newest first; the newest began at
+    ``span_s``. ``last`` (B, R + F) are those of the last reports. ``weights`` (spans, B) and
+    ``last_weight`` (B,) are the weights of these means, 0 where there is no report. ``seen_s`` is
+    the time of the last report used.
     """
 
     names: tuple[BrokerId, ...]
@@ -100,17 +95,6 @@ class BrokerFigures:
         for name in ("spans", "weights"):
             getattr(found, name)[:, to] = getattr(self, name)[:, taken]
         return found
-
-    def supposed(self, columns: BrokerColumns) -> "BrokerFigures":
-        """Return the figures in which new brokers use what idle ones do, as those of one host."""
-        new = np.isneginf(self.seen_s)
-        if not new.any():
-            return self
-        work, usage = served_by(columns), fractions(columns.usage, columns.limit)
-        idle = (work <= _IDLE * work.mean(axis=0)).all(axis=1)
-        least = usage.min(axis=0)
-        common = np.where((usage[idle] <= least + _ALIKE).any(axis=0), least, 0.0)
-        return replace(self, background=np.where(new[:, np.newaxis], common, self.background))
 
     def expected(self, varying: FloatArray) -> FloatArray:
         """Return (B, R): the expected usage for work that uses ``varying`` at speed 1."""

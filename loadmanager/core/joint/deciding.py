@@ -15,7 +15,7 @@ from loadmanager.core.joint.persistence import Persistence
 from loadmanager.core.joint.restarts import Restarts
 from loadmanager.core.joint.search import Search, Stuck
 from loadmanager.core.joint.served import fractions
-from loadmanager.core.joint.standing import EVEN, RATES_ALONE, Standing, shares, standing
+from loadmanager.core.joint.standing import RATES_ALONE, Standing, shares, standing
 from loadmanager.core.joint.state import JointState
 from loadmanager.core.plan import Cause, Offer, Reason, Refusal
 from loadmanager.core.scores import RESOURCES, FloatArray, ResourceWeights
@@ -28,9 +28,6 @@ CONTRADICTED_S: Final = 300.0
 
 _BUSY: Final = 0.25
 """The level below which rates decide rather than reports."""
-
-_LEAST_SHARE: Final = 0.10
-"""A round moves the misplaced fraction of the traffic, and at least this."""
 
 
 def learned_from(view: ClusterView, former: JointState | None) -> JointState:
@@ -47,13 +44,19 @@ def learned_from(view: ClusterView, former: JointState | None) -> JointState:
 
 
 def decided(
-    view: ClusterView, state: JointState, weights: ResourceWeights, limits: Limits, price: float
+    view: ClusterView,
+    state: JointState,
+    weights: ResourceWeights,
+    limits: Limits,
+    *,
+    price: float,
+    tolerance: float,
 ) -> tuple[tuple[Offer, ...], tuple[Refusal, ...], JointState]:
     """Return the moves of a round, the reasons why other brokers shed nothing, and the state."""
     counted = limits.gives | limits.takes
     if not counted.any():
         return (), (), state
-    at = standing(view, state, weights, counted)
+    at = standing(view, state, weights, counted, tolerance)
     ages = state.ages.after(view.now_s, view.brokers.names, at.over)
     beyond = _beyond(view, at, weights)
     contradicted = state.contradicted.after(view.now_s, view.brokers.names, beyond)
@@ -65,7 +68,6 @@ def decided(
         at=at,
         limits=limits,
         prices=ages.prices(state.persistence.price(price), at.effort, at.owner),
-        weight_left=_budget(at, limits),
     )
     search.run()
     names, bundles = view.brokers.names, view.bundles.names
@@ -76,12 +78,6 @@ def decided(
     )  # fmt: skip
     refusals = (*_held(view, at, held), *_refusals(view, limits, search, contradicted))
     return offers, refusals, state
-
-
-def _budget(at: Standing, limits: Limits) -> float:
-    over = (np.maximum(at.low - 1.0, 0.0) * at.share)[limits.gives].max(axis=1, initial=0.0)
-    misplaced = float(over.sum()) / max(int(np.count_nonzero(limits.gives)), 1)
-    return max(misplaced, _LEAST_SHARE)
 
 
 def _cause(at: Standing, source: int, *, swap: bool) -> Cause:
@@ -149,4 +145,4 @@ def _load_text(at: Standing, row: int) -> str:
     use = float(at.low[row, column])
     resource = at.resources[column]
     amount = f"{use * at.level:.3f} of {resource}"
-    return f"uses {amount}, {use:.2f} of the level {at.level:.3f} (gives above {EVEN})"
+    return f"uses {amount}, {use:.2f} of the level {at.level:.3f} (gives above {at.tolerance:g})"

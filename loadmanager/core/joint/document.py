@@ -36,7 +36,7 @@ _FIGURE: Final = Bound(-_MOST, _MOST, "a finite number")
 _DIGITS: Final = 4
 _ROUNDED: Final = 1.0 + 1e-6
 _R: Final = len(RESOURCES)
-_F: Final = len(KINDS)
+_F: Final = len(KINDS) + 1
 _FIGURES: Final = 5 * _R
 
 
@@ -50,7 +50,7 @@ def encode_joint(state: JointState) -> bytes:
     kept = np.flatnonzero((np.abs(rows) <= _MOST).all(axis=1))[:MOST_BROKERS].tolist()
     found = {
         "format": FORMAT,
-        "costs": _listed(learned.unit_costs),
+        "costs": _listed(learned.costs),
         "gram": _listed(learned.sums.gram),
         "moment": _listed(learned.sums.moment),
         "weight": _listed(learned.sums.weight),
@@ -85,9 +85,15 @@ def decode_joint(where: str, data: bytes, now_s: float) -> JointState:
     def array(name: str, *shape: int) -> FloatArray:
         return np.array(fields.rates(name, prod(shape), _FIGURE)).reshape(shape)
 
+    def by_kind(name: str, *shape: int) -> FloatArray:
+        found = array(name, *(size - lacks if size == _F else size for size in shape))
+        return np.pad(found, [(0, lacks and size == _F) for size in shape])
+
+    # Documents of before it was learned what brokers use without work lack that kind.
+    lacks = len(fields.rates("costs", None, _FIGURE)) == _R * (_F - 1)
     sums = CostSums(
-        gram=array("gram", _R, _F, _F),
-        moment=array("moment", _R, _F),
+        gram=by_kind("gram", _R, _F, _F),
+        moment=by_kind("moment", _R, _F),
         weight=array("weight", _R),
         shown=array("shown", _R),
     )
@@ -96,7 +102,7 @@ def decode_joint(where: str, data: bytes, now_s: float) -> JointState:
     figures = _brokers(fields)
     learned = Learned(
         at_s=now_s,
-        unit_costs=array("costs", _R, _F),
+        costs=by_kind("costs", _R, _F),
         sums=sums,
         noise=array("noise", _R),
         looks=array("looks", _R),

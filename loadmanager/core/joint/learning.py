@@ -2,10 +2,11 @@
 
 The usage of resource r on broker b is modelled as
 
-    usage[b, r] = background[b, r] + speed[b, r] * (unit_costs[r] . served[b]) / limit[b, r]
+    usage[b, r] = background[b, r]
+                  + (common[r] + speed[b, r] * (unit_costs[r] . served[b])) / limit[b, r]
 
-a fraction of the limit. `unit_costs` are common to the cluster; background and speed belong to a
-broker. Each report is used once.
+a fraction of the limit. Unit costs, and what each broker uses without work, are common to the
+cluster; background and speed belong to a broker. Each report is used once.
 """
 
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ import numpy as np
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import BrokerColumns, Mask
 from loadmanager.core.joint.broker_figures import SPEEDS, BrokerFigures
-from loadmanager.core.joint.served import RATES, fractions, served_by
+from loadmanager.core.joint.served import fractions, served_by
 from loadmanager.core.joint.unit_costs import CostSums, solved
 from loadmanager.core.scores import RESOURCES, FloatArray
 
@@ -27,6 +28,12 @@ _KEPT_PER_MIN: Final = 0.98
 _HUBER_SDS: Final = 3.0
 _NOISE_LOOKS: Final = 5
 _MOST_NOISE: Final = 0.1
+
+_IDLE: Final = 0.1
+"""Work of each kind up to which a broker is idle, as a fraction of the mean."""
+
+_ALIKE: Final = 0.1
+"""How far an idle broker's usage may be above the least of all, which others use as well then."""
 
 _LAGS: Final = 0.03
 """Error of a usage that may be of the time before the work began, in fractions of the limit."""
@@ -40,13 +47,14 @@ if that is more, of brokers' mean usage."""
 class Learned:
     """The learned state at ``at_s``.
 
-    ``unit_costs`` is (`RESOURCES`, `KINDS`), in the units of load reports per unit of work.
+    ``costs`` is (`RESOURCES`, `KINDS` and one), in the units of load reports per unit of work; the
+    last are of a broker without work.
     ``noise`` (`RESOURCES`) is the mean squared prediction error, in fractions, over ``looks``
     (`RESOURCES`) at fresh reports. ``varies`` is whether any report had a variance.
     """
 
     at_s: float
-    unit_costs: FloatArray
+    costs: FloatArray
     sums: CostSums
     noise: FloatArray
     looks: FloatArray
@@ -58,21 +66,33 @@ class Learned:
         sums = CostSums.nothing()
         return cls(
             at_s=view.now_s,
-            unit_costs=solved(sums),
+            costs=solved(sums),
             sums=sums,
             noise=np.full(len(RESOURCES), _MOST_NOISE**2),
             looks=np.zeros(len(RESOURCES)),
             brokers=BrokerFigures.nothing(),
         )
 
+    @property
+    def unit_costs(self) -> FloatArray:
+        return self.costs[:, :-1]
+
     def varying(self, work: FloatArray, limit: FloatArray) -> FloatArray:
         """Return (brokers, `RESOURCES`): the usage of ``work`` at speed 1, in fractions."""
         return fractions(work @ self.unit_costs.T, limit)
 
+    def without_work(self, limit: FloatArray) -> FloatArray:
+        """Return (brokers, `RESOURCES`): what every broker uses without work, in fractions."""
+        return fractions(np.broadcast_to(self.costs[:, -1], limit.shape), limit)
+
+    def background(self, limit: FloatArray) -> FloatArray:
+        """Return (brokers, `RESOURCES`): the usage of each broker but for its work."""
+        return np.asarray(self.brokers.background + self.without_work(limit))
+
     def after(self, view: ClusterView) -> "Learned":
         """Return the state after the reports of ``view``, with the brokers of the view."""
         columns = view.brokers.reported
-        known = replace(self, brokers=self.brokers.of(columns).supposed(columns), at_s=view.now_s)
+        known = replace(self, brokers=self.brokers.of(columns), at_s=view.now_s)
         minutes = max(view.now_s - self.at_s, 0.0) / 60.0
         fresh = columns.seen_s > known.brokers.seen_s
         varies = known.varies or not np.isnan(columns.variance).all()
@@ -80,11 +100,12 @@ class Learned:
         known = known.regressed(columns, fresh, _KEPT_PER_MIN**minutes)
         usage = fractions(columns.usage, columns.limit)
         varying = known.varying(served_by(columns), columns.limit)
-        surprise = usage - known.brokers.expected(varying)
+        common = known.without_work(columns.limit)
+        surprise = usage - common - known.brokers.expected(varying)
         counts = fresh[:, np.newaxis] & (columns.limit > 0)
         teaches = counts & ((usage < FULL) | (surprise > 0))
         brokers = known.brokers.after(
-            usage, varying, known.measured_error(columns), teaches, minutes
+            usage - common, varying, known.measured_error(columns), teaches, minutes
         )
         seen = counts & (usage < FULL)
         looks = np.minimum(known.looks + seen.any(axis=0), _NOISE_LOOKS)
@@ -129,16 +150,24 @@ class Learned:
         work, brokers = served_by(columns), self.brokers
         usage = fractions(columns.usage, columns.limit)
         expected = brokers.expected(self.varying(work, columns.limit))
+        expected = expected + self.without_work(columns.limit)
         began = self.sums.weight > 0
-        busy = work[:, :RATES].sum(axis=1) > 0
-        teaches = (fresh & busy)[:, np.newaxis] & (columns.limit > 0)
+        mean = work.sum(axis=0) / max(len(work), 1)
+        busy = (work > _IDLE * mean).any(axis=1)[:, np.newaxis]
+        teaches = fresh[:, np.newaxis] & (columns.limit > 0)
+        # What idle brokers use above the least is of other processes.
+        teaches &= busy | (busy.any() & (usage <= usage.min(axis=0, initial=np.inf) + _ALIKE))
         # The usage of a full broker is only a lower bound of the cost.
         teaches &= (usage < FULL) | (usage > expected)
         sd = np.sqrt(self.measured_error(columns))
         weight = np.where(teaches, 1.0 / sd**2, 0.0)
         off = np.abs(usage - expected) / sd
         weight *= np.where(began & (off > _HUBER_SDS), _HUBER_SDS / np.maximum(off, 1.0), 1.0)
-        target = (usage - brokers.background) / np.maximum(brokers.speed, SPEEDS[0])
-        scaled = fractions(work[:, np.newaxis, :], columns.limit[:, :, np.newaxis])
+        background = np.where(busy, brokers.background, 0.0)
+        speed = np.maximum(brokers.speed, SPEEDS[0])
+        target = (usage - background) / speed
+        every = np.broadcast_to(work[:, np.newaxis, :], (*usage.shape, work.shape[1]))
+        amounts = np.concatenate([every, 1.0 / speed[:, :, np.newaxis]], axis=2)
+        scaled = fractions(amounts, columns.limit[:, :, np.newaxis])
         sums = self.sums.after(kept, weight, scaled, target, usage)
-        return replace(self, sums=sums, unit_costs=solved(sums))
+        return replace(self, sums=sums, costs=solved(sums))

@@ -14,7 +14,7 @@ import numpy as np
 
 from loadmanager.core.columns import Indices, Mask
 from loadmanager.core.filters import FINDING, Limits
-from loadmanager.core.joint.standing import EVEN, Standing
+from loadmanager.core.joint.standing import Standing
 from loadmanager.core.scores import FloatArray
 
 POWER: Final = 8
@@ -59,14 +59,12 @@ class Stuck:
 class Search:
     """Finds the moves of one round, one by one. ``prices`` (K,) are per bundle row.
 
-    ``weight_left`` is the fraction of the cluster's traffic that may still move. ``unreached``
-    are brokers for which the budget was exhausted, or the steps of the round.
+    ``unreached`` are brokers for which the moves or the steps of the round were exhausted.
     """
 
     at: Standing
     limits: Limits
     prices: FloatArray
-    weight_left: float
     found: list[Found] = field(default_factory=list)
     stuck: dict[int, Stuck] = field(default_factory=dict)
     unreached: list[int] = field(default_factory=list)
@@ -85,17 +83,16 @@ class Search:
         for row, broker in zip(rows.tolist(), self.at.owner[rows].tolist(), strict=True):
             self._movable[broker].append(row)
         uses = self._low.max(axis=1, initial=0.0).tolist()
-        heap = [
-            (-use, broker) for broker, use in enumerate(uses) if use > EVEN and limits.gives[broker]
-        ]
+        even, gives = self.at.tolerance, limits.gives
+        heap = [(-use, broker) for broker, use in enumerate(uses) if use > even and gives[broker]]
         heapify(heap)
         while heap:
             use, broker = heappop(heap)
             now = float(self._low[broker].max())
             if -use > now:  # It has shed a bundle since.
-                if now > EVEN:
+                if now > even:
                     heappush(heap, (-now, broker))
-            elif self.weight_left <= 0 or len(self.found) >= limits.moves or limits.steps.left <= 0:
+            elif len(self.found) >= limits.moves or limits.steps.left <= 0:
                 self.unreached.append(broker)
             elif self._give(broker):
                 heappush(heap, (use, broker))
@@ -238,7 +235,6 @@ class Search:
             use[one.target] += cost * unit[one.target]
         self._movable[one.source].remove(one.bundle)
         self.limits.steps.spend(one.source, _STEPS_OF_A_MOVE, "to move its bundles")
-        self.weight_left -= float(self.at.weight[one.bundle])
         if self.limits.restricted is not None:
             self.limits.restricted.moved(one.bundle, one.target)
         self.found.append(one)

@@ -25,8 +25,8 @@ QUIET: Final = 0.18
 _SHARPNESS: Final = 8
 _LEAST_BELIEVED: Final = 1e-3
 
-EVEN: Final = 1.02
-"""A broker below this use sheds nothing; 1 is the level."""
+TOLERANCE: Final = 1.02
+"""A broker below this use sheds nothing, unless a strategy is set otherwise; 1 is the level."""
 
 URGENT: Final = 0.9
 """Above this usage a broker does not wait to see whether its background lasts."""
@@ -69,10 +69,10 @@ class Standing:
     Use is in units of the ``level``: 1 is even, or the use of the heaviest bundle alone. A
     broker sheds by ``low`` and takes by ``high`` (B, R), which differ by noise and if its
     ``background`` (B, R) varied recently. ``unit`` (B, R) is the use added to a broker per unit
-    of ``cost`` (K, R), ``share`` (B, R) a broker's capacity relative to the mean. ``weight`` (K,)
-    is a bundle's fraction of the cluster's current traffic, ``effort`` (K,) the cost of moving
-    it, in weights of a mean broker. ``resources`` names the columns. ``urgent`` (B,) are the
-    brokers above `URGENT` with all that came to them; none is known to be by rates alone.
+    of ``cost`` (K, R), ``share`` (B, R) a broker's capacity relative to the mean. ``effort`` (K,)
+    is the cost of moving a bundle, in the traffic of a mean broker. ``resources`` names the
+    columns. ``urgent`` (B,) are the brokers above `URGENT` with all that came to them; none is
+    known to be by rates alone. A broker sheds nothing up to the ``tolerance``.
     """
 
     level: float
@@ -83,16 +83,16 @@ class Standing:
     unit: FloatArray
     share: FloatArray
     cost: FloatArray
-    weight: FloatArray
     effort: FloatArray
     owner: Indices
     urgent: Mask
+    tolerance: float = TOLERANCE
 
     @property
     def over(self) -> FloatArray:
         """Return (B,): how far each broker is above the level, 0 if it is even."""
         use = self.low.max(axis=1, initial=0.0)
-        return np.where(use > EVEN, use - 1.0, 0.0)
+        return np.where(use > self.tolerance, use - 1.0, 0.0)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -135,7 +135,11 @@ def _changed(learned: Learned, columns: BrokerColumns) -> float:
 
 
 def standing(
-    view: ClusterView, state: JointState, weights: ResourceWeights, counted: Mask
+    view: ClusterView,
+    state: JointState,
+    weights: ResourceWeights,
+    counted: Mask,
+    tolerance: float = TOLERANCE,
 ) -> Standing:
     """Return the standing of the brokers of ``view``; the level is over the ``counted`` brokers."""
     owner = owners(view)
@@ -145,7 +149,6 @@ def standing(
     level = _level(use, counted)
     level = max(level, _heaviest(use, counted, owner), 1e-12)
     capacity = 1.0 / use.unit
-    weight, effort = _weights(view, owner, int(counted.sum()))
     # What may end soon is shed only so far as it takes a broker above the limit.
     beyond = np.minimum(use.full, level + _RELIEF * (use.full - URGENT))
     return Standing(
@@ -157,10 +160,10 @@ def standing(
         unit=use.unit / level,
         share=capacity / capacity[counted].mean(axis=0),
         cost=use.cost,
-        weight=weight,
-        effort=effort,
+        effort=_efforts(view, owner, int(counted.sum())),
         owner=owner,
         urgent=np.asarray((use.full > URGENT).any(axis=1)),
+        tolerance=tolerance,
     )
 
 
@@ -214,7 +217,7 @@ def _counting(columns: BrokerColumns, learned: Learned, weights: ResourceWeights
     """Return the resources to consider: weighted, known for every broker, heap only if steady."""
     known = (columns.limit > 0).all(axis=0) & (weights.as_array() > 0)
     varying = learned.brokers.speed * learned.varying(served_by(columns), columns.limit)
-    own = varying[:, MEMORY].sum() > learned.brokers.background[:, MEMORY].sum()
+    own = varying[:, MEMORY].sum() > learned.background(columns.limit)[:, MEMORY].sum()
     looked = float(learned.looks[MEMORY]) >= _STEADY_LOOKS
     steady = looked and float(learned.noise[MEMORY]) < _STEADY_SD**2
     known[MEMORY] &= bool(own) and steady
@@ -271,7 +274,8 @@ def _anchored(
     most_speed = np.divide(
         usage + _BELIEVED, varying, out=np.full_like(usage, np.inf), where=varying > 0
     )
-    speed, background = figures.speed[:, counting], figures.background[:, counting]
+    speed = figures.speed[:, counting]
+    background = learned.background(columns.limit)[:, counting]
     speed = speed * _explained(usage, speed * varying, background, limit, seen)
     speed = np.where(seen, np.clip(most_speed, SPEEDS[0], speed), speed)
     measured = usage - speed * varying
@@ -361,19 +365,19 @@ def _heaviest(use: _Use, counted: Mask, owner: Indices) -> float:
     return float(alone.min(axis=0).max(initial=0.0))
 
 
-def _weights(view: ClusterView, owner: Indices, brokers: int) -> tuple[FloatArray, FloatArray]:
-    """Return each bundle's fraction of the current traffic, and the cost of moving it.
+def _efforts(view: ClusterView, owner: Indices, brokers: int) -> FloatArray:
+    """Return the cost of moving each bundle, in the traffic of a mean broker.
 
-    The cost of a move is the interrupted traffic, plus half a mean bundle for the move itself,
-    plus a quarter of one for its connections. So the value of a move depends neither on the
-    number of brokers nor on the number of bundles.
+    It is the interrupted traffic, plus half a mean bundle for the move itself, plus a quarter of
+    one for its connections. So the value of a move depends neither on the number of brokers nor on
+    the number of bundles.
     """
     bundles = view.bundles
     msgs, volume = bundles.short_msgs_per_s, bundles.short_bytes_per_s
-    weight = (_part(msgs, owner) + _part(volume, owner)) / 2.0
+    traffic = (_part(msgs, owner) + _part(volume, owner)) / 2.0
     listed = max(int(np.count_nonzero(owner >= 0)), 1)
     connections = _part(bundles.connections.astype(np.float64), owner)
-    return weight, brokers * (weight + PER_MOVE / listed + PER_CONNECTIONS * connections)
+    return np.asarray(brokers * (traffic + PER_MOVE / listed + PER_CONNECTIONS * connections))
 
 
 def _part(amounts: FloatArray, owner: Indices) -> FloatArray:

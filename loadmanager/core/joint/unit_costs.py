@@ -1,8 +1,8 @@
-"""Resource usage per unit of each kind of work: a decayed regression.
+"""Resource usage per unit of each kind of work, and of a broker without any: a decayed regression.
 
 Ridge regression with priors where nothing varies yet: CPU depends half on messages and half on
 bytes, as with traffic shares; a byte on the network is eight thousandths of a kbit. No cost is
-negative.
+negative. The last of the F kinds is the broker itself, of which each has one.
 """
 
 from dataclasses import dataclass
@@ -24,6 +24,8 @@ from loadmanager.core.scores import (
 
 _KBIT_PER_BYTE: Final = 8e-3
 _LEAST_USUAL: Final = 1e-6
+_COMMON_SD: Final = 0.15
+"""Of what a broker without work uses, as a fraction of the usual usage."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -41,7 +43,7 @@ class CostSums:
 
     @classmethod
     def nothing(cls) -> "CostSums":
-        resources, kinds = len(RESOURCES), len(KINDS)
+        resources, kinds = len(RESOURCES), len(KINDS) + 1
         return cls(
             gram=np.zeros((resources, kinds, kinds)),
             moment=np.zeros((resources, kinds)),
@@ -70,7 +72,7 @@ class CostSums:
 
 
 def solved(sums: CostSums) -> FloatArray:
-    """Return (R, F): the non-negative unit costs that fit the sums best."""
+    """Return (R, F): the non-negative costs that fit the sums best."""
     return np.stack([_solved_one(sums, one) for one in range(len(RESOURCES))])
 
 
@@ -82,13 +84,13 @@ def doubt(sums: CostSums, resource: int, work: FloatArray) -> tuple[float, float
     if sums.weight[resource] <= 0:
         return 0.0, 0.0
     one = _Regression.of(sums, resource)
-    amounts = work / one.scale
+    amounts = np.append(work, 0.0) / one.scale
     after = amounts @ np.linalg.solve(one.matrix, amounts)
     return float(((one.sd * amounts) ** 2).sum()), float(after)
 
 
 def _solved_one(sums: CostSums, resource: int) -> FloatArray:
-    found = np.zeros(len(KINDS))
+    found = np.zeros(len(KINDS) + 1)
     if sums.weight[resource] <= 0:
         return found
     one = _Regression.of(sums, resource)
@@ -128,7 +130,8 @@ class _Regression:
 
 
 def _prior(resource: int, size: FloatArray, usual: float) -> tuple[FloatArray, FloatArray]:
-    mean, sd = np.zeros(len(KINDS)), np.full(len(KINDS), 0.2 * usual)
+    mean, sd = np.zeros(len(KINDS) + 1), np.full(len(KINDS) + 1, 0.2 * usual)
+    sd[-1] = _COMMON_SD * usual
     if resource in {BANDWIDTH_IN, BANDWIDTH_OUT}:
         own = BYTES_IN if resource == BANDWIDTH_IN else BYTES_OUT
         mean[own] = _KBIT_PER_BYTE * size[own]

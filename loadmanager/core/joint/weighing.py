@@ -13,7 +13,13 @@ from loadmanager.core.joint.deciding import STANDS_OUT
 from loadmanager.core.joint.learning import Learned
 from loadmanager.core.joint.search import Search
 from loadmanager.core.joint.served import fractions, served_in
-from loadmanager.core.joint.standing import RATES_ALONE, Standing, predicted_rates, standing
+from loadmanager.core.joint.standing import (
+    RATES_ALONE,
+    TOLERANCE,
+    Standing,
+    predicted_rates,
+    standing,
+)
 from loadmanager.core.joint.state import JointState
 from loadmanager.core.joint.unit_costs import doubt
 from loadmanager.core.scores import RESOURCES, FloatArray, ResourceWeights
@@ -122,7 +128,8 @@ class Weighing:
 class Weigher:
     """Weighs subjects with one learned state and one view.
 
-    ``price`` is the price of moving the weight of a mean broker.
+    ``price`` is the price of moving the weight of a mean broker. A broker sheds nothing up to
+    ``tolerance`` times the level.
     """
 
     view: ClusterView
@@ -130,6 +137,7 @@ class Weigher:
     weights: ResourceWeights
     limits: Limits
     price: float
+    tolerance: float = TOLERANCE
 
     @property
     def stands_out(self) -> bool:
@@ -158,7 +166,9 @@ class Weigher:
     @cached_property
     def _standing(self) -> Standing | None:
         counted = self.limits.gives | self.limits.takes
-        return standing(self.view, self.state, self.weights, counted) if counted.any() else None
+        if not counted.any():
+            return None
+        return standing(self.view, self.state, self.weights, counted, self.tolerance)
 
     def _uses(self, at: Standing, row: int) -> tuple[PredictedUse, ...]:
         if at.resources == RATES_ALONE:
@@ -215,7 +225,7 @@ class Weigher:
     def _paybacks(self, at: Standing, source: int, row: int) -> dict[BrokerId, Payback]:
         ages = self.state.ages.after(self.view.now_s, self.view.brokers.names, at.over)
         prices = ages.prices(self.state.persistence.price(self.price), at.effort, at.owner)
-        search = Search(at=at, limits=self.limits, prices=prices, weight_left=0.0)
+        search = Search(at=at, limits=self.limits, prices=prices)
         names = self.view.brokers.names
         targets = np.array([one for one in range(len(names)) if one != source], dtype=np.intp)
         saving = search.savings(source, np.array([row], dtype=np.intp), targets)[0]

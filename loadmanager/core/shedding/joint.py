@@ -9,6 +9,7 @@ from loadmanager.core.cluster import ClusterView
 from loadmanager.core.filters import Limits
 from loadmanager.core.joint.costs import JointCosts
 from loadmanager.core.joint.deciding import decided, learned_from
+from loadmanager.core.joint.standing import TOLERANCE
 from loadmanager.core.joint.weighing import Weigher
 from loadmanager.core.memory import Memory
 from loadmanager.core.projection import CostModel
@@ -64,6 +65,12 @@ class JointShedder(Settings):
         default=1.0,
         within=(0.1, 600.0),
     )
+    tolerance: float = setting(
+        "Use up to which a broker sheds nothing; 1 is the level.",
+        "multiple of the level",
+        default=TOLERANCE,
+        within=(1.0, 2.0),
+    )
     heap: bool = setting(
         "Whether heap memory counts, whatever its weight, while most of it depends on traffic and "
         "it can be predicted, unlike the saw-tooth of a garbage collector.",
@@ -85,7 +92,9 @@ class JointShedder(Settings):
 
     def decide(self, view: ClusterView, memory: Memory, limits: Limits) -> Shed:
         by = self.weigher(view, memory, limits)
-        offers, refusals, state = decided(view, by.state, by.weights, by.limits, by.price)
+        offers, refusals, state = decided(
+            view, by.state, by.weights, by.limits, price=by.price, tolerance=by.tolerance
+        )
         return Shed(offers, refusals, replace(memory, joint=state))
 
     def weigher(self, view: ClusterView, memory: Memory, limits: Limits) -> Weigher:
@@ -95,4 +104,5 @@ class JointShedder(Settings):
             weights=replace(self.weights, memory=1.0) if self.heap else self.weights,
             limits=replace(limits, movable=limits.movable & view.selectable),
             price=_PRICES[self.move_price] * self.pause_s,
+            tolerance=self.tolerance,
         )
