@@ -34,8 +34,7 @@ async def test_pulsars_admin_library_finds_everything_it_expects(tmp_path: Path)
     code, told = await ended(go, "build", "-o", str(driver), ".", cwd=DRIVER)
     assert code == 0, told
     async with process_cluster(tmp_path, brokers=2, bundles=4) as processes:
-        await processes.start()
-        await processes.look_up_every_bundle()
+        await processes.serve()
         url = processes.cluster.members[0].sidecar_url
         code, told = await ended(str(driver), url, "demo", cwd=tmp_path)
     assert code == 0, told

@@ -46,8 +46,7 @@ def config_with(tmp_path: Path, parameters: Mapping[str, str]) -> Path:
 
 async def test_the_sidecar_is_as_it_is_described(tmp_path: Path) -> None:
     async with process_cluster(tmp_path, brokers=2, bundles=4) as processes:
-        await processes.start()
-        await processes.look_up_every_bundle()
+        await processes.serve()
         member = await leading(processes)
         strangers = config_with(tmp_path, {})
         await schemathesis(

@@ -38,8 +38,7 @@ async def readiness(processes: ProcessCluster, member: Member) -> dict[str, Any]
 
 async def test_one_request_of_a_stranger_stops_no_bundle_for_long(tmp_path: Path) -> None:
     async with process_cluster(tmp_path, brokers=3, bundles=BUNDLES) as processes:
-        await processes.start()
-        await processes.look_up_every_bundle()
+        await processes.serve()
         members = processes.cluster.members
         await eventually(lambda: len(processes.served_now(members)) == BUNDLES)
         member = next(one for one in members if processes.served_now([one]))
@@ -131,8 +130,7 @@ async def test_a_broker_whose_health_answers_500_is_emptied_as_it_serves(tmp_pat
     async with process_cluster(tmp_path, brokers=2, bundles=8) as processes:
         member, other = processes.cluster.members
         async with ahead_of(processes, member) as ahead:
-            await processes.start()
-            await processes.look_up_every_bundle()
+            await processes.serve()
             await eventually(lambda: bool(processes.served_now([member])))
             ahead.health_status = 500
             await eventually(lambda: len(processes.served_now([other])) == 8)

@@ -1,6 +1,5 @@
 import asyncio
 import json
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from cluster_processes import ProcessCluster, process_cluster
+from cluster_processes import ProcessCluster, process_cluster, run_command
 
 from loadmanager.cli import main
 
@@ -39,14 +38,7 @@ class Shell:
 
     async def start(self, *arguments: str) -> Said:
         """Run a command in a process of its own."""
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "loadmanager", *arguments),
-            env=self.environment,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        out, err = await process.communicate()
-        return Said(process.returncode or 0, out.decode(), err.decode())
+        return Said(*await run_command(*arguments, env=self.environment))
 
     async def type(self, *arguments: str) -> Said:
         """Run a command in this process, which asks the cluster by HTTP all the same."""
@@ -71,8 +63,7 @@ class Shell:
 @pytest.fixture
 async def shell(tmp_path: Path) -> AsyncIterator[Shell]:
     async with process_cluster(tmp_path, brokers=3, bundles=6) as processes:
-        await processes.start()
-        await processes.look_up_every_bundle()
+        await processes.serve()
         yield Shell(processes, tmp_path)
 
 

@@ -97,8 +97,7 @@ async def test_a_flood_of_lookups_costs_no_health_lease_or_session(tmp_path: Pat
             return {**settings(member), "http": {"max_queued_requests": 200}}
 
         processes.cluster._sidecar_settings = told  # type: ignore[method-assign] # for this one
-        await processes.start()
-        await processes.look_up_every_bundle()
+        await processes.serve()
         members = processes.cluster.members
         await eventually(lambda: len(processes.served_now(members)) == 8)
         _, port = health_port_of(processes)

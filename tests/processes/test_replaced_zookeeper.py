@@ -1,7 +1,7 @@
 import asyncio
 import shutil
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -9,7 +9,7 @@ from time import monotonic
 
 import aiohttp
 import pytest
-from cluster_processes import process_cluster
+from cluster_processes import ProcessCluster, process_cluster
 from kazoo.client import KazooClient
 from waiting import eventually
 
@@ -126,57 +126,56 @@ async def until_replaced(cluster: LastingCluster) -> None:
     )
 
 
-async def test_an_empty_zookeeper_is_told_and_restarted_brokers_serve_again(tmp_path: Path) -> None:
+Serving = tuple[LastingCluster, ProcessCluster]
+
+
+@pytest.fixture
+async def serving(tmp_path: Path) -> AsyncIterator[Serving]:
     async with process_cluster(
         tmp_path, brokers=2, bundles=BUNDLES, make=LastingCluster
     ) as processes:
         cluster = processes.cluster
         assert isinstance(cluster, LastingCluster)
-        await processes.start()
-        await processes.look_up_every_bundle()
+        await processes.serve()
         await eventually(lambda: len(processes.served_now(cluster.members)) == BUNDLES)
-
-        await cluster.stop_zookeeper()
-        shutil.rmtree(cluster.zookeeper_dir)
-        await cluster.start_zookeeper()
-        await until_replaced(cluster)
-        await cluster.until_all(cluster.lacks_refusal)
-        assert processes.served_now(cluster.members) == {}
-
-        for member in cluster.members:
-            await cluster.restart_broker(member)
-        await cluster._create_namespace()
-        await processes.look_up_every_bundle()
-        await eventually(lambda: len(processes.served_now(cluster.members)) == BUNDLES)
-        assert overlaps(cluster.intervals()) == []
+        yield cluster, processes
 
 
-async def test_an_older_zookeeper_is_told_and_served_by_with_no_hand(tmp_path: Path) -> None:
+async def test_an_empty_zookeeper_is_told_and_restarted_brokers_serve(serving: Serving) -> None:
+    cluster, processes = serving
+    await cluster.stop_zookeeper()
+    shutil.rmtree(cluster.zookeeper_dir)
+    await cluster.start_zookeeper()
+    await until_replaced(cluster)
+    await cluster.until_all(cluster.lacks_refusal)
+    assert processes.served_now(cluster.members) == {}
+
+    for member in cluster.members:
+        await cluster.restart_broker(member)
+    await cluster._create_namespace()
+    await processes.look_up_every_bundle()
+    await eventually(lambda: len(processes.served_now(cluster.members)) == BUNDLES)
+    assert overlaps(cluster.intervals()) == []
+
+
+async def test_an_older_zookeeper_is_told_and_served_by_with_no_hand(serving: Serving) -> None:
     """No broker was registered after the copy was made, so none knows a newer epoch."""
-    async with process_cluster(
-        tmp_path, brokers=2, bundles=BUNDLES, make=LastingCluster
-    ) as processes:
-        cluster = processes.cluster
-        assert isinstance(cluster, LastingCluster)
-        await processes.start()
-        await processes.look_up_every_bundle()
-        await eventually(lambda: len(processes.served_now(cluster.members)) == BUNDLES)
+    cluster, processes = serving
+    copy = cluster.zookeeper_dir.with_name("copy")
+    await cluster.stop_zookeeper()
+    shutil.copytree(cluster.zookeeper_dir, copy)
+    await cluster.start_zookeeper()
+    await cluster.until_all(cluster.unready)
+    await cluster.unload_all()
+    await processes.look_up_every_bundle()
+    await asyncio.to_thread(age, cluster.zookeeper)
 
-        copy = tmp_path / "copy"
-        await cluster.stop_zookeeper()
-        shutil.copytree(cluster.zookeeper_dir, copy)
-        await cluster.start_zookeeper()
-        await cluster.until_all(cluster.unready)
-        await cluster.unload_all()
-        await processes.look_up_every_bundle()
-        await asyncio.to_thread(age, cluster.zookeeper)
-
-        await cluster.stop_zookeeper()
-        shutil.rmtree(cluster.zookeeper_dir)
-        shutil.move(copy, cluster.zookeeper_dir)
-        await cluster.start_zookeeper()
-        await until_replaced(cluster)
-        await cluster.until_all(cluster.unready)
-        await processes.look_up_every_bundle()
-        await eventually(lambda: len(processes.served_now(cluster.members)) == BUNDLES)
-        assert overlaps(cluster.intervals()) == []
+    await cluster.stop_zookeeper()
+    shutil.rmtree(cluster.zookeeper_dir)
+    shutil.move(copy, cluster.zookeeper_dir)
+    await cluster.start_zookeeper()
+    await until_replaced(cluster)
+    await cluster.until_all(cluster.unready)
+    await processes.look_up_every_bundle()
+    await eventually(lambda: len(processes.served_now(cluster.members)) == BUNDLES)
+    assert overlaps(cluster.intervals()) == []

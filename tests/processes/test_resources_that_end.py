@@ -45,8 +45,7 @@ async def test_a_sidecar_goes_on_while_a_resource_ends(
     tmp_path: Path, ends: str, says: str
 ) -> None:
     async with process_cluster(tmp_path, brokers=2, bundles=8) as processes:
-        await processes.start()
-        await processes.look_up_every_bundle()
+        await processes.serve()
         first = processes.cluster.members[0]
         (sidecar,) = (one for one in processes.children.started if one.name == "sidecar-1")
         process = psutil.Process(sidecar.process.pid)

@@ -84,8 +84,7 @@ async def loads(processes: ProcessCluster) -> list[int]:
 
 async def test_clients_do_not_notice_a_rolling_restart(tmp_path: Path) -> None:
     async with process_cluster(tmp_path, brokers=3, bundles=BUNDLES) as processes:
-        await processes.start()
-        await processes.look_up_every_bundle()
+        await processes.serve()
         clients = Clients(processes, topic_names(BUNDLES, processes.boundaries, HASH))
         before: list[ServingInterval] = []
         async with asyncio.TaskGroup() as tasks:

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import ssl
-import sys
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from functools import partial
@@ -18,7 +17,7 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from cluster_processes import SharingCluster, process_cluster
+from cluster_processes import SharingCluster, process_cluster, run_command
 from coordination_worlds import connected
 from tls_files import Files
 
@@ -79,16 +78,10 @@ class OpenCluster(Cluster):
             await session.close()
 
     async def token(self, right: str, *options: str) -> dict[str, str]:
-        zookeeper = f"127.0.0.1:{self._zookeeper_port}"
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "loadmanager", "token", "--right", right, *options),
-            *("--zookeeper", zookeeper, "--set", "cluster.name=demo"),
-            env=dict(os.environ),
-            stdout=asyncio.subprocess.PIPE,
-        )
-        out, _ = await process.communicate()
-        assert process.returncode == 0
-        return {"Authorization": f"Bearer {out.decode().strip()}"}
+        at = ("--zookeeper", f"127.0.0.1:{self._zookeeper_port}", "--set", "cluster.name=demo")
+        code, out, err = await run_command("token", "--right", right, *options, *at)
+        assert code == 0, err
+        return {"Authorization": f"Bearer {out.strip()}"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -137,13 +130,8 @@ async def test_clients_elsewhere_look_up_at_every_sidecar_and_do_nothing_else(
 async def test_commands_on_any_brokers_host_need_no_token(cluster: OpenCluster) -> None:
     for member in cluster.members:
         for command in (("brokers",), ("pause",), ("resume",), ("plan",)):
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "loadmanager", *command, "--url", member.sidecar_url),
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-            )
-            out, _ = await process.communicate()
-            assert process.returncode == 0, out.decode()
+            code, *said = await run_command(*command, "--url", member.sidecar_url)
+            assert code == 0, said
 
 
 async def test_a_token_is_good_everywhere_until_the_key_is_replaced(
@@ -286,14 +274,8 @@ async def test_people_ask_with_their_own_token_and_authority(secured: SecuredClu
             "LOADMANAGER_CA_FILE": str(tmp_path / "authorities.pem"),
             "LOADMANAGER_TOKEN_FILE": str(tmp_path / f"{name}.jwt"),
         }
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "loadmanager", *arguments),
-            env=environ,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        out, _ = await process.communicate()
-        return process.returncode or 0, out.decode()
+        code, out, err = await run_command(*arguments, env=environ)
+        return code, out + err
 
     assert (await said("operator", "leader"))[0] == 0
     code, told = await said("client", "leader")

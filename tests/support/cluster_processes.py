@@ -2,7 +2,8 @@
 
 import asyncio
 import atexit
-from collections.abc import AsyncIterator, Callable, Iterable
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -65,6 +66,20 @@ class SharingCluster(Cluster):
         return {**told, "zookeeper": {**told["zookeeper"], "chroot": self.chroot}}
 
 
+async def run_command(
+    *arguments: str, env: Mapping[str, str] | None = None
+) -> tuple[int, str, str]:
+    """Run a command in a process of its own; return its exit code, stdout and stderr."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "loadmanager", *arguments),
+        env=env,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    return process.returncode or 0, out.decode(), err.decode()
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessCluster:
     cluster: Cluster
@@ -75,6 +90,11 @@ class ProcessCluster:
     async def start(self) -> None:
         """Start everything; returns when each sidecar knows all brokers."""
         await self.cluster.start(lambda _: None)
+
+    async def serve(self) -> None:
+        """Start everything, and have every bundle placed."""
+        await self.start()
+        await self.look_up_every_bundle()
 
     async def look_up_every_bundle(self) -> None:
         topics = topic_names(len(self.boundaries.bundles), self.boundaries, HASH)
