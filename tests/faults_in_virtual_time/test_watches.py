@@ -135,7 +135,7 @@ async def _an_answer_that_names_the_holder(cluster: Cluster, monitor: Monitor) -
 
 async def _an_answer_that_names_who_gave_the_lock_back(cluster: Cluster, monitor: Monitor) -> None:
     token = await _one_sidecar_and_a_lock(cluster, monitor)
-    await (await cluster.operator()).delete(znodes.lock(WHOLE))
+    await cluster.delete(znodes.lock(WHOLE))
     await asyncio.sleep(1.0)
     monitor.answer_given(cluster.agents[0], _owner(token))
 
@@ -144,7 +144,7 @@ async def _the_same_by_one_that_was_cut_off(cluster: Cluster, monitor: Monitor) 
     token = await _one_sidecar_and_a_lock(cluster, monitor)
     cluster.agents[0].coordination.suspend()
     monitor.look()
-    await (await cluster.operator()).delete(znodes.lock(WHOLE))
+    await cluster.delete(znodes.lock(WHOLE))
     await asyncio.sleep(3.0)
     monitor.answer_given(cluster.agents[0], _owner(token))
 
@@ -290,7 +290,7 @@ async def test_restored_data_are_older_and_have_no_ephemeral_nodes(cluster: Clus
     boundaries = await cluster.make_namespace(2)
     await place_all(cluster, boundaries)
     copy, held = service.snapshot(), service.dump()
-    await (await cluster.operator()).delete(znodes.LEADER)
+    await cluster.delete(znodes.LEADER)
     await cluster.until(lambda: len(service.epochs) == 2)
     later = service.zxid
     for agent in list(cluster.living):

@@ -140,9 +140,7 @@ async def test_of_several_who_create_a_namespace_one_does(namespaces: Namespaces
     assert len([one for one in outcomes if one is None]) == 1
 
 
-async def test_the_policies_tell_the_bundles_of_now(
-    sidecar: LeaderAtWork, namespaces: Namespaces
-) -> None:
+async def test_policies_tell_present_bundles(sidecar: LeaderAtWork, namespaces: Namespaces) -> None:
     await namespaces.put(FOUR, {"deduplicationEnabled": True})
     await sidecar.create_namespace(Boundaries.even(NS, 8))
     await eventually(
@@ -155,9 +153,7 @@ async def test_the_policies_tell_the_bundles_of_now(
     assert (told["deduplicationEnabled"], told["bundles"]["numBundles"]) == (True, 8)
 
 
-async def test_what_cannot_be_done_is_refused_whole(
-    sidecar: LeaderAtWork, namespaces: Namespaces
-) -> None:
+async def test_refusals_change_nothing(sidecar: LeaderAtWork, namespaces: Namespaces) -> None:
     with pytest.raises(Missing, match="tenant nobody does not exist"):
         await namespaces.of_tenant("nobody")
     with pytest.raises(NamespaceUnknown):
@@ -192,9 +188,7 @@ async def test_a_namespace_with_topics_is_deleted_only_by_force(
     assert await namespaces.of_tenant("acme") == ()
 
 
-async def test_a_group_is_kept_beside_the_bundles(
-    sidecar: LeaderAtWork, namespaces: Namespaces
-) -> None:
+async def test_groups_stand_beside_bundles(sidecar: LeaderAtWork, namespaces: Namespaces) -> None:
     groups = AntiAffinity(sidecar.context, "east")
     await namespaces.put(FOUR, {})
     assert await groups.group(NS) is None

@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 from counted_requests import by_role, counted_cluster
-from stories import in_virtual_time, served, story
+from stories import in_virtual_time, served, served_beside, story
 from structlog.testing import capture_logs
 from waiting import eventually
 
@@ -47,8 +47,7 @@ async def test_of_the_lists_with_a_bundle_the_latest_lock_is_believed(cluster: C
     assert _holder(cluster) == (SECOND, 70)
     await _list(cluster, FIRST, {WHOLE: 80})
     await cluster.until(lambda: _holder(cluster) == (FIRST, 80))
-    operator = await cluster.operator()
-    await operator.delete(znodes.owned(FIRST))
+    await cluster.delete(znodes.owned(FIRST))
     await cluster.until(lambda: _holder(cluster) == (SECOND, 70))
     await _list(cluster, SECOND, {})
     await cluster.until(lambda: _holder(cluster) is None)
@@ -155,7 +154,7 @@ async def watched(
 
 
 @in_virtual_time
-async def test_the_first_sidecar_makes_the_key_and_all_have_the_same() -> None:
+async def test_all_have_the_key_that_the_first_makes_or_a_hand_replaces() -> None:
     service, make = MemoryService(), drawn()
     async with (
         connected(service) as one,
@@ -169,18 +168,6 @@ async def test_the_first_sidecar_makes_the_key_and_all_have_the_same() -> None:
         async with connected(service) as late, watched(late, make) as third:
             await eventually(lambda: third.value is not None)
             assert third.value == first.value
-
-
-@in_virtual_time
-async def test_a_replaced_key_counts_and_a_deleted_one_is_made_again() -> None:
-    service, make = MemoryService(), drawn()
-    async with (
-        connected(service) as one,
-        connected(service) as two,
-        watched(one, make) as first,
-        watched(two, make) as second,
-    ):
-        await eventually(lambda: first.value is not None)
         await one.set(znodes.KEY, b"k" * 48)
         await eventually(lambda: first.value == second.value == b"k" * 48)
         await one.delete(znodes.KEY)
@@ -257,9 +244,7 @@ def _warm(cluster: Cluster) -> list[Agent]:
 
 
 @story(5)
-async def test_the_leader_and_two_others_read_loads_and_one_of_them_succeeds(
-    cluster: Cluster,
-) -> None:
+async def test_the_leader_and_two_others_read_loads_and_one_succeeds(cluster: Cluster) -> None:
     await served(cluster, 10)
     await cluster.until(lambda: len(_warm(cluster)) == 3)
     former, warm = cluster.leader, _warm(cluster)
@@ -286,7 +271,7 @@ async def test_the_leader_and_two_others_read_loads_and_one_of_them_succeeds(
 async def test_loads_that_were_deleted_are_written_again(cluster: Cluster) -> None:
     agent = cluster.leader
     path = znodes.loads(agent.host.name)
-    await (await cluster.operator()).delete(path)
+    await cluster.delete(path)
     agent.host.cpu_fraction = 0.9
     await cluster.until(lambda: path in cluster.service.dump(), within_s=90.0)
     node = cluster.service.dump()[path]
@@ -356,8 +341,7 @@ async def test_loads_that_are_too_large_end_no_membership(
 async def test_a_broker_whose_first_loads_are_too_large_registers_without_its_bundles(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    boundaries = await served(cluster, 30)
-    agent = next(one for one in cluster.living if not one.leads)
+    boundaries, agent = await served_beside(cluster, 30, serving=False)
     report = _published(cluster, agent)
     monkeypatch.setattr(publishing, "_LARGEST_BYTES", len(encode_loads(report)) - 1)
     before = set(agent.host.serving)

@@ -76,9 +76,7 @@ async def local_policies(
     await sidecar.write(znodes.local_policies(Namespace(namespace)), written(document))
 
 
-async def test_isolation_policies_come_change_and_go(
-    sidecar: LeaderAtWork, constraints: Constraints
-) -> None:
+async def test_policies_come_change_and_go(sidecar: LeaderAtWork, constraints: Constraints) -> None:
     assert (constraints.complete, constraints.policies) == (True, NO_POLICIES)
     await sidecar.write(ISOLATION, written({"p": TO_B2}))
     await eventually(lambda: constraints.policies.isolation == {"p": TO_B2_READ})
@@ -173,9 +171,7 @@ async def lead(sidecar: LeaderAtWork) -> None:
     await sidecar.led(*(report(name, 0.1, {}) for name in (B1, B2, B3)))
 
 
-async def test_isolated_namespaces_are_placed_where_they_belong_and_nowhere_else(
-    sidecar: LeaderAtWork,
-) -> None:
+async def test_isolated_namespaces_are_only_where_they_belong(sidecar: LeaderAtWork) -> None:
     await sidecar.write(ISOLATION, written({"p": TO_B2}))
     await lead(sidecar)
     owners = {await sidecar.leading.assign(bundle) for bundle in BUNDLES}

@@ -11,7 +11,7 @@ import pytest
 from history_sinks import Archive
 from leader_at_work import B1, B2, BUNDLES, EIGHT, HOT, THRESHOLD, LeaderAtWork, leader_at_work
 from snapshot_samples import report
-from stories import BY_HAND, place_all, publish_for_ever, served, story
+from stories import BY_HAND, placed, published, served, start_hosts, story
 from structlog.testing import capture_logs
 from waiting import eventually
 
@@ -119,11 +119,8 @@ async def test_an_unload_is_not_undone_by_a_lost_order_that_is_repeated(cluster:
 async def test_history_learns_of_orders_whose_reply_was_lost(cluster: Cluster) -> None:
     archive = Archive()
     cluster.build = archive.kept
-    for _ in range(3):
-        cluster.start(cluster.add_host())
-    await cluster.ready()
-    boundaries = await cluster.make_namespace(12)
-    topics = await place_all(cluster, boundaries)
+    await start_hosts(cluster, 3)
+    boundaries, topics = await placed(cluster, 12)
     leader, hot = cluster.leader, cluster.hosts[0]
 
     def lose_reply(operations: Sequence[Operation]) -> None:
@@ -134,11 +131,10 @@ async def test_history_learns_of_orders_whose_reply_was_lost(cluster: Cluster) -
     leader.coordination.before_commit = lose_reply
     before = {bundle: cluster.server(bundle).name for bundle in boundaries.bundles}
     hot.cpu_fraction = 0.95
-    publishing = asyncio.ensure_future(publish_for_ever(cluster, topics, 5000))
-    await cluster.until(lambda: cluster.warnings("round.orders.failed"), within_s=60.0)
-    hot.cpu_fraction = 0.1
-    await asyncio.sleep(20.0)
-    publishing.cancel()
+    async with published(cluster, topics, 5000):
+        await cluster.until(lambda: cluster.warnings("round.orders.failed"), within_s=60.0)
+        hot.cpu_fraction = 0.1
+        await asyncio.sleep(20.0)
     moved = {b for b in boundaries.bundles if cluster.server(b).name != before[b]}
     assert moved
     told = {line["bundle"] for line in archive.lines("hand_over") if line["source"] == hot.name}
@@ -228,6 +224,8 @@ async def sidecar(computing: Held) -> AsyncIterator[LeaderAtWork]:
         reports=HOT[:2],
         build=lambda one: replace(one, computing=computing),
     ) as at_work:
+        at_work.lead()
+        await computing.held.wait()
         yield at_work
 
 
@@ -282,8 +280,6 @@ async def test_moves_that_would_not_be_decided_any_more_are_not_ordered(
     change: Callable[[LeaderAtWork], Awaitable[None]],
     why: str,
 ) -> None:
-    sidecar.lead()
-    await computing.held.wait()
     await change(sidecar)
     with capture_logs() as logs:
         computing.let_go.set()
@@ -296,8 +292,6 @@ async def test_moves_that_would_not_be_decided_any_more_are_not_ordered(
 async def test_a_bundle_that_people_moved_meanwhile_stays_where_they_want_it(
     sidecar: LeaderAtWork, computing: Held
 ) -> None:
-    sidecar.lead()
-    await computing.held.wait()
     term = sidecar.leader_term
     refused = await term.order_unload(dict.fromkeys(BUNDLES, B1), B2)
     assert not refused
@@ -309,8 +303,6 @@ async def test_a_bundle_that_people_moved_meanwhile_stays_where_they_want_it(
 
 
 async def test_what_is_placed_meanwhile_counts(sidecar: LeaderAtWork, computing: Held) -> None:
-    sidecar.lead()
-    await computing.held.wait()
     await sidecar.leader_term.order_unload({BUNDLES[0]: B1}, B2)
     computing.let_go.set()
     await sidecar.rounds(1)
@@ -318,8 +310,6 @@ async def test_what_is_placed_meanwhile_counts(sidecar: LeaderAtWork, computing:
 
 
 async def test_a_term_that_has_ended_orders_nothing(sidecar: LeaderAtWork, computing: Held) -> None:
-    sidecar.lead()
-    await computing.held.wait()
     await asyncio.wait_for(sidecar.stop_leading(), 5)
     computing.let_go.set()
     await asyncio.sleep(0.1)
@@ -346,8 +336,7 @@ async def test_a_leader_moves_bundles_with_rounds_in_a_thread() -> None:
         THRESHOLD, build=lambda one: replace(one, computing=ThreadedComputing())
     ) as sidecar:
         await sidecar.create_namespace(EIGHT)
-        await sidecar.report(*HOT)
-        sidecar.lead()
+        await sidecar.led(*HOT)
 
         async def moved() -> bool:
             return bool(await ordered_to(sidecar, B2))

@@ -3,7 +3,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 import pytest
-from stories import follower, looked_up, now_s, place_all, served, story
+from stories import follower, looked_up, now_s, placed, served, served_beside, story
 
 from loadmanager.admin.brokers import Marked
 from loadmanager.core import znodes
@@ -57,8 +57,7 @@ async def emptied(cluster: Cluster, host: Host, within_s: float = 10.0) -> None:
 async def test_a_drain_empties_a_few_at_a_time_and_no_lookup_fails(
     cluster: Cluster, leads: bool
 ) -> None:
-    boundaries = await cluster.make_namespace(60)
-    topics = await place_all(cluster, boundaries)
+    boundaries, topics = await placed(cluster, 60)
     agent = next(a for a in cluster.living if a.leads is leads)
     assert len(agent.host.serving) > MOST
     left, done = set(agent.host.serving), asyncio.Event()
@@ -100,8 +99,7 @@ async def test_nothing_is_placed_on_a_drained_broker_until_it_is_let_go(cluster:
 
 @story(2)
 async def test_bundles_that_nobody_can_take_stay_and_are_served(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(6)
-    topics = await place_all(cluster, boundaries)
+    boundaries, topics = await placed(cluster, 6)
     first, second = cluster.hosts
     async with looked_up(cluster, topics):
         await cluster.write(znodes.draining(first.name), b"{")  # A spoilt mark is a mark.
@@ -140,8 +138,7 @@ async def test_the_next_leader_goes_on_emptying(cluster: Cluster) -> None:
 @pytest.mark.parametrize("every", [False, True])
 @story()
 async def test_a_mark_outlives_restarts_of_sidecars(cluster: Cluster, every: bool) -> None:
-    await served(cluster, 12)
-    agent = follower(cluster)
+    _, agent = await served_beside(cluster, 12)
     host = agent.host
     await drain(agent, host)
     await emptied(cluster, host)
@@ -165,8 +162,7 @@ async def test_a_mark_outlives_restarts_of_sidecars(cluster: Cluster, every: boo
 
 @story()
 async def test_a_mark_set_while_the_sidecar_is_cut_off_is_heeded(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 12)
-    agent = follower(cluster)
+    boundaries, agent = await served_beside(cluster, 12)
     agent.coordination.suspend()
     await drain(cluster.leader, agent.host)
     await asyncio.sleep(2.0)
@@ -200,8 +196,7 @@ async def test_marks_say_who_and_why_and_may_be_repeated(cluster: Cluster) -> No
 @pytest.mark.parametrize("leads", [False, True])
 @story()
 async def test_a_sidecar_that_stops_empties_its_broker_first(cluster: Cluster, leads: bool) -> None:
-    boundaries = await cluster.make_namespace(60)
-    topics = await place_all(cluster, boundaries)
+    boundaries, topics = await placed(cluster, 60)
     agent = next(a for a in cluster.living if a.leads is leads)
     session = agent.coordination.session.session_id
     assert len(agent.host.serving) > MOST
@@ -231,8 +226,7 @@ def gaps(cluster: Cluster, former: Host) -> list[float]:
 
 @story()
 async def test_who_stops_is_given_nothing_new_while_it_is_emptied(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 60)
-    agent = follower(cluster)
+    boundaries, agent = await served_beside(cluster, 60)
     had = set(agent.host.serving)
     leaving = asyncio.ensure_future(agent.leave())
     await cluster.until(
@@ -262,8 +256,7 @@ async def test_nobody_waits_for_the_bundle_that_is_a_brokers_own(cluster: Cluste
 
 @story(ownership={"drain_deadline_s": 4.0})
 async def test_what_is_not_taken_within_the_deadline_is_given_back(cluster: Cluster) -> None:
-    await served(cluster, 9)
-    agent = follower(cluster)
+    _, agent = await served_beside(cluster, 9)
     cluster.leader.coordination.freeze()  # It leads on for a while, and plans nothing.
     begun_s = now_s()
     await agent.leave()
@@ -284,8 +277,7 @@ async def test_all_that_stop_at_once_do_not_wait_for_one_another(cluster: Cluste
 
 @story()
 async def test_without_the_service_a_sidecar_stops_without_waiting(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 6)
-    agent = follower(cluster)
+    boundaries, agent = await served_beside(cluster, 6)
     agent.coordination.suspend()
     begun_s = now_s()
     with suppress(CoordinationError):
@@ -308,8 +300,7 @@ async def test_the_last_one_to_leave_waits_for_nobody(cluster: Cluster) -> None:
 
 @story()
 async def test_a_hung_broker_keeps_its_locks_until_its_lease_is_over(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 6)
-    agent = follower(cluster)
+    boundaries, agent = await served_beside(cluster, 6)
     agent.host.broker.inject(Fault.REFUSED, "unload")
     await agent.leave()
     assert cluster.warnings("broker.lease.awaited")
@@ -339,8 +330,7 @@ async def test_a_sidecar_that_never_registered_leaves_at_once(cluster: Cluster) 
 
 @story(3, shedding={"settings": {"threshold": 0.05, "history": 0.2, "min_bytes_per_s": 0.0}})
 async def test_a_rolling_restart_leaves_a_balanced_cluster(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(30)
-    topics = await place_all(cluster, boundaries)
+    boundaries, topics = await placed(cluster, 30)
     follow_load(cluster)
     async with looked_up(cluster, topics, pause_s=0.02), carrying(cluster, topics):
         await asyncio.sleep(10.0)

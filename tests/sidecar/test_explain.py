@@ -67,8 +67,7 @@ async def slow() -> AsyncIterator[LeaderAtWork]:
 
 async def test_a_live_snapshot_can_be_decided_on_elsewhere(slow: LeaderAtWork) -> None:
     await slow.create_namespace(EIGHT)
-    await slow.report(*HOT)
-    slow.lead()
+    await slow.led(*HOT)
     await eventually(lambda: slow.leading.leader_term and slow.leader_term.look().averages)
     snapshot = await slow.explainer.snapshot()
     told = json.loads(snapshot)  # With Pulsar's names.
@@ -91,8 +90,7 @@ async def test_a_live_snapshot_can_be_decided_on_elsewhere(slow: LeaderAtWork) -
 
 
 async def test_a_snapshots_memory_is_by_the_wall_clock(sidecar: LeaderAtWork) -> None:
-    await sidecar.report(*HOT)
-    sidecar.lead()
+    await sidecar.led(*HOT)
     await sidecar.rounds(1)
     await eventually(lambda: sidecar.leader_term.look().memory.moved_at_s)
     got = decode_snapshot("live", await sidecar.explainer.snapshot())
@@ -103,8 +101,7 @@ async def test_a_snapshots_memory_is_by_the_wall_clock(sidecar: LeaderAtWork) ->
 
 async def test_orders_under_way_are_in_a_snapshot(sidecar: LeaderAtWork) -> None:
     await sidecar.create_namespace(EIGHT)
-    await sidecar.report(*HOT)
-    sidecar.lead()
+    await sidecar.led(*HOT)
     await sidecar.rounds(2)
     got = decode_snapshot("live", await sidecar.explainer.snapshot())
     assert got.in_flight
@@ -130,8 +127,7 @@ async def test_owners_outside_boundaries_spoil_no_snapshot(slow: LeaderAtWork) -
 
 
 async def test_a_moved_bundle_is_explained_by_its_move(sidecar: LeaderAtWork) -> None:
-    await sidecar.report(*HOT)
-    sidecar.lead()
+    await sidecar.led(*HOT)
     await eventually(lambda: sidecar.leading.leader_term and sidecar.leader_term.look().view.moved)
     decisions = sidecar.explainer.decisions(DecisionsQuery(limit=2000))
     moved = next(one for one in decisions if one.outcome is Outcome.MOVED)
@@ -150,8 +146,7 @@ async def test_a_moved_bundle_is_explained_by_its_move(sidecar: LeaderAtWork) ->
 
 
 async def test_an_idle_broker_is_explained_by_the_last_round(sidecar: LeaderAtWork) -> None:
-    await sidecar.report(*HOT)
-    sidecar.lead()
+    await sidecar.led(*HOT)
     await sidecar.rounds(2)
     told = sidecar.explainer.explain(B2).explanation
     assert (told.kind, told.subject, told.score) == ("broker", B2, 0.0)
@@ -497,13 +492,31 @@ MOVED = Decision(
 )
 
 
-def test_a_move_is_remembered_of_the_bundle_and_both_brokers() -> None:
-    past = DecisionLog(SetClock(), 4)
+def test_a_move_is_remembered_of_the_bundle_and_both_brokers_beyond_later_refusals() -> None:
+    clock = SetClock()
+    past = DecisionLog(clock, 4)
     past.round_done(plan(MOVE), [B1, B2])
     past.moved([MOVE])
     assert past.decisions() == [MOVED]
     assert past.about(A) == past.about(B1) == past.about(B2) == (MOVED,)
     assert past.about(B) == ()
+    clock.now_ms = 2000
+    refusal = Refusal(A, Reason.NO_IMPROVEMENT, "0.6, 0.5")
+    past.round_done(plan(refusals=(refusal,)), [B1, B2])
+    left_alone = Decision(
+        at_ms=2000,
+        epoch=4,
+        round=2,
+        subject=A,
+        outcome=Outcome.LEFT_ALONE,
+        code=Reason.NO_IMPROVEMENT,
+        detail="0.6, 0.5",
+    )
+    assert past.about(A) == (left_alone, MOVED)
+    assert past.decisions() == [left_alone, MOVED]
+    assert DecisionsQuery(limit=1).of(past.decisions()) == [left_alone]
+    assert past.refusals == {A: [refusal]}
+    assert (past.rounds, past.last_round_at_ms) == (2, 2000)
 
 
 def test_decisions_are_found_by_kind_namespace_and_time() -> None:
@@ -524,30 +537,6 @@ def test_decisions_are_found_by_kind_namespace_and_time() -> None:
     assert found(namespace="t/n") == [B, A]
     assert found(since_ms=2000) == [other, B]
     assert found(since_ms=2001) == []
-
-
-def test_the_last_move_outlives_later_refusals() -> None:
-    clock = SetClock()
-    past = DecisionLog(clock, 4)
-    past.round_done(plan(MOVE), [B1, B2])
-    past.moved([MOVE])
-    clock.now_ms = 2000
-    refusal = Refusal(A, Reason.NO_IMPROVEMENT, "0.6, 0.5")
-    past.round_done(plan(refusals=(refusal,)), [B1, B2])
-    left_alone = Decision(
-        at_ms=2000,
-        epoch=4,
-        round=2,
-        subject=A,
-        outcome=Outcome.LEFT_ALONE,
-        code=Reason.NO_IMPROVEMENT,
-        detail="0.6, 0.5",
-    )
-    assert past.about(A) == (left_alone, MOVED)
-    assert past.decisions() == [left_alone, MOVED]
-    assert DecisionsQuery(limit=1).of(past.decisions()) == [left_alone]
-    assert past.refusals == {A: [refusal]}
-    assert (past.rounds, past.last_round_at_ms) == (2, 2000)
 
 
 def test_what_a_round_says_of_every_broker_does_not_crowd_out_the_moves() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from stories import follower, now_s, place_all, reasons, served, story
+from stories import follower, now_s, place_all, reasons, served, served_beside, story
 
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
@@ -32,8 +32,7 @@ def _draining(cluster: Cluster, agent: Agent) -> bool:
 @pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.HANG])
 @story(broker=PROBED)
 async def test_an_unwell_broker_gives_its_bundles_away(cluster: Cluster, fault: Fault) -> None:
-    boundaries = await served(cluster, 9)
-    agent = follower(cluster)
+    boundaries, agent = await served_beside(cluster, 9)
     agent.host.broker.inject(fault, "health")
     await cluster.until(lambda: not agent.host.serving, within_s=12.0)
     await cluster.settled(boundaries.bundles)
@@ -61,8 +60,7 @@ async def test_an_unwell_broker_gives_its_bundles_away(cluster: Cluster, fault: 
 
 @story(broker=PROBED)
 async def test_a_broker_sick_now_and_then_stays_as_it_was(cluster: Cluster) -> None:
-    await served(cluster, 9)
-    agent = follower(cluster)
+    _, agent = await served_beside(cluster, 9)
     before = dict(agent.host.serving)
     for _ in range(30):
         agent.host.broker.inject(Fault.REFUSED, "health", times=1)
@@ -83,8 +81,7 @@ async def test_a_broker_sick_now_and_then_stays_as_it_was(cluster: Cluster) -> N
 
 @story(broker=PROBED)
 async def test_a_frozen_broker_is_out_until_it_has_been_well(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 9)
-    agent = follower(cluster)
+    boundaries, agent = await served_beside(cluster, 9)
     agent.host.freeze_broker()
     await cluster.until(
         lambda: agent.host.name not in cluster.leader.cluster_state.brokers, within_s=SESSION_S
@@ -99,9 +96,7 @@ async def test_a_frozen_broker_is_out_until_it_has_been_well(cluster: Cluster) -
 
 
 @story(broker=PROBED)
-async def test_of_brokers_all_found_sick_half_go_on_and_all_once_restarted(
-    cluster: Cluster,
-) -> None:
+async def test_of_brokers_all_found_sick_half_go_on_all_once_restarted(cluster: Cluster) -> None:
     boundaries = await served(cluster, 9)
     for host in cluster.hosts:
         host.broker.inject(Fault.REFUSED, "health")
@@ -169,19 +164,18 @@ def _newest_zxid(cluster: Cluster) -> int:
     return max(node.stat.mzxid for node in cluster.service.dump().values())
 
 
-async def _refused(cluster: Cluster, boundaries: Boundaries) -> Agent:
-    await place_all(cluster, boundaries)
+async def _refused(cluster: Cluster, bundles: int) -> tuple[Boundaries, Agent]:
+    boundaries = await served(cluster, bundles)
     # A leader that has just connected gives the others time to come back.
     await asyncio.sleep(SESSION_S)
     agent = follower(cluster)
     await _raise_epoch(agent.host)
-    return agent
+    return boundaries, agent
 
 
 @story()
 async def test_its_bundles_are_served_by_others_once_its_lease_is_over(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(12)
-    agent = await _refused(cluster, boundaries)
+    boundaries, agent = await _refused(cluster, 12)
     session = agent.coordination.session.session_id
     await cluster.until(
         lambda: znodes.registration(agent.host.name) not in cluster.service.nodes, within_s=3.0
@@ -202,8 +196,7 @@ async def test_its_bundles_are_served_by_others_once_its_lease_is_over(cluster: 
 
 @story()
 async def test_its_sidecar_is_not_ready_says_why_and_backs_off(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(6)
-    agent = await _refused(cluster, boundaries)
+    _, agent = await _refused(cluster, 6)
     assert agent.metric("loadmanager_broker_leased") == 1
     await cluster.until(lambda: reasons(agent), within_s=SESSION_S)
     assert "holds no lease" in reasons(agent)
@@ -222,22 +215,19 @@ async def test_its_sidecar_is_not_ready_says_why_and_backs_off(cluster: Cluster)
 
 @story()
 async def test_a_restart_of_the_broker_heals_it(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(6)
-    agent = await _refused(cluster, boundaries)
+    boundaries, agent = await _refused(cluster, 6)
     await asyncio.sleep(60.0)
     agent.host.restart_broker()
     await cluster.until(lambda: agent.app.member.registered, within_s=10.0)
     assert not reasons(agent)
     assert agent.metric("loadmanager_broker_leased") == 1
-    await cluster.move(boundaries.bundles[0], agent.host)
-    await cluster.until(lambda: cluster.servers(boundaries.bundles[0]) == [agent.host])
+    await cluster.moved(boundaries.bundles[0], agent.host)
     await cluster.settled(boundaries.bundles)
 
 
 @story()
 async def test_an_epoch_that_the_service_reaches_heals_it(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 6)
-    agent = follower(cluster)
+    boundaries, agent = await served_beside(cluster, 6)
     await _raise_epoch(agent.host, _newest_zxid(cluster) + 1000)
     await cluster.until(lambda: reasons(agent), within_s=2 * SESSION_S)
     for number in range(1000):
@@ -249,8 +239,7 @@ async def test_an_epoch_that_the_service_reaches_heals_it(cluster: Cluster) -> N
 
 @story()
 async def test_an_epoch_just_above_that_of_the_agent_stops_nothing(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 6)
-    agent = follower(cluster)
+    boundaries, agent = await served_beside(cluster, 6)
     before = agent.host.serving.keys()
     await _raise_epoch(agent.host, agent.cluster_state.brokers[agent.host.name].registered_as + 1)
     await cluster.until(lambda: cluster.warnings("broker.membership.displaced"))
@@ -262,8 +251,7 @@ async def test_an_epoch_just_above_that_of_the_agent_stops_nothing(cluster: Clus
 @story()
 async def test_a_late_sidecar_takes_its_registration_out_with_its_locks(cluster: Cluster) -> None:
     """Its owned list names the bundles for some round trips more, and lookups read that."""
-    boundaries = await cluster.make_namespace(6)
-    agent = await _refused(cluster, boundaries)
+    boundaries, agent = await _refused(cluster, 6)
     session = agent.coordination.session.session_id
     agent.coordination.delay_replies(1.5)
     await cluster.until(lambda: session not in cluster.lock_sessions().values())
@@ -278,8 +266,7 @@ async def test_its_locks_are_released_though_another_sidecar_registered_it_meanw
     cluster: Cluster, stays: bool
 ) -> None:
     """The other one took the mark of this agent away, and is refused as well."""
-    boundaries = await cluster.make_namespace(6)
-    agent = await _refused(cluster, boundaries)
+    boundaries, agent = await _refused(cluster, 6)
     session = agent.coordination.session.session_id
     mark = znodes.agent(agent.host.name, session)
     await cluster.until(lambda: cluster.warnings("broker.membership.displaced"))
@@ -398,8 +385,7 @@ async def test_a_broker_whose_incarnation_changes_with_each_answer_is_asked_seld
 @story(checked=False)
 async def test_a_restart_of_the_broker_heals_older_transaction_ids(cluster: Cluster) -> None:
     """As in a ZooKeeper whose data were replaced; fencing tokens go back with them."""
-    await served(cluster, 6)
-    agent = follower(cluster)
+    _, agent = await served_beside(cluster, 6)
     cluster.service._zxid = 1
     session_id = agent.coordination.session.session_id
     cluster.service.expire(session_id)

@@ -8,7 +8,7 @@ from history_sinks import Archive, KeptHistory
 from leader_at_work import LeaderAtWork, leader_at_work
 from seed_samples import GivenSeed, head, rates
 from snapshot_samples import report
-from stories import served, story
+from stories import served, start_hosts, story
 from waiting import eventually
 
 from loadmanager.core import znodes
@@ -36,13 +36,11 @@ BRISK: dict[str, Any] = {
 }
 
 
-async def recorded(cluster: Cluster) -> Archive:
+async def recorded(cluster: Cluster) -> tuple[Archive, Boundaries]:
     archive = Archive()
     cluster.build = archive.kept
-    for _ in range(3):
-        cluster.start(cluster.add_host())
-    await cluster.ready()
-    return archive
+    await start_hosts(cluster, 3)
+    return archive, await served(cluster, 3)
 
 
 def leaders(archive: Archive) -> list[KeptHistory]:
@@ -51,8 +49,7 @@ def leaders(archive: Archive) -> list[KeptHistory]:
 
 @story(0, **BRISK)
 async def test_every_agent_tells_each_report_that_it_publishes(cluster: Cluster) -> None:
-    archive = await recorded(cluster)
-    boundaries = await served(cluster, 3)
+    archive, boundaries = await recorded(cluster)
     owners = {bundle: cluster.server(bundle).name for bundle in boundaries.bundles}
     await cluster.until(
         lambda: (
@@ -79,8 +76,7 @@ async def test_every_agent_tells_each_report_that_it_publishes(cluster: Cluster)
 
 @story(0, **BRISK)
 async def test_a_leader_tells_its_rounds_and_every_third_is_a_base(cluster: Cluster) -> None:
-    archive = await recorded(cluster)
-    boundaries = await served(cluster, 3)
+    archive, boundaries = await recorded(cluster)
     await cluster.until(lambda: archive.count("round") >= 7, within_s=60.0)
     (sink,) = leaders(archive)
     rounds = sink.lines("round")
@@ -106,8 +102,7 @@ async def test_a_leader_tells_its_rounds_and_every_third_is_a_base(cluster: Clus
 
 @story(0, **BRISK)
 async def test_reports_and_ticks_give_the_leaders_own_averages(cluster: Cluster) -> None:
-    archive = await recorded(cluster)
-    boundaries = await served(cluster, 3)
+    archive, boundaries = await recorded(cluster)
     await cluster.until(lambda: archive.count("bundles") >= 3, within_s=90.0)
     (sink,) = leaders(archive)
     reports = {(one["broker"], one["reported_at_ms"]): one for one in archive.lines("report")}
@@ -138,8 +133,7 @@ async def test_reports_and_ticks_give_the_leaders_own_averages(cluster: Cluster)
 
 @story(0, **BRISK)
 async def test_a_move_by_hand_is_told_from_the_decision_to_its_end(cluster: Cluster) -> None:
-    archive = await recorded(cluster)
-    boundaries = await served(cluster, 3)
+    archive, boundaries = await recorded(cluster)
     bundle = boundaries.bundles[0]
     source = cluster.server(bundle)
     target = next(host for host in cluster.hosts if host is not source)
@@ -164,8 +158,7 @@ async def test_a_move_by_hand_is_told_from_the_decision_to_its_end(cluster: Clus
 
 @story(0, **BRISK)
 async def test_splits_and_merges_are_told_and_the_next_round_is_a_base(cluster: Cluster) -> None:
-    archive = await recorded(cluster)
-    boundaries = await served(cluster, 3)
+    archive, boundaries = await recorded(cluster)
     whole = boundaries.bundles[1]
     split = cluster.leader.app.bundle_requests.split
     await split(NAMESPACE, whole.rpartition("/")[2], SplitOrder("range_equally_divide"))
@@ -187,8 +180,7 @@ async def test_splits_and_merges_are_told_and_the_next_round_is_a_base(cluster: 
 
 @story(0, **BRISK)
 async def test_the_next_leader_tells_a_term_of_its_own_and_who_left(cluster: Cluster) -> None:
-    archive = await recorded(cluster)
-    await served(cluster, 3)
+    archive, _ = await recorded(cluster)
     await cluster.until(lambda: archive.count("round") >= 2)
     first = cluster.leader
     await first.kill()
@@ -356,8 +348,7 @@ async def test_reports_soon_count_more_than_what_was_supposed() -> None:
     async with leader_at_work(Planner(), round_interval_s=3600, read_seed=seeds.read) as at_work:
         seeds.seed_head = head(at_work.context.clock.wall_ms())
         await at_work.create_namespace(Boundaries.even(NS, 4))
-        await at_work.report(report(B1, 0.1, dict.fromkeys(BUNDLES, 0.0)))
-        at_work.lead()
+        await at_work.led(report(B1, 0.1, dict.fromkeys(BUNDLES, 0.0)))
 
         def short() -> Rates:
             averages = at_work.leader_term.look().averages.get(BUNDLES[0])

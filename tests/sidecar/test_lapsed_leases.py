@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from stories import follower, reasons, served, story
+from stories import reasons, served, served_beside, story
 
 from loadmanager.core import znodes
 from loadmanager.core.lease import Heartbeats
@@ -20,8 +20,7 @@ LATE_S = 0.12 * SESSION_S
 
 @story()
 async def test_a_broker_without_a_lease_leaves_and_returns(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 6)
-    agent = follower(cluster)
+    boundaries, agent = await served_beside(cluster, 6)
     session_id = agent.coordination.session.session_id
     agent.coordination.delay_replies(TOO_LATE_S)
     await cluster.until(
@@ -37,15 +36,13 @@ async def test_a_broker_without_a_lease_leaves_and_returns(cluster: Cluster) -> 
     assert agent.coordination.session.session_id == session_id
     agent.coordination.delay_replies(0.0)
     await cluster.until(lambda: agent.app.member.registered, within_s=1.5 * SESSION_S)
-    await cluster.move(boundaries.bundles[0], agent.host)
-    await cluster.until(lambda: cluster.servers(boundaries.bundles[0]) == [agent.host])
+    await cluster.moved(boundaries.bundles[0], agent.host)
     await cluster.settled(boundaries.bundles)
 
 
 @story()
 async def test_no_lock_is_deleted_before_the_last_lease_is_over(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 6)
-    agent = follower(cluster)
+    boundaries, agent = await served_beside(cluster, 6)
     session_id = agent.coordination.session.session_id
     agent.coordination.delay_replies(TOO_LATE_S)
     while agent.app.member.registered:
@@ -78,8 +75,7 @@ async def test_an_ensemble_that_is_late_for_all_moves_nothing(cluster: Cluster) 
 
 @story()
 async def test_answers_that_are_late_and_in_time_hold_a_lease(cluster: Cluster) -> None:
-    await served(cluster, 6)
-    agent = follower(cluster)
+    _, agent = await served_beside(cluster, 6)
     before = agent.host.serving.keys()
     agent.coordination.delay_replies(LATE_S)
     for _ in range(600):
@@ -125,8 +121,7 @@ LEASE_S = 0.66 * SESSION_S
 
 @story()
 async def test_a_leader_without_the_others_extends_no_lease(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 6)
-    agent = follower(cluster)
+    boundaries, agent = await served_beside(cluster, 6)
     service = cluster.service
     server = service.add_server()
     agent.coordination.connect_to(server)
@@ -166,8 +161,7 @@ async def _until_after_a_report(after_s: float) -> None:
 async def _cut_off_after_a_pause(cluster: Cluster) -> Agent:
     """Return a sidecar whose session ends as if the heartbeats since its pause had not been."""
     cluster.service.half_tick_s = TICK_S / 2
-    await served(cluster, 6)
-    agent = follower(cluster)
+    _, agent = await served_beside(cluster, 6)
     session_id = agent.coordination.session.session_id
     await _until_after_a_report(0.1)
     agent.coordination.freeze()

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 import pytest
-from stories import boundaries_now, place_all, served
+from stories import boundaries_now, place_all, served, start_hosts
 
 from loadmanager.core import znodes
 from loadmanager.core.errors import LoadManagerError
@@ -147,9 +147,7 @@ def test_each_operation_has_fewer_writes_than_the_leader_ends_at_here(name: str)
 
     async def tell(cluster: Cluster) -> None:
         cluster.losses = counted
-        for _ in range(4):
-            cluster.start(cluster.add_host())
-        await cluster.ready()
+        await start_hosts(cluster, 4)
         scene = await _set_the_scene(cluster)
         before = counted.writes
         await OPERATIONS[name](scene)
@@ -186,9 +184,7 @@ def test_an_operation_survives_its_leader(name: str, number: int, after: bool, e
 
     async def tell(cluster: Cluster) -> None:
         cluster.losses = counted
-        for _ in range(4):
-            cluster.start(cluster.add_host())
-        await cluster.ready()
+        await start_hosts(cluster, 4)
         scene = await _set_the_scene(cluster)
         counted.then = lambda: _end(scene, end)
         counted.at = counted.writes + number

@@ -76,10 +76,16 @@ def _keeper(
     )
 
 
-async def test_a_lease_counts_as_over_only_when_that_of_a_slower_clock_is_over_too() -> None:
-    world = World(broker_rate=0.985)
+def _leased(
+    world: World | None = None, *, fraction: float = 0.5
+) -> tuple[World, InProcessBroker, LeaseKeeper]:
+    world = world or World()
     broker = InProcessBroker(world.broker_clock_s)
-    keeper = _keeper(world, broker)
+    return world, broker, _keeper(world, broker, fraction=fraction)
+
+
+async def test_a_lease_counts_as_over_only_when_that_of_a_slower_clock_is_over_too() -> None:
+    world, broker, keeper = _leased(World(broker_rate=0.985))
     await keeper.begin()
     await broker.load(BUNDLE, agent_epoch=1, fencing_token=1)
     world.now_s = 15.0
@@ -90,9 +96,7 @@ async def test_a_lease_counts_as_over_only_when_that_of_a_slower_clock_is_over_t
 
 
 async def test_a_broker_that_restarts_between_two_renewals_is_leased_by_its_new_clock() -> None:
-    world = World()
-    broker = InProcessBroker(world.broker_clock_s)
-    keeper = _keeper(world, broker)
+    world, broker, keeper = _leased()
     await keeper.begin()
     broker.kill()
     world.origin_s = 10.0
@@ -117,9 +121,7 @@ async def test_a_new_process_of_a_broker_that_another_agent_registered_is_not_le
     registered_epoch: int, ended: AbstractContextManager[object], answering: bool
 ) -> None:
     """It remembers neither agents nor tokens, and the other one may have given bundles away."""
-    world = World()
-    broker = InProcessBroker(world.broker_clock_s)
-    keeper = _keeper(world, broker)
+    world, broker, keeper = _leased()
     await keeper.begin()
     world.registered_epoch = registered_epoch
     await keeper._extend()  # The process that was leased refuses older agents by itself.
@@ -137,9 +139,8 @@ async def test_a_new_process_of_a_broker_that_another_agent_registered_is_not_le
 
 
 async def test_a_lease_is_over_half_a_tick_before_the_timeout_that_was_granted() -> None:
-    world = World(broker_rate=0.985, session=SimpleNamespace(session_id=1, timeout_s=4.0))
-    broker = InProcessBroker(world.broker_clock_s)
-    keeper = _keeper(world, broker, fraction=0.9)
+    short = World(broker_rate=0.985, session=SimpleNamespace(session_id=1, timeout_s=4.0))
+    world, broker, keeper = _leased(short, fraction=0.9)
     await keeper.begin()
     await broker.load(BUNDLE, agent_epoch=1, fencing_token=1)
     world.now_s = 2.85
@@ -159,9 +160,7 @@ async def test_where_no_lease_is_safe_none_is_given() -> None:
 
 
 async def test_a_heartbeat_after_a_pause_adds_nothing_until_it_was_reported() -> None:
-    world = World()
-    broker = InProcessBroker(world.broker_clock_s)
-    keeper = _keeper(world, broker)
+    world, broker, keeper = _leased()
     await keeper.begin()
     await broker.load(BUNDLE, agent_epoch=1, fencing_token=1)
     world.now_s = 3.0
@@ -175,9 +174,7 @@ async def test_a_heartbeat_after_a_pause_adds_nothing_until_it_was_reported() ->
 
 
 async def test_the_first_lease_of_a_late_session_waits_until_its_heartbeat_was_reported() -> None:
-    world = World()
-    broker = InProcessBroker(world.broker_clock_s)
-    keeper = _keeper(world, broker)
+    world, broker, keeper = _leased()
     world.now_s = 100.0
     await keeper.begin()
     assert 101.0 < world.now_s < 101.5
@@ -186,9 +183,7 @@ async def test_the_first_lease_of_a_late_session_waits_until_its_heartbeat_was_r
 
 
 async def test_a_session_soon_after_the_start_is_leased_at_once() -> None:
-    world = World()
-    broker = InProcessBroker(world.broker_clock_s)
-    keeper = _keeper(world, broker)
+    world, _, keeper = _leased()
     world.now_s = 2.0
     await keeper.begin()
     assert world.now_s == 2.0

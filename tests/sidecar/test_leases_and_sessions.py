@@ -25,12 +25,13 @@ LEASE_S = 0.66 * SESSION_S
 RENEWED_EVERY_S = 0.15 * SESSION_S
 
 
-def _owner(cluster: Cluster, boundaries: Boundaries) -> tuple[Host, Agent, BundleId]:
+async def _owner(cluster: Cluster) -> tuple[Boundaries, Host, Agent, BundleId]:
+    boundaries = await served(cluster, 6)
     for bundle in boundaries.bundles:
         host = cluster.server(bundle)
         agent = cluster.agent_of(host.name)
         if not agent.leads:
-            return host, agent, bundle
+            return boundaries, host, agent, bundle
     raise AssertionError("the leader owns everything")
 
 
@@ -44,8 +45,7 @@ def _assert_never_stopped(host: Host, bundles: Iterable[BundleId]) -> None:
 
 @story()
 async def test_a_cut_off_broker_stops_before_its_session_can_end(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 6)
-    host, agent, bundle = _owner(cluster, boundaries)
+    _, host, agent, bundle = await _owner(cluster)
     cut_at_s = now_s()
     agent.coordination.suspend()
     await cluster.until(lambda: not host.serving, within_s=SESSION_S)
@@ -57,8 +57,7 @@ async def test_a_cut_off_broker_stops_before_its_session_can_end(cluster: Cluste
 
 @story()
 async def test_a_broker_whose_session_expired_registers_again(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 6)
-    host, agent, bundle = _owner(cluster, boundaries)
+    boundaries, host, agent, bundle = await _owner(cluster)
     epoch = agent.cluster_state.brokers[host.name].registered_as
     agent.coordination.suspend()
     await asyncio.sleep(SESSION_S + 1.0)
@@ -70,15 +69,13 @@ async def test_a_broker_whose_session_expired_registers_again(cluster: Cluster) 
         )
     )
     await cluster.until(lambda: agent.app.member.registered)
-    await cluster.move(bundle, host)
-    await cluster.until(lambda: cluster.servers(bundle) == [host])
+    await cluster.moved(bundle, host)
     await cluster.settled(boundaries.bundles)
 
 
 @story()
 async def test_a_suspended_sidecar_obeys_no_orders(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 6)
-    host, agent, bundle = _owner(cluster, boundaries)
+    _, host, agent, bundle = await _owner(cluster)
     other = next(h for h in cluster.hosts if h is not host)
     agent.coordination.suspend()
     await cluster.move(bundle, other)
@@ -90,8 +87,7 @@ async def test_a_suspended_sidecar_obeys_no_orders(cluster: Cluster) -> None:
 
 @story()
 async def test_after_a_short_cut_the_same_locks_serve_on_without_a_gap(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 6)
-    host, agent, _ = _owner(cluster, boundaries)
+    _, host, agent, _ = await _owner(cluster)
     before = dict(host.serving)
     agent.coordination.suspend()
     await asyncio.sleep(LEASE_S / 2)
@@ -103,8 +99,7 @@ async def test_after_a_short_cut_the_same_locks_serve_on_without_a_gap(cluster: 
 
 @story()
 async def test_a_session_that_outlives_the_lease_is_resumed(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 6)
-    host, agent, _ = _owner(cluster, boundaries)
+    boundaries, host, agent, _ = await _owner(cluster)
     before = dict(host.serving)
     agent.coordination.suspend()
     await cluster.until(lambda: not host.serving, within_s=LEASE_S)
@@ -115,8 +110,7 @@ async def test_a_session_that_outlives_the_lease_is_resumed(cluster: Cluster) ->
 
 @story()
 async def test_a_renewal_under_way_for_long_does_not_extend_the_lease(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 6)
-    host, agent, _ = _owner(cluster, boundaries)
+    _, host, agent, _ = await _owner(cluster)
     host.broker.inject(Fault.LATE, "renew_lease")
     await asyncio.sleep(RENEWED_EVERY_S + 0.5)
     sent_by_s = now_s()
@@ -130,8 +124,7 @@ async def test_a_renewal_under_way_for_long_does_not_extend_the_lease(cluster: C
 
 @story()
 async def test_a_frozen_sidecar_is_as_good_as_dead(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 6)
-    host, agent, bundle = _owner(cluster, boundaries)
+    boundaries, host, agent, bundle = await _owner(cluster)
     agent.coordination.freeze()
     await cluster.until(lambda: not host.serving, within_s=LEASE_S)
     await cluster.until(lambda: cluster.servers(bundle), within_s=SESSION_S)
@@ -142,8 +135,7 @@ async def test_a_frozen_sidecar_is_as_good_as_dead(cluster: Cluster) -> None:
 
 @story()
 async def test_an_unreachable_broker_loses_its_bundles_with_its_lease(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 6)
-    host, agent, bundle = _owner(cluster, boundaries)
+    _, host, agent, bundle = await _owner(cluster)
     session = agent.coordination.session.session_id
     host.cut = True
     cut_at_s = now_s()
@@ -164,16 +156,14 @@ async def test_an_unreachable_broker_loses_its_bundles_with_its_lease(cluster: C
         lambda: not cluster.leader.cluster_state.brokers[host.name].registration.draining,
         within_s=10.0,
     )
-    await cluster.move(bundle, host)
-    await cluster.until(lambda: cluster.servers(bundle) == [host])
+    await cluster.moved(bundle, host)
     assert agent.coordination.session.session_id == session
 
 
 @story()
 async def test_a_broker_that_takes_no_renewal_loses_its_bundles(cluster: Cluster) -> None:
     """On a full disk, say. To ask it for ever later times would keep its bundles for ever."""
-    boundaries = await served(cluster, 6)
-    host, _, bundle = _owner(cluster, boundaries)
+    boundaries, host, _, bundle = await _owner(cluster)
     # A leader that has just connected gives the others time to.
     await asyncio.sleep(SESSION_S)
     renew = host.broker.renew_lease
@@ -196,8 +186,7 @@ async def test_a_broker_that_takes_no_renewal_loses_its_bundles(cluster: Cluster
 
 @story()
 async def test_a_broker_that_hangs_leaves_no_lock_on_its_way_behind(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 6)
-    host, agent, _ = _owner(cluster, boundaries)
+    boundaries, host, agent, _ = await _owner(cluster)
     moved = next(b for b in boundaries.bundles if cluster.server(b) is not host)
     host.freeze_broker()
     await asyncio.sleep(LEASE_S - RENEWED_EVERY_S)
@@ -211,8 +200,7 @@ async def test_a_broker_that_hangs_leaves_no_lock_on_its_way_behind(cluster: Clu
 
 @story()
 async def test_a_restarted_broker_is_loaded_whatever_its_clock_shows(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 6)
-    host, agent, _ = _owner(cluster, boundaries)
+    _, host, agent, _ = await _owner(cluster)
     before = dict(host.serving)
     for _ in range(4):
         host.restart_broker()
@@ -227,8 +215,7 @@ async def test_a_restarted_broker_is_loaded_whatever_its_clock_shows(cluster: Cl
 
 @story()
 async def test_a_restarted_sidecar_takes_its_locks_over(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 6)
-    host, agent, _ = _owner(cluster, boundaries)
+    boundaries, host, agent, _ = await _owner(cluster)
     before = dict(host.serving)
     await agent.kill()
     cluster.start(host)
@@ -242,8 +229,7 @@ async def test_a_restarted_sidecar_takes_its_locks_over(cluster: Cluster) -> Non
 
 @story()
 async def test_the_former_sidecar_stops_when_another_takes_over(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 6)
-    host, agent, _ = _owner(cluster, boundaries)
+    boundaries, host, agent, _ = await _owner(cluster)
     before = host.serving.keys()
     newcomer = cluster.start(host)
     await cluster.until(lambda: not agent.alive, within_s=SESSION_S)
@@ -256,8 +242,7 @@ async def test_the_former_sidecar_stops_when_another_takes_over(cluster: Cluster
 
 @story()
 async def test_unwanted_bundles_of_a_former_sidecar_are_let_go(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 6)
-    host, agent, bundle = _owner(cluster, boundaries)
+    boundaries, host, agent, bundle = await _owner(cluster)
     other = next(h for h in cluster.hosts if h is not host)
     await agent.kill()
     await cluster.move(bundle, other)
@@ -269,10 +254,8 @@ async def test_unwanted_bundles_of_a_former_sidecar_are_let_go(cluster: Cluster)
 
 @story()
 async def test_a_deleted_registration_is_made_again(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 6)
-    host, agent, _ = _owner(cluster, boundaries)
-    operator = await cluster.operator()
-    await operator.delete(znodes.registration(host.name))
+    boundaries, host, agent, _ = await _owner(cluster)
+    await cluster.delete(znodes.registration(host.name))
     await cluster.until(lambda: not agent.app.member.registered)
     await cluster.until(lambda: agent.app.member.registered)
     await cluster.settled(boundaries.bundles)
@@ -284,23 +267,18 @@ async def test_a_deleted_registration_is_made_again(cluster: Cluster) -> None:
 
 @story()
 async def test_a_lock_deleted_by_hand_is_noticed_when_it_is_given_back(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 6)
-    host, _, bundle = _owner(cluster, boundaries)
+    _, host, _, bundle = await _owner(cluster)
     other = next(h for h in cluster.hosts if h is not host)
-    operator = await cluster.operator()
-    await operator.delete(znodes.lock(bundle))
-    await cluster.move(bundle, other)
-    await cluster.until(lambda: cluster.servers(bundle) == [other])
+    await cluster.delete(znodes.lock(bundle))
+    await cluster.moved(bundle, other)
     assert [e["bundle"] for e in cluster.warnings("bundle.lock.missing")] == [bundle]
 
 
 @story()
 async def test_a_deleted_owned_list_ends_the_membership(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 6)
-    host, _, bundle = _owner(cluster, boundaries)
+    boundaries, host, _, bundle = await _owner(cluster)
     other = next(h for h in cluster.hosts if h is not host)
-    operator = await cluster.operator()
-    await operator.delete(znodes.owned(host.name))
+    await cluster.delete(znodes.owned(host.name))
     await cluster.move(bundle, other)
     await asyncio.sleep(2.0)
     await cluster.settled(boundaries.bundles)
@@ -323,8 +301,7 @@ async def test_a_thawed_sidecar_that_was_replaced_changes_nothing(cluster: Clust
     await cluster.operator()
     newcomer = cluster.start(host)
     await cluster.until(lambda: newcomer.application and newcomer.app.member.registered)
-    await cluster.move(bundle, host)
-    await cluster.until(lambda: cluster.servers(bundle) == [host])
+    await cluster.moved(bundle, host)
     # The new list has come to the very version that the frozen commit names.
     await cluster.until(lambda: cluster.service.dump()[path].stat.version == list_version)
     lock = cluster.service.dump()[znodes.lock(bundle)]

@@ -165,9 +165,7 @@ async def test_while_orders_are_in_doubt_locks_are_dropped_and_none_is_taken() -
     assert await agent.change([B], [A]) == {B: LockResult.ORDERS_IN_DOUBT, A: LockResult.DROPPED}
 
 
-async def test_after_a_lost_reply_the_locks_are_taken_and_after_a_lost_request_they_are_not() -> (
-    None
-):
+async def test_after_a_lost_reply_the_locks_are_taken_but_not_after_a_lost_request() -> None:
     service = MemoryService()
     agent = await make(service)
     agent.coordination.lose_next_request()

@@ -2,7 +2,7 @@ import asyncio
 from functools import partial
 
 import pytest
-from stories import place_all, served, story
+from stories import now_s, placed, served, story
 
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId, Namespace, TopicName, parse_topic
@@ -98,10 +98,9 @@ async def test_a_lookup_waits_for_a_bundle_under_way(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(1)
     for agent in cluster.agents:
         agent.coordination.delay_commits_s = 1.2
-    loop = asyncio.get_running_loop()
-    asked_at_s = loop.time()
+    asked_at_s = now_s()
     await cluster.agents[0].look_up(topic_in(boundaries, boundaries.bundles[0]))
-    assert 2.4 < loop.time() - asked_at_s < 5.0
+    assert 2.4 < now_s() - asked_at_s < 5.0
 
 
 @story(2)
@@ -109,11 +108,10 @@ async def test_a_lookup_of_a_bundle_that_never_arrives_times_out(cluster: Cluste
     boundaries = await cluster.make_namespace(1)
     (bundle,) = boundaries.bundles
     await cluster.hold_lock(bundle)
-    loop = asyncio.get_running_loop()
-    asked_at_s = loop.time()
+    asked_at_s = now_s()
     with pytest.raises(Unavailable, match=r"broker\d:8080 is to own it and does not serve it"):
         await cluster.agents[0].look_up(topic_in(boundaries, bundle))
-    assert loop.time() - asked_at_s == pytest.approx(5.0, abs=0.5)
+    assert now_s() - asked_at_s == pytest.approx(5.0, abs=0.5)
 
 
 @story(2, lookup={"wait_s": 0.0})
@@ -151,11 +149,10 @@ async def test_a_silent_leader_is_asked_again_until_time_is_up(cluster: Cluster)
     follower.line_broken = False
     assert (await later).bundle == boundaries.bundles[1]
     follower.line_slow_s = 60.0
-    loop = asyncio.get_running_loop()
-    asked_at_s = loop.time()
+    asked_at_s = now_s()
     with pytest.raises(Unavailable, match="the leader has not decided in time"):
         await follower.look_up(last)
-    assert loop.time() - asked_at_s < 6.0
+    assert now_s() - asked_at_s < 6.0
 
 
 @story(3, lookup={"mode": "redirect"})
@@ -196,8 +193,7 @@ async def test_who_is_asked_authoritatively_waits_and_never_sends_on(cluster: Cl
 
 @story(2)
 async def test_the_version_grows_only_when_an_answer_can_change(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(2)
-    topics = await place_all(cluster, boundaries)
+    boundaries, topics = await placed(cluster, 2)
     agent = cluster.agents[0]
     await cluster.until(lambda: all(at.serving for at in agent.cluster_state.owners.values()))
     version = agent.app.answering.cluster_state_version
@@ -209,8 +205,7 @@ async def test_the_version_grows_only_when_an_answer_can_change(cluster: Cluster
     assert agent.app.answering.cluster_state_version == version
     server = cluster.server(boundaries.bundles[0])
     other = next(host for host in cluster.hosts if host is not server)
-    await cluster.move(boundaries.bundles[0], other)
-    await cluster.until(lambda: cluster.servers(boundaries.bundles[0]) == [other])
+    await cluster.moved(boundaries.bundles[0], other)
     await cluster.settled(boundaries.bundles)
     assert agent.app.answering.cluster_state_version > version
     assert (await agent.look_up(topics[0])).broker == other.name
@@ -289,8 +284,8 @@ def _slow_to_load(cluster: Cluster, host: Host, by_s: float) -> None:
 def test_nobody_is_sent_to_an_owner_before_it_serves_or_by_itself_afterwards(seed: int) -> None:
     @story(4, seed=seed)
     async def tell(cluster: Cluster) -> None:
-        boundaries = await cluster.make_namespace(4)
-        (topic, *_), (bundle, *_) = await place_all(cluster, boundaries), boundaries.bundles
+        boundaries, (topic, *_) = await placed(cluster, 4)
+        bundle = boundaries.bundles[0]
         source = cluster.server(bundle)
         target, *bystanders = _others(cluster, source)
         _slow_to_load(cluster, target, by_s=0.3)
@@ -299,8 +294,7 @@ def test_nobody_is_sent_to_an_owner_before_it_serves_or_by_itself_afterwards(see
         await asyncio.sleep(0.1)
         for client in clients:
             client.refused.clear()
-        await cluster.move(bundle, target)
-        await cluster.until(lambda: cluster.servers(bundle) == [target])
+        await cluster.moved(bundle, target)
         await asyncio.sleep(0.1)
         for client in clients:
             client.task.cancel()
@@ -312,49 +306,41 @@ def test_nobody_is_sent_to_an_owner_before_it_serves_or_by_itself_afterwards(see
     tell()
 
 
-@story(3)
-async def test_the_former_owner_knows_who_is_next(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(6)
-    topics, bundles = await place_all(cluster, boundaries), boundaries.bundles
-    index, bundle = next(
-        (i, b) for i, b in enumerate(bundles) if cluster.server(b) is not cluster.leader.host
-    )
+async def _on_its_way(cluster: Cluster, by_s: float) -> tuple[TopicName, Host, Host, Host]:
+    """Return once nobody serves a topic: its source, its target, which is slow, and another."""
+    boundaries, topics = await placed(cluster, 6)
+    pairs = zip(topics, boundaries.bundles, strict=True)
+    topic, bundle = next(p for p in pairs if cluster.server(p[1]) is not cluster.leader.host)
     source = cluster.server(bundle)
-    target, _ = _others(cluster, source)
-    _slow_to_load(cluster, target, by_s=0.5)
-    asked = cluster.agent_of(source.name)
-    questions = asked.questions
+    target, other = _others(cluster, source)
+    _slow_to_load(cluster, target, by_s)
     await cluster.move(bundle, target)
     await cluster.until(lambda: not cluster.servers(bundle))
-    owner = await asked.look_up(topics[index])
+    return topic, source, target, other
+
+
+@story(3)
+async def test_the_former_owner_knows_who_is_next(cluster: Cluster) -> None:
+    topic, source, target, _ = await _on_its_way(cluster, by_s=0.5)
+    asked = cluster.agent_of(source.name)
+    questions = asked.questions
+    owner = await asked.look_up(topic)
     assert owner.broker == target.name
     assert asked.questions == questions
 
 
 @story(3, lookup={"wait_s": 0.2})
 async def test_a_lookup_that_waited_in_vain_says_for_whom(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(3)
-    (topic, *_), (bundle, *_) = await place_all(cluster, boundaries), boundaries.bundles
-    source = cluster.server(bundle)
-    target, other = _others(cluster, source)
-    _slow_to_load(cluster, target, by_s=1.0)
-    await cluster.move(bundle, target)
-    await cluster.until(lambda: not cluster.servers(bundle))
+    topic, *hosts = await _on_its_way(cluster, by_s=1.0)
     await asyncio.sleep(0.05)
-    for host in (source, target, other):
-        with pytest.raises(Unavailable, match=f"{target.name} is to own it and does not serve"):
+    for host in hosts:
+        with pytest.raises(Unavailable, match=f"{hosts[1].name} is to own it and does not serve"):
             await cluster.agent_of(host.name).look_up(topic)
 
 
 @story(3, lookup={"mode": "redirect"})
 async def test_in_redirect_mode_the_client_is_sent_to_the_planned_owner(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(3)
-    (topic, *_), (bundle, *_) = await place_all(cluster, boundaries), boundaries.bundles
-    source = cluster.server(bundle)
-    target, other = _others(cluster, source)
-    _slow_to_load(cluster, target, by_s=0.5)
-    await cluster.move(bundle, target)
-    await cluster.until(lambda: not cluster.servers(bundle))
+    topic, source, target, other = await _on_its_way(cluster, by_s=0.5)
     await asyncio.sleep(0.05)
     onward = Redirection(cluster.agent_of(target.name).url, authoritative=True)
     for host in (source, other):
@@ -368,8 +354,8 @@ async def test_in_redirect_mode_the_client_is_sent_to_the_planned_owner(cluster:
 
 @story(3)
 async def test_a_broker_that_restarted_is_named_again_when_it_has_loaded(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(3)
-    (topic, *_), (bundle, *_) = await place_all(cluster, boundaries), boundaries.bundles
+    boundaries, (topic, *_) = await placed(cluster, 3)
+    bundle = boundaries.bundles[0]
     host = cluster.server(bundle)
     _slow_to_load(cluster, host, by_s=0.5)
     host.restart_broker()

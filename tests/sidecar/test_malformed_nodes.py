@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from stories import follower, place_all, reasons, served, story
+from stories import place_all, placed, reasons, served, served_beside, story
 
 from loadmanager.agent.owning_agent import OwningAgent
 from loadmanager.core import znodes
@@ -121,8 +121,7 @@ async def test_garbage_for_orders_is_put_right_by_the_next_leader(cluster: Clust
 
 @story()
 async def test_malformed_boundaries_leave_the_former_ones(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(2)
-    topics = await place_all(cluster, boundaries)
+    boundaries, topics = await placed(cluster, 2)
     path = znodes.local_policies(NAMESPACE)
     await cluster.write(path, GARBAGE)
     await cluster.until(lambda: _refused(cluster, path))
@@ -139,15 +138,13 @@ async def test_malformed_boundaries_leave_the_former_ones(cluster: Cluster) -> N
 
 @story()
 async def test_changed_and_deleted_boundaries_are_heard_of(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(2)
-    topics = await place_all(cluster, boundaries)
+    _, topics = await placed(cluster, 2)
     agent = cluster.agents[0]
     path = znodes.local_policies(NAMESPACE)
     await cluster.write(path, encode_boundaries(Boundaries.even(NAMESPACE, 4)))
     await cluster.until(lambda: len(agent.cluster_state.known_boundaries(NAMESPACE).bundles) == 4)  # type: ignore[union-attr]
     version = agent.app.answering.cluster_state_version
-    operator = await cluster.operator()
-    await operator.delete(path)
+    await cluster.delete(path)
     await cluster.until(lambda: agent.cluster_state.known_boundaries(NAMESPACE) is None)
     assert agent.app.answering.cluster_state_version > version
     assert agent.app.answering.owner_if_known(topics[0]) is None
@@ -210,8 +207,7 @@ TOO_LARGE = "1" + 400 * "0"
 
 
 async def _serving(cluster: Cluster) -> tuple[Agent, list[BundleId]]:
-    boundaries = await served(cluster, 6)
-    agent = follower(cluster)
+    boundaries, agent = await served_beside(cluster, 6)
     return agent, list(boundaries.bundles)
 
 
@@ -256,8 +252,7 @@ async def test_orders_of_an_epoch_to_come_are_refused_told_and_written_again(
     assert agent.host.serving == before
     assert cluster.orders(agent.host).epoch == 1
     # Orders that came after them are obeyed.
-    await cluster.move(bundles[0], agent.host)
-    await cluster.until(lambda: cluster.servers(bundles[0]) == [agent.host])
+    await cluster.moved(bundles[0], agent.host)
     await cluster.settled(bundles)
 
 
@@ -277,8 +272,7 @@ async def test_a_late_sidecar_obeys_orders_of_the_present_leader(cluster: Cluste
     host = cluster.add_host()
     agent = cluster.start(host)
     await cluster.ready()
-    await cluster.move(boundaries.bundles[0], host)
-    await cluster.until(lambda: cluster.servers(boundaries.bundles[0]) == [host])
+    await cluster.moved(boundaries.bundles[0], host)
     assert not reasons(agent)
     assert not cluster.warnings("orders.epoch.refused")
 

@@ -12,8 +12,10 @@ from stories import (
     looked_up,
     other_than,
     place_all,
+    placed,
     publish,
     served,
+    start_hosts,
     story,
     topics_in,
 )
@@ -118,8 +120,7 @@ async def test_lookups_are_answered_during_merges_and_splits(cluster: Cluster) -
 
 @story(sidecars=1, **BY_HAND)
 async def test_a_client_that_asks_again_publishes_soon_after(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(2)
-    topics = await place_all(cluster, boundaries)
+    boundaries, topics = await placed(cluster, 2)
     (host,) = cluster.hosts
     merging = asyncio.ensure_future(merge(cluster, *boundaries.bundles))
     refused = 0
@@ -221,8 +222,7 @@ async def test_a_namespace_deleted_in_the_middle_is_let_go(cluster: Cluster) -> 
     boundaries = await on_different_brokers(cluster)
     merging = asyncio.ensure_future(merge(cluster, *boundaries.bundles[:2]))
     await cluster.until(lambda: any(cluster.orders(host).splits for host in cluster.hosts))
-    operator = await cluster.operator()
-    await operator.delete(POLICIES)
+    await cluster.delete(POLICIES)
     with pytest.raises(LookupRefused):
         await merging
     await cluster.until(lambda: not any(host.serving for host in cluster.hosts), within_s=90)
@@ -257,9 +257,7 @@ WRITES = 24
 
 
 async def _short_story(cluster: Cluster) -> None:
-    for _ in range(2):
-        cluster.start(cluster.add_host())
-    await cluster.ready()
+    await start_hosts(cluster, 2)
     boundaries = await on_different_brokers(cluster)
     try:
         await merge(cluster, *boundaries.bundles[:2])
@@ -277,7 +275,7 @@ async def test_the_short_story_has_as_many_writes_as_are_lost_here(cluster: Clus
 
 @pytest.mark.parametrize(("number", "place"), each_loss(WRITES))
 @story(0, **BY_HAND)
-async def test_no_lost_message_halves_a_merge(
+async def test_lost_messages_halve_no_merge(
     cluster: Cluster, number: int, place: LossPlace
 ) -> None:
     cluster.losses.place, cluster.losses.lost = place, frozenset({number})

@@ -3,7 +3,19 @@ import contextlib
 from typing import Any
 
 import pytest
-from stories import boundaries_now, each_loss, follower, looked_up, now_s, place_all, served, story
+from stories import (
+    boundaries_now,
+    each_loss,
+    follower,
+    looked_up,
+    now_s,
+    other_than,
+    place_all,
+    placed,
+    served,
+    start_hosts,
+    story,
+)
 
 from loadmanager.admin.bundles import UnloadedBundle
 from loadmanager.agent.owning_agent import OwningAgent
@@ -23,10 +35,6 @@ from tests.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
 from tests.testbed.faults.host import Host
 from tests.testbed.faults.wires import LossPlace
 from tests.testbed.in_process import Fault
-
-
-def _others(cluster: Cluster, bundle: BundleId) -> list[Host]:
-    return [host for host in cluster.hosts if host is not cluster.server(bundle)]
 
 
 def _steps(cluster: Cluster, bundle: BundleId, since_s: float) -> list[str]:
@@ -49,7 +57,7 @@ def _steps(cluster: Cluster, bundle: BundleId, since_s: float) -> list[str]:
 async def test_a_hand_over_unloads_drops_takes_and_loads_in_this_order(cluster: Cluster) -> None:
     boundaries = await served(cluster, 3)
     bundle = boundaries.bundles[0]
-    source, target = cluster.server(bundle), _others(cluster, bundle)[0]
+    source, target = cluster.server(bundle), other_than(cluster, cluster.server(bundle))
     token = source.serving[bundle]
     begun_s = asyncio.get_running_loop().time()
     await cluster.move(bundle, target)
@@ -77,10 +85,9 @@ async def test_a_hand_over_unloads_drops_takes_and_loads_in_this_order(cluster: 
 
 @story()
 async def test_a_hand_over_waits_for_a_request_in_service(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(1)
-    (topic,) = await place_all(cluster, boundaries)
+    boundaries, (topic,) = await placed(cluster, 1)
     (bundle,) = boundaries.bundles
-    source, target = cluster.server(bundle), _others(cluster, bundle)[0]
+    source, target = cluster.server(bundle), other_than(cluster, cluster.server(bundle))
     ticket: Any = source.broker.process.begin_publish(topic)
     await cluster.move(bundle, target)
     await asyncio.sleep(3.0)
@@ -90,9 +97,7 @@ async def test_a_hand_over_waits_for_a_request_in_service(cluster: Cluster) -> N
 
 
 @story()
-async def test_a_load_or_unload_that_fails_is_repeated_under_its_lock(
-    cluster: Cluster,
-) -> None:
+async def test_a_load_or_unload_that_fails_is_repeated_under_its_lock(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(1)
     for host in cluster.hosts:
         host.broker.inject(Fault.REFUSED, "load", times=2)
@@ -103,7 +108,7 @@ async def test_a_load_or_unload_that_fails_is_repeated_under_its_lock(
     for host in cluster.hosts:
         host.broker.heal()
     failed = len(cluster.warnings("broker.command.failed"))
-    source, target = cluster.server(bundle), _others(cluster, bundle)[0]
+    source, target = cluster.server(bundle), other_than(cluster, cluster.server(bundle))
     source.broker.inject(Fault.REFUSED, "unload", times=2)
     await cluster.move(bundle, target)
     await asyncio.sleep(0.5)
@@ -120,10 +125,9 @@ async def test_a_late_load_starts_nothing_after_the_hand_over(cluster: Cluster) 
         host.broker.inject(Fault.LATE, "load", times=1)
     (bundle,) = boundaries.bundles
     await place_all(cluster, boundaries)
-    source, target = cluster.server(bundle), _others(cluster, bundle)[0]
+    source, target = cluster.server(bundle), other_than(cluster, cluster.server(bundle))
     target.broker.heal()
-    await cluster.move(bundle, target)
-    await cluster.until(lambda: cluster.servers(bundle) == [target])
+    await cluster.moved(bundle, target)
     source.broker.heal()  # The first load arrives now.
     await asyncio.sleep(1.0)
     assert cluster.servers(bundle) == [target]
@@ -144,7 +148,7 @@ async def test_bundles_of_an_expired_session_are_placed_elsewhere(cluster: Clust
 async def test_commands_of_a_bundle_moved_to_and_fro_follow_one_another(cluster: Cluster) -> None:
     boundaries = await served(cluster, 1)
     (bundle,) = boundaries.bundles
-    source, target = cluster.server(bundle), _others(cluster, bundle)[0]
+    source, target = cluster.server(bundle), other_than(cluster, cluster.server(bundle))
     running, most = 0, 0
     line = cluster.agent_of(source.name).line
     load, unload = line.load, line.unload
@@ -177,8 +181,7 @@ async def test_a_lost_or_spoilt_order_is_repeated(cluster: Cluster) -> None:
     leading = cluster.leader.host  # A new leader could know of a lost order from lookups only.
     bundle = next(one for one in boundaries.bundles if cluster.server(one) is not leading)
     owner = cluster.server(bundle)
-    operator = await cluster.operator()
-    await operator.delete(znodes.orders(owner.name))
+    await cluster.delete(znodes.orders(owner.name))
     await cluster.agent_of(owner.name).kill()
     cluster.start(owner)  # The new process knows of no orders, and gives everything back.
     await cluster.settled(boundaries.bundles, within_s=40.0)
@@ -198,8 +201,7 @@ def others(cluster: Cluster, *but: Host) -> list[Host]:
 
 @story()
 async def test_an_unloaded_bundle_is_served_elsewhere_at_the_answer(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(6)
-    topics = await place_all(cluster, boundaries)
+    boundaries, topics = await placed(cluster, 6)
     bundle = boundaries.bundles[0]
     source = cluster.server(bundle)
     token = source.serving[bundle]
@@ -223,8 +225,7 @@ async def test_an_unloaded_bundle_is_served_elsewhere_at_the_answer(cluster: Clu
 
 @story()
 async def test_a_bundle_goes_to_the_named_destination_or_stays(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(6)
-    topics = await place_all(cluster, boundaries)
+    boundaries, topics = await placed(cluster, 6)
     bundle = boundaries.bundles[0]
     target = others(cluster, cluster.server(bundle))[-1]
     async with looked_up(cluster, topics):
@@ -240,8 +241,7 @@ async def test_a_bundle_goes_to_the_named_destination_or_stays(cluster: Cluster)
 
 @story()
 async def test_bundles_of_a_namespace_move_a_few_at_a_time(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(24)
-    topics = await place_all(cluster, boundaries)
+    boundaries, topics = await placed(cluster, 24)
     before = {bundle: cluster.server(bundle) for bundle in boundaries.bundles}
     most = 0
 
@@ -382,9 +382,7 @@ async def test_a_bundle_split_meanwhile_stays_away(cluster: Cluster, after_s: fl
 
 
 async def _small_story(cluster: Cluster) -> None:
-    for _ in range(2):
-        cluster.start(cluster.add_host())
-    await cluster.ready()
+    await start_hosts(cluster, 2)
     boundaries = await served(cluster, 3)
     bundle = boundaries.bundles[0]
     target = next(host for host in cluster.hosts if host is not cluster.server(bundle))
@@ -408,9 +406,7 @@ async def test_the_story_has_as_many_writes_as_are_lost_here(cluster: Cluster) -
 
 @pytest.mark.parametrize(("number", "place"), each_loss(WRITES))
 @story(0)
-async def test_no_lost_message_changes_the_end(
-    cluster: Cluster, number: int, place: LossPlace
-) -> None:
+async def test_lost_messages_change_no_end(cluster: Cluster, number: int, place: LossPlace) -> None:
     cluster.losses.place, cluster.losses.lost = place, frozenset({number})
     await _small_story(cluster)
 

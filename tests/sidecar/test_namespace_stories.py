@@ -72,8 +72,7 @@ def held(cluster: Cluster) -> set[str]:
 
 @story()
 async def test_a_deleted_namespace_is_let_go_and_can_be_made_anew(cluster: Cluster) -> None:
-    boundaries = await create(cluster, 4)
-    topics = await place_all(cluster, boundaries)
+    topics = await place_all(cluster, await create(cluster, 4))
     outcomes: list[str] = []
 
     async def keep_looking_up(agent: Agent, topic: TopicName) -> None:
@@ -101,8 +100,7 @@ async def test_a_deleted_namespace_is_let_go_and_can_be_made_anew(cluster: Clust
 
 @story()
 async def test_a_namespace_is_made_again_once_its_locks_are_gone(cluster: Cluster) -> None:
-    boundaries = await create(cluster, 4)
-    await place_all(cluster, boundaries)
+    await place_all(cluster, await create(cluster, 4))
     owner = follower(cluster)
     # It hears of nothing any more, so its locks stand until its session ends.
     owner.coordination.freeze()
@@ -147,8 +145,7 @@ async def test_a_lock_taken_as_its_namespace_is_made_is_seen(cluster: Cluster) -
 
 @story()
 async def test_a_leader_that_dies_as_it_deletes_leaves_nothing_behind(cluster: Cluster) -> None:
-    boundaries = await create(cluster, 4)
-    await place_all(cluster, boundaries)
+    await place_all(cluster, await create(cluster, 4))
     leader = cluster.leader
     deleting = asyncio.ensure_future(namespaces(leader).delete(NS, force=True))
     await cluster.until(lambda: stands(cluster) == (False, False))

@@ -100,9 +100,7 @@ async def test_a_split_that_does_not_fit_leaves_the_bundle_whole(cluster: Cluste
 
 
 @story(2)
-async def test_too_large_a_state_ends_no_term(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_huge_state_ends_no_term(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     leader = cluster.leader
     boundaries = await served(cluster, 4)
     monkeypatch.setattr(leader.coordination, "max_request_bytes", 300)

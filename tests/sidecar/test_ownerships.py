@@ -275,13 +275,17 @@ async def test_at_rest_no_bundle_is_looked_at_and_what_is_gone_leaves_no_record(
         assert {record.bundle for record in agent.owned.records} == set(BUNDLES[:2])
 
 
+@pytest.mark.parametrize("lost", [False, True], ids=["recalled", "session lost"])
 @_at_a_bench
-async def test_a_load_that_comes_after_the_unload_is_not_obeyed(bench: Bench) -> None:
+async def test_a_load_that_comes_after_the_unload_is_not_obeyed(bench: Bench, lost: bool) -> None:
     bench.broker.inject(Fault.LATE, "load", times=1)
     await bench.take(token=5)
-    bench.owned.obey(Orders(2))
+    if lost:
+        bench.owned.session_lost()
+    else:
+        bench.owned.obey(Orders(2))
     await asyncio.sleep(1.0)
-    assert A in bench.owned.drops
+    assert A not in bench.owned.phases if lost else A in bench.owned.drops
     bench.broker.heal()
     assert bench.broker.serving == {}
 
@@ -299,17 +303,6 @@ async def test_a_lock_is_kept_until_an_unload_was_confirmed(bench: Bench) -> Non
     await asyncio.sleep(1.0)
     assert A in bench.owned.drops
     assert bench.broker.commands[-3:] == ["unload", "renew_lease", "unload"]
-    bench.broker.heal()
-    assert bench.broker.serving == {}
-
-
-@_at_a_bench
-async def test_what_a_lost_session_owned_is_over_under_its_token(bench: Bench) -> None:
-    bench.broker.inject(Fault.LATE, "load", times=1)
-    await bench.take(token=5)
-    bench.owned.session_lost()
-    await asyncio.sleep(1.0)
-    assert A not in bench.owned.phases
     bench.broker.heal()
     assert bench.broker.serving == {}
 

@@ -3,7 +3,7 @@ import functools
 from collections.abc import Sequence
 
 import pytest
-from stories import served, story
+from stories import crash, now_s, served, served_beside, story
 
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
@@ -21,8 +21,7 @@ from tests.testbed.faults.host import Host
 @story()
 async def test_bundles_of_a_deleted_namespace_are_given_up(cluster: Cluster) -> None:
     boundaries = await served(cluster, 4)
-    operator = await cluster.operator()
-    await operator.delete(znodes.local_policies(NAMESPACE))
+    await cluster.delete(znodes.local_policies(NAMESPACE))
     await cluster.until(lambda: not cluster.lock_sessions(), within_s=ROUND_S + 1.0)
     assert all(cluster.servers(bundle) == [] for bundle in boundaries.bundles)
     assert all(not cluster.orders(host).bundles for host in cluster.hosts)
@@ -114,8 +113,7 @@ async def test_a_stuck_hand_over_is_reported_within_a_round(cluster: Cluster) ->
     asking = asyncio.ensure_future(cluster.living[0].look_up(topic_in(boundaries, bundle)))
     await _told_within_a_round(cluster, "stuck_hand_over", bundle)
     assert cluster.warnings("bundle.order.repeated")
-    operator = await cluster.operator()
-    await operator.delete(znodes.lock(bundle))
+    await cluster.delete(znodes.lock(bundle))
     await asking
     await cluster.settled(boundaries.bundles)
 
@@ -127,7 +125,7 @@ async def test_orders_spoilt_by_hand_are_soon_written_again(cluster: Cluster, ho
     host = next(h for h in cluster.hosts if h.serving)
     before, path = cluster.orders(host), znodes.orders(host.name)
     if how == "deleted":
-        await (await cluster.operator()).delete(path)
+        await cluster.delete(path)
     else:
         empty = encode_orders(Orders(before.epoch))
         await cluster.write(path, empty if how == "emptied" else b"{")
@@ -190,8 +188,7 @@ def stop_taking(agent: Agent, patch: pytest.MonkeyPatch) -> asyncio.Event:
 async def test_what_a_broker_does_not_take_goes_to_another(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    boundaries = await served(cluster, 6)
-    agent = next(one for one in cluster.living if not one.leads)
+    boundaries, agent = await served_beside(cluster, 6, serving=False)
     bundle = next(b for b in boundaries.bundles if cluster.server(b) is not agent.host)
     with monkeypatch.context() as patch:
         stop_taking(agent, patch)
@@ -249,8 +246,7 @@ async def test_a_lock_that_somebody_holds_is_no_fault_of_the_broker(cluster: Clu
 async def test_a_registration_answers_for_no_former_one(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    boundaries = await served(cluster, 6)
-    former = next(one for one in cluster.living if not one.leads)
+    boundaries, former = await served_beside(cluster, 6, serving=False)
     bundle = next(b for b in boundaries.bundles if cluster.server(b) is not former.host)
     stop_taking(former, monkeypatch)
     await cluster.move(bundle, former.host)
@@ -268,8 +264,7 @@ async def test_a_registration_answers_for_no_former_one(
 async def test_a_broker_gets_bundles_again_once_no_other_could_take_them(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    boundaries = await served(cluster, 6)
-    agent = next(one for one in cluster.living if not one.leads)
+    boundaries, agent = await served_beside(cluster, 6, serving=False)
     other = next(host for host in cluster.hosts if host is not agent.host)
     bundle = next(b for b in boundaries.bundles if cluster.server(b) is other)
     sent = stop_taking(agent, monkeypatch)
@@ -289,8 +284,7 @@ async def test_a_broker_gets_bundles_again_once_no_other_could_take_them(
 async def test_each_rest_is_longer_until_the_broker_takes_a_lock(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    boundaries = await served(cluster, 6)
-    agent = next(one for one in cluster.living if not one.leads)
+    boundaries, agent = await served_beside(cluster, 6, serving=False)
     bundle = next(b for b in boundaries.bundles if cluster.server(b) is not agent.host)
     with monkeypatch.context() as patch:
         stop_taking(agent, patch)
@@ -401,33 +395,29 @@ async def test_lookups_are_not_answered_with_who_is_back_first(cluster: Cluster)
 @story(4)
 async def test_half_of_the_brokers_share_all_after_the_wait(cluster: Cluster) -> None:
     boundaries, places = await _even_cluster(cluster, 12)
-    loop = asyncio.get_running_loop()
-    killed_at_s = loop.time()
+    killed_at_s = now_s()
     victims = [a for a in cluster.agents if not a.leads][:2]
     for agent in victims:
-        agent.host.kill_broker()
-        await agent.kill()
+        await crash(agent)
     await asyncio.sleep(SESSION_S + WAIT_S / 2)
     # Whose session ends first counts as a single crash until the other's ends as well.
     kept_back = {places[bundle] for bundle in boundaries.bundles if not cluster.servers(bundle)}
     assert kept_back
     assert kept_back <= {agent.host for agent in victims}
     await cluster.settled(boundaries.bundles)
-    assert loop.time() - killed_at_s <= SESSION_S + WAIT_S + TICK_S + 1.0
+    assert now_s() - killed_at_s <= SESSION_S + WAIT_S + TICK_S + 1.0
     assert _largest_share(cluster, boundaries) <= 0.7
 
 
 @story(4)
 async def test_the_last_broker_gets_everything_after_the_wait(cluster: Cluster) -> None:
     boundaries, _ = await _even_cluster(cluster, 8)
-    loop = asyncio.get_running_loop()
-    killed_at_s = loop.time()
+    killed_at_s = now_s()
     last, *others = cluster.agents
     for agent in others:
-        agent.host.kill_broker()
-        await agent.kill()
+        await crash(agent)
     await cluster.settled(boundaries.bundles, within_s=SESSION_S * 2 + WAIT_S + TICK_S + 1.0)
-    assert loop.time() - killed_at_s >= WAIT_S
+    assert now_s() - killed_at_s >= WAIT_S
     assert set(_places(cluster, boundaries).values()) == {last.host}
 
 
@@ -435,11 +425,10 @@ async def test_the_last_broker_gets_everything_after_the_wait(cluster: Cluster) 
 async def test_a_single_crash_is_not_waited_for(cluster: Cluster) -> None:
     boundaries, _ = await _even_cluster(cluster, 12)
     for victim in (next(a for a in cluster.agents if not a.leads), cluster.leader):
-        killed_at_s = asyncio.get_running_loop().time()
-        victim.host.kill_broker()
-        await victim.kill()
+        killed_at_s = now_s()
+        await crash(victim)
         await cluster.settled(boundaries.bundles)
-        took_s = asyncio.get_running_loop().time() - killed_at_s
+        took_s = now_s() - killed_at_s
         assert took_s <= SESSION_S + TICK_S + 1.0
     assert not cluster.warnings("broker.return.awaited")
 
@@ -449,25 +438,22 @@ async def test_a_flapping_connection_does_not_prolong_the_wait(cluster: Cluster)
     boundaries, _ = await _even_cluster(cluster, 6)
     leader = cluster.leader
     victim = next(a for a in cluster.agents if not a.leads)
-    victim.host.kill_broker()
-    await victim.kill()
-    loop = asyncio.get_running_loop()
-    killed_at_s = loop.time()
+    await crash(victim)
+    killed_at_s = now_s()
     while any(not cluster.servers(bundle) for bundle in boundaries.bundles):
         leader.coordination.suspend()
         await asyncio.sleep(0.2)
         leader.coordination.reconnect()
         await asyncio.sleep(2.0)
-        assert loop.time() - killed_at_s <= SESSION_S + WAIT_S + TICK_S + 3.0
+        assert now_s() - killed_at_s <= SESSION_S + WAIT_S + TICK_S + 3.0
     await cluster.settled(boundaries.bundles)
 
 
 @story(3, leader={"return_wait_s": 0.0})
 async def test_with_a_wait_of_nothing_everything_is_placed_at_once(cluster: Cluster) -> None:
     boundaries, _ = await _even_cluster(cluster, 6)
-    killed_at_s = asyncio.get_running_loop().time()
+    killed_at_s = now_s()
     for agent in [a for a in cluster.agents if not a.leads]:
-        agent.host.kill_broker()
-        await agent.kill()
+        await crash(agent)
     await cluster.settled(boundaries.bundles)
-    assert asyncio.get_running_loop().time() - killed_at_s <= SESSION_S + TICK_S + 1.0
+    assert now_s() - killed_at_s <= SESSION_S + TICK_S + 1.0

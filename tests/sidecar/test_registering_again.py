@@ -6,7 +6,7 @@ from functools import partial
 from itertools import pairwise
 
 import pytest
-from stories import follower, other_than, place_all, registered, served, story
+from stories import follower, other_than, placed, registered, served, served_beside, story
 
 from loadmanager.agent.registration import Displaced
 from loadmanager.core import znodes
@@ -222,8 +222,7 @@ async def test_a_lock_another_broker_took_is_not_replaced(cluster: Cluster) -> N
 async def test_a_broker_that_died_is_deregistered_again_where_that_write_was_lost(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    boundaries = await served(cluster, 6)
-    agent = follower(cluster, serving=False)
+    boundaries, agent = await served_beside(cluster, 6, serving=False)
     host, session = agent.host, agent.coordination
     lost: list[str] = []
     delete = session.delete
@@ -268,8 +267,7 @@ async def test_a_registration_whose_reply_was_lost_is_taken_back_if_the_broker_c
 
 @story(2)
 async def test_a_waiting_sidecar_names_what_another_serves(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(2)
-    topics = await place_all(cluster, boundaries)
+    boundaries, topics = await placed(cluster, 2)
     host = follower(cluster, serving=False).host
     await own_all(cluster, boundaries.bundles, host)
     # Each takes over from the one before, until that has happened too often.
@@ -286,8 +284,7 @@ async def test_a_waiting_sidecar_names_what_another_serves(cluster: Cluster) -> 
 @story(2)
 async def test_a_former_lock_nobody_wants_any_more_is_deleted(cluster: Cluster, gone: str) -> None:
     """It is wanted when the broker registers anew, in the same session, and not a moment later."""
-    boundaries = await served(cluster, 2)
-    agent = follower(cluster, serving=False)
+    boundaries, agent = await served_beside(cluster, 2, serving=False)
     await own_all(cluster, boundaries.bundles, agent.host)
     operator, session_id = await cluster.operator(), agent.coordination.session.session_id
     gave_up: list[asyncio.Task[None]] = []
@@ -316,14 +313,12 @@ async def test_a_former_lock_nobody_wants_any_more_is_deleted(cluster: Cluster, 
 
 @story()
 async def test_a_sidecar_thawed_after_its_session_was_replaced(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 6)
-    former = next(a for a in cluster.agents if not a.leads and a.host.serving)
+    boundaries, former = await served_beside(cluster, 6)
     former.coordination.freeze()
     await asyncio.sleep(SESSION_S + 1.0)
     newcomer = cluster.start(former.host)
     await cluster.until(lambda: registered(newcomer))
-    await cluster.move(boundaries.bundles[0], former.host)
-    await cluster.until(lambda: cluster.servers(boundaries.bundles[0]) == [former.host])
+    await cluster.moved(boundaries.bundles[0], former.host)
     before = dict(former.host.serving)
     former.coordination.thaw()
     await cluster.until(lambda: not former.alive, within_s=SESSION_S)
@@ -357,8 +352,7 @@ async def test_a_thawed_sidecar_whose_replacement_ended_goes_on(cluster: Cluster
 
 @story()
 async def test_a_second_host_with_the_same_broker_id_says_who_has_it(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 6)
-    first = next(a for a in cluster.agents if not a.leads and a.host.serving)
+    boundaries, first = await served_beside(cluster, 6)
     before = dict(first.host.serving)
     first.host.machine = "elsewhere"
     second = cluster.start(first.host)
@@ -427,8 +421,7 @@ async def test_a_sidecar_that_crashes_often_gets_its_broker_back(cluster: Cluste
 
 @story(ownership={"heartbeat_fraction": 0.33})
 async def test_a_command_refused_for_a_newer_agent_ends_membership(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 6)
-    agent = follower(cluster)
+    boundaries, agent = await served_beside(cluster, 6)
     host, bundle = agent.host, next(iter(agent.host.serving))
     other = next(h for h in cluster.hosts if h is not host)
     await host.broker.renew_lease(agent_epoch=2**60, until_s=None, incarnation=None)

@@ -5,10 +5,7 @@ from collections.abc import Mapping
 import pytest
 from stories import served, story
 
-from loadmanager.common.runtime_settings import (
-    RuntimeSettings,
-    sleep_interruptibly,
-)
+from loadmanager.common.runtime_settings import RuntimeSettings, sleep_interruptibly
 from loadmanager.config import Config, load_config
 from loadmanager.config.describe import describe
 from loadmanager.config.strategies import MANY
@@ -143,11 +140,7 @@ async def test_a_wait_ends_soon_when_it_is_shortened_and_at_once_when_it_is_call
 
 async def configured(cluster: Cluster, **values: str) -> None:
     content = json.dumps({name.replace("__", "."): value for name, value in values.items()})
-    operator = await cluster.operator()
-    if znodes.CONFIGURATION in cluster.service.dump():
-        await operator.set(znodes.CONFIGURATION, content.encode())
-    else:
-        await operator.create(znodes.CONFIGURATION, content.encode())
+    await cluster.write(znodes.CONFIGURATION, content.encode())
 
 
 def shedder(agent: Agent) -> str:
@@ -192,9 +185,7 @@ def rounds_of(agent: Agent) -> float:
 
 
 @story()
-async def test_every_sidecar_follows_what_can_be_read_and_goes_back_to_its_own(
-    cluster: Cluster,
-) -> None:
+async def test_every_sidecar_follows_what_can_be_read_and_takes_it_back(cluster: Cluster) -> None:
     tunings = [agent.app.settings for agent in cluster.living]
 
     async def waits(wait_s: float, **values: str) -> None:

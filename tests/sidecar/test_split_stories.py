@@ -2,7 +2,17 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from stories import BY_HAND, boundaries_now, looked_up, place_all, publish, served, story, topics_in
+from stories import (
+    BY_HAND,
+    boundaries_now,
+    looked_up,
+    place_all,
+    placed,
+    publish,
+    served,
+    story,
+    topics_in,
+)
 
 from loadmanager.admin.namespaces import Namespaces
 from loadmanager.core import znodes
@@ -127,8 +137,7 @@ async def test_a_split_of_a_leader_that_died_is_taken_up(cluster: Cluster) -> No
 
 @story(**BY_HAND)
 async def test_a_single_topic_is_never_cut_and_the_order_is_taken_back(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(1)
-    (topic,) = await place_all(cluster, boundaries)
+    boundaries, (topic,) = await placed(cluster, 1)
     publish(cluster, [topic])
     (whole,) = boundaries.bundles
     with pytest.raises(Unavailable, match="was not cut within 15 s"):
@@ -143,8 +152,7 @@ async def test_a_single_topic_is_never_cut_and_the_order_is_taken_back(cluster: 
 
 @story(**BY_HAND)
 async def test_who_asked_is_told_at_once_that_the_order_was_taken_back(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(1)
-    (topic,) = await place_all(cluster, boundaries)
+    boundaries, (topic,) = await placed(cluster, 1)
     publish(cluster, [topic])
     (whole,) = boundaries.bundles
     splitting = asyncio.ensure_future(split(cluster, whole, BY_TOPICS))
@@ -186,7 +194,7 @@ async def test_an_elected_sidecar_not_ready_sends_nobody_to_itself(cluster: Clus
     await cluster.make_namespace(2)
     leading = cluster.leader.app.leading
     vars(leading)["_open_term"] = _never_opened
-    await (await cluster.operator()).delete(znodes.LEADER)
+    await cluster.delete(znodes.LEADER)
     agent = cluster.living[0]
     await cluster.until(lambda: len(cluster.service.epochs) == 2 and agent.leads)
     app, text = agent.app, "0x00000000_0x80000000"
@@ -311,8 +319,7 @@ async def test_the_parts_of_a_lost_broker_go_to_others(cluster: Cluster) -> None
 @story(**BY_HAND)
 async def test_a_registration_deleted_during_a_split_is_made_again(cluster: Cluster) -> None:
     host, agent, whole = await _cut_on_its_way(cluster, 1.0)
-    operator = await cluster.operator()
-    await operator.delete(znodes.registration(host.name))
+    await cluster.delete(znodes.registration(host.name))
     await _settled(cluster, agent, whole)
     await cluster.until(lambda: host.name in cluster.leader.cluster_state.brokers)
 

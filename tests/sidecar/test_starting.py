@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from prometheus_client import CollectorRegistry
-from stories import follower, place_all, served, story
+from stories import place_all, placed, reasons, served_beside, story
 from waiting import eventually
 
 from loadmanager.adapters.broker.http_control import CONNECTIONS
@@ -108,8 +108,7 @@ def test_a_sidecar_hashes_as_the_cluster_recorded(configured: str | None) -> Non
 
 @story(2)
 async def test_without_its_broker_a_sidecar_answers_but_is_not_ready(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(2)
-    topics = await place_all(cluster, boundaries)
+    boundaries, topics = await placed(cluster, 2)
     host = cluster.add_host()
     host.kill_broker()
     agent = cluster.start(host)
@@ -152,16 +151,12 @@ def start(cluster: Cluster, broker: str, *, loopback: bool) -> Agent:
         cluster.build = build
 
 
-def told(agent: Agent) -> str:
-    return "; ".join(agent.app.answering.readiness().reasons)
-
-
 @story(0)
 async def test_it_is_not_ready_and_does_not_stand_for_election(cluster: Cluster) -> None:
     agent = start(cluster, "b1:8080", loopback=True)
     await cluster.until(lambda: agent.application and agent.app.member.registered)
-    await cluster.until(lambda: "[sidecar] advertised_url" in told(agent))
-    assert "b1:8080" in told(agent)
+    await cluster.until(lambda: "[sidecar] advertised_url" in reasons(agent))
+    assert "b1:8080" in reasons(agent)
     assert not any(agent.leads for agent in cluster.agents)
     logged = cluster.warnings("sidecar.url.unreachable")
     assert len(logged) == 1
@@ -184,7 +179,7 @@ async def test_it_resigns_when_a_broker_of_another_host_registers(cluster: Clust
     await cluster.until(lambda: second.application and second.app.member.registered)
     await cluster.until(lambda: second.leads and second.app.answering.readiness().ready)
     assert not first.app.answering.readiness().ready
-    assert "b2:8080" in told(first)
+    assert "b2:8080" in reasons(first)
     assert first.app.leading.leader_term is None
     assert len(cluster.service.epochs) == 2
     await second.leave()
@@ -310,8 +305,7 @@ async def test_the_cluster_record_is_made_anew_in_an_empty_service(cluster: Clus
 
 @story()
 async def test_orders_of_a_former_session_are_void_if_none_stand(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 6)
-    agent = follower(cluster)
+    boundaries, agent = await served_beside(cluster, 6)
     operator = await cluster.operator()
     for one in cluster.living:
         one.coordination.suspend()
@@ -374,9 +368,7 @@ async def agree_on(nodes: dict[str, bytes], chroot: str, conditions: Conditions)
     ],
 )
 @pytest.mark.parametrize("chroot", ["/", "/pulsar"])
-async def test_a_chroot_of_pulsar_is_refused(
-    nodes: dict[str, bytes], why: str, chroot: str
-) -> None:
+async def test_pulsars_chroot_is_refused(nodes: dict[str, bytes], why: str, chroot: str) -> None:
     below = "" if chroot == "/" else chroot
     placed = {below + path: content for path, content in nodes.items()}
     with pytest.raises(ChrootRefused) as refused:
@@ -416,9 +408,7 @@ async def test_nodes_that_are_no_hindrance(
     assert await agree_on(nodes, chroot, conditions) == found
 
 
-async def test_a_cluster_of_version_0_1_at_the_root_is_recognised_and_both_ways_out_are_named() -> (
-    None
-):
+async def test_a_cluster_of_version_0_1_at_the_root_is_told_both_ways_out() -> None:
     with pytest.raises(ChrootRefused) as refused:
         await agree_on({znodes.CLUSTER: RECORD}, DEFAULT, Conditions(default_chroot=DEFAULT))
     assert "version 0.1" in str(refused.value)

@@ -335,9 +335,7 @@ async def test_who_proposes_what_stands_hears_so_without_a_write(cluster: Contro
 
 @pytest.mark.parametrize("loss", [Loss.REQUEST, Loss.REPLY])
 @at_work
-async def test_after_a_lost_reply_orders_are_read_first(
-    cluster: ControllerAtWork, loss: Loss
-) -> None:
+async def test_after_a_lost_reply_orders_are_read(cluster: ControllerAtWork, loss: Loss) -> None:
     await _placed(cluster, A, B)
     found: list[Dispatched] = []
     cluster.line.losses = [loss]

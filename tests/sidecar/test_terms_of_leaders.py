@@ -1,12 +1,13 @@
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from counted_requests import counted_cluster
-from stories import follower, place_all, publish_for_ever, served, story
+from stories import follower, placed, published, served, story
 
 from loadmanager.admin.decisions import DecisionsQuery
 from loadmanager.common.cluster_state import READ_AHEAD
@@ -112,8 +113,7 @@ async def test_a_suspended_leader_writes_nothing_and_resumes_its_term(cluster: C
     assert leader.app.leading.leader_term is leader_term
     assert cluster.service.epochs == [1]
     other = next(h for h in cluster.hosts if h is not cluster.server(boundaries.bundles[0]))
-    await cluster.move(boundaries.bundles[0], other)
-    await cluster.until(lambda: cluster.servers(boundaries.bundles[0]) == [other])
+    await cluster.moved(boundaries.bundles[0], other)
 
 
 @story(1)
@@ -123,8 +123,7 @@ async def test_an_open_question_hears_that_the_term_is_over(cluster: Cluster) ->
     agent.coordination.delay_commits_s = 5.0
     question = asyncio.ensure_future(agent.app.answering.assign(boundaries.bundles[0]))
     await asyncio.sleep(1.0)
-    operator = await cluster.operator()
-    await operator.delete(znodes.LEADER)
+    await cluster.delete(znodes.LEADER)
     with pytest.raises(NotLeader, match="epoch 1 is over"):
         await question
     agent.coordination.delay_commits_s = 0.0
@@ -207,19 +206,19 @@ QUICK: dict[str, Any] = {
 }
 
 
-async def _heat(cluster: Cluster, topics: list[TopicName], for_s: float) -> None:
-    publishing = asyncio.ensure_future(publish_for_ever(cluster, topics))
-    cluster.hosts[0].cpu_fraction = 0.95
-    await asyncio.sleep(for_s)
-    publishing.cancel()
+@asynccontextmanager
+async def _hot(cluster: Cluster, topics: list[TopicName]) -> AsyncIterator[None]:
+    async with published(cluster, topics):
+        cluster.hosts[0].cpu_fraction = 0.95
+        yield
 
 
 @story(3, **QUICK)
 async def test_a_hot_broker_sheds_to_the_others(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(12)
-    topics = await place_all(cluster, boundaries)
+    boundaries, topics = await placed(cluster, 12)
     before = len(cluster.hosts[0].serving)
-    await _heat(cluster, topics, for_s=20.0)
+    async with _hot(cluster, topics):
+        await asyncio.sleep(20.0)
     await cluster.settled(boundaries.bundles)
     moved = cluster.warnings("bundle.move.decided")
     assert moved
@@ -239,10 +238,10 @@ async def test_a_hot_broker_sheds_to_the_others(cluster: Cluster) -> None:
 
 @story(3, shedding={**QUICK["shedding"], "observe": True})
 async def test_in_observe_mode_nothing_is_ordered_and_everything_told(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(12)
-    topics = await place_all(cluster, boundaries)
+    boundaries, topics = await placed(cluster, 12)
     before = {bundle: cluster.server(bundle) for bundle in boundaries.bundles}
-    await _heat(cluster, topics, for_s=20.0)
+    async with _hot(cluster, topics):
+        await asyncio.sleep(20.0)
     assert cluster.warnings("bundle.move.observed")
     assert not cluster.warnings("bundle.move.decided")
     assert {bundle: cluster.server(bundle) for bundle in boundaries.bundles} == before
@@ -251,12 +250,12 @@ async def test_in_observe_mode_nothing_is_ordered_and_everything_told(cluster: C
 
 @story(3, **QUICK)
 async def test_a_leader_in_doubt_of_its_session_decides_nothing(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(12)
-    topics = await place_all(cluster, boundaries)
+    _, topics = await placed(cluster, 12)
     leader = cluster.leader
     strategy = "ThresholdShedder"
     leader.coordination.suspend()
-    await _heat(cluster, topics, for_s=5.0)
+    async with _hot(cluster, topics):
+        await asyncio.sleep(5.0)
     refused = leader.metric(
         "loadmanager_refusals_total", strategy=strategy, reason="session_doubtful"
     )
@@ -289,8 +288,7 @@ async def test_a_bundle_in_two_orders_is_left_to_its_holder(cluster: Cluster) ->
     standing = cluster.orders(other)
     double = Orders(standing.epoch, standing.bundles | {bundle})
     await cluster.write(znodes.orders(other.name), encode_orders(double))
-    operator = await cluster.operator()
-    await operator.delete(znodes.LEADER)
+    await cluster.delete(znodes.LEADER)
     await cluster.until(lambda: len(cluster.service.epochs) == 2)
     await cluster.until(lambda: bundle not in cluster.orders(other).bundles)
     assert bundle in cluster.orders(holder).bundles
@@ -407,7 +405,7 @@ THRESHOLD: dict[str, Any] = {
 async def _next_term(cluster: Cluster) -> LeaderTerm:
     """End the leader's term, its process living on, and return who leads then."""
     terms = len(cluster.service.epochs)
-    await (await cluster.operator()).delete(znodes.LEADER)
+    await cluster.delete(znodes.LEADER)
     await cluster.until(lambda: len(cluster.service.epochs) > terms)
     await cluster.until(lambda: cluster.leader.app.leading.leader_term is not None)
     await asyncio.sleep(0.2)
@@ -441,33 +439,28 @@ def test_a_new_leader_would_move_what_the_former_one_would_have(strategy: str) -
 
     @story(4, shedding=shedding)
     async def tell(cluster: Cluster) -> None:
-        boundaries = await cluster.make_namespace(16)
-        topics = await place_all(cluster, boundaries)
-        publishing = asyncio.ensure_future(publish_for_ever(cluster, topics))
-        cluster.hosts[0].cpu_fraction, cluster.hosts[1].cpu_fraction = 0.95, 0.3
-        await cluster.operator()
-        await asyncio.sleep(25.0)
-        await _end_of_round(cluster)  # Another one would change what the former leader remembers.
-        former = cluster.leader_term.look()
-        successor = (await _next_term(cluster)).look()
-        assert successor.epoch == former.epoch + 1
-        assert successor.memory.shedder == former.memory.shedder
-        assert _off(successor) <= _off(former)
-        assert _off(former) or strategy not in {"ThresholdShedder", "OverloadShedder"}
-        publishing.cancel()
+        _, topics = await placed(cluster, 16)
+        async with published(cluster, topics):
+            cluster.hosts[0].cpu_fraction, cluster.hosts[1].cpu_fraction = 0.95, 0.3
+            await cluster.operator()
+            await asyncio.sleep(25.0)
+            await _end_of_round(cluster)  # Another would change what the former leader remembers.
+            former = cluster.leader_term.look()
+            successor = (await _next_term(cluster)).look()
+            assert successor.epoch == former.epoch + 1
+            assert successor.memory.shedder == former.memory.shedder
+            assert _off(successor) <= _off(former)
+            assert _off(former) or strategy not in {"ThresholdShedder", "OverloadShedder"}
 
     tell()
 
 
 @story(4, seed=2, **THRESHOLD)
 async def test_a_new_leader_has_the_memory_of_the_former_one(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(16)
-    topics = await place_all(cluster, boundaries)
-    publishing = asyncio.ensure_future(publish_for_ever(cluster, topics))
-    cluster.hosts[0].cpu_fraction = 0.95
-    await cluster.until(lambda: cluster.warnings("bundle.move.decided"))
-    await asyncio.sleep(3.0)
-    publishing.cancel()
+    _, topics = await placed(cluster, 16)
+    async with _hot(cluster, topics):
+        await cluster.until(lambda: cluster.warnings("bundle.move.decided"))
+        await asyncio.sleep(3.0)
     await _end_of_round(cluster)
     before = cluster.leader_term.look()
     after = (await _next_term(cluster)).look()
@@ -503,13 +496,10 @@ async def test_the_course_of_the_balance_goes_on_under_the_next_leader(cluster: 
 
 @story(3, shedding={"strategy": "joint"}, placement={"strategy": "joint"})
 async def test_what_the_joint_strategy_learned_survives_its_leader(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(12)
-    topics = await place_all(cluster, boundaries)
-    publishing = asyncio.ensure_future(publish_for_ever(cluster, topics))
-    cluster.hosts[0].cpu_fraction = 0.95
-    await cluster.until(lambda: cluster.warnings("bundle.move.decided"), within_s=60.0)
-    await asyncio.sleep(10.0)
-    publishing.cancel()
+    boundaries, topics = await placed(cluster, 12)
+    async with _hot(cluster, topics):
+        await cluster.until(lambda: cluster.warnings("bundle.move.decided"), within_s=60.0)
+        await asyncio.sleep(10.0)
     before = cluster.leader_term.look().memory.shedder.joint
     after = (await _next_term(cluster)).look().memory.shedder.joint
     assert before is not None
@@ -564,15 +554,12 @@ async def test_brokers_lost_under_the_former_leader_count_under_the_next(cluster
 
 @story(3, leader={"settle_s": 6.0}, **THRESHOLD)
 async def test_first_rounds_wait_until_the_membership_has_settled(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(12)
-    topics = await place_all(cluster, boundaries)
+    _, topics = await placed(cluster, 12)
     await asyncio.sleep(8.0)
     await _next_term(cluster)
     begun_s = asyncio.get_running_loop().time()
-    publishing = asyncio.ensure_future(publish_for_ever(cluster, topics))
-    cluster.hosts[0].cpu_fraction = 0.95
-    await cluster.until(lambda: cluster.warnings("bundle.move.decided"))
-    publishing.cancel()
+    async with _hot(cluster, topics):
+        await cluster.until(lambda: cluster.warnings("bundle.move.decided"))
     assert cluster.warnings("bundle.move.decided")[0]["at_s"] - begun_s >= 5.0
     waited = cluster.leader.metric(
         "loadmanager_refusals_total", strategy="ThresholdShedder", reason="membership_changing"
@@ -617,8 +604,7 @@ def _is_stored(cluster: Cluster) -> bool:
 @pytest.mark.parametrize("applied", [False, True], ids=["request lost", "reply lost"])
 @story(3, **THRESHOLD)
 async def test_only_what_was_ordered_counts_as_moved(cluster: Cluster, applied: bool) -> None:
-    boundaries = await cluster.make_namespace(12)
-    topics = await place_all(cluster, boundaries)
+    boundaries, topics = await placed(cluster, 12)
     leader = cluster.leader
     commit, failed = leader.coordination.commit, asyncio.Event()
 
@@ -633,16 +619,14 @@ async def test_only_what_was_ordered_counts_as_moved(cluster: Cluster, applied: 
         raise Disconnected("lost on its way")
 
     leader.coordination.commit = lose_one  # type: ignore[method-assign]
-    publishing = asyncio.ensure_future(publish_for_ever(cluster, topics))
-    cluster.hosts[0].cpu_fraction = 0.95
-    await cluster.until(failed.is_set)
-    await asyncio.sleep(0.01)
-    first = {entry["bundle"] for entry in cluster.warnings("bundle.move.decided")}
-    assert not first & cluster.leader_term.look().memory.moved_at_s.keys()
-    decisions = DecisionsQuery(limit=50).of(cluster.leader_term.decision_log.decisions())
-    assert not [one for one in decisions if one.outcome == "moved"]
-    await asyncio.sleep(5.0)
-    publishing.cancel()
+    async with _hot(cluster, topics):
+        await cluster.until(failed.is_set)
+        await asyncio.sleep(0.01)
+        first = {entry["bundle"] for entry in cluster.warnings("bundle.move.decided")}
+        assert not first & cluster.leader_term.look().memory.moved_at_s.keys()
+        decisions = DecisionsQuery(limit=50).of(cluster.leader_term.decision_log.decisions())
+        assert not [one for one in decisions if one.outcome == "moved"]
+        await asyncio.sleep(5.0)
     told = [entry["bundle"] for entry in cluster.warnings("bundle.move.decided")]
     again = {bundle for bundle in first if told.count(bundle) > 1}
     # What was ordered after all rests, what was not is decided on again.

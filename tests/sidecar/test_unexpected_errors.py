@@ -167,9 +167,7 @@ async def test_where_every_round_fails_no_broker_is_left_out_and_a_sole_sidecar_
 
 
 @story()
-async def test_a_term_that_fails_is_given_up(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_term_is_given_up(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     read, victim = OrderBook.read, cluster.agents[1]
 
     async def failing(self: OrderBook) -> None:
@@ -290,9 +288,7 @@ def test_one_broker_with_the_largest_or_with_absurd_figures_disturbs_nothing(
         (math.inf, 1e6, ""),
     ],
 )
-def test_work_is_overdue_after_three_intervals(
-    interval_s: float, passed_s: float, why: str
-) -> None:
+def test_work_is_overdue_after_3_intervals(interval_s: float, passed_s: float, why: str) -> None:
     now_s = 50.0
     alive = Liveness(lambda: now_s)
     assert alive.overdue() == ""
@@ -332,7 +328,7 @@ async def test_a_leader_whose_rounds_hang_is_overdue_and_standbys_are_alive(
     assert sorted(_overdue(cluster))[:2] == ["", ""]
     # Once another one leads, this one has no rounds to begin.
     monkeypatch.undo()
-    await (await cluster.operator()).delete("/loadbalance/leader")
+    await cluster.delete("/loadbalance/leader")
     await cluster.until(lambda: not any(_overdue(cluster)))
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from history_sinks import Archive
-from stories import place_all
+from stories import placed, start_hosts
 
 from loadmanager.adapters.history.sink import recorded
 from loadmanager.core.history.records import Origin
@@ -26,11 +26,8 @@ def write_live_history(directory: Path) -> Archive:
 
     async def tell(cluster: Cluster) -> None:
         cluster.build = archive.kept
-        for _ in range(3):
-            cluster.start(cluster.add_host())
-        await cluster.ready()
-        boundaries = await cluster.make_namespace(4)
-        topics = await place_all(cluster, boundaries)
+        await start_hosts(cluster, 3)
+        boundaries, topics = await placed(cluster, 4)
         sending = asyncio.create_task(_send(cluster, topics))
         try:
             await _bases(cluster, archive, 3)

@@ -11,7 +11,7 @@ import numpy as np
 from history_sinks import Archive, KeptHistory
 from replay_events import events_of
 from simulated_worlds import FREE, QUIET, scenario
-from stories import place_all
+from stories import placed, start_hosts
 
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.history.schema import KINDS, Stream
@@ -89,11 +89,8 @@ def live(*, base_every_rounds: int = 1, rounds: int = 12, observe: bool = False)
 
     async def tell(cluster: Cluster) -> None:
         cluster.build = archive.kept
-        for _ in range(3):
-            cluster.start(cluster.add_host())
-        await cluster.ready()
-        boundaries = await cluster.make_namespace(12)
-        topics = await place_all(cluster, boundaries)
+        await start_hosts(cluster, 3)
+        boundaries, topics = await placed(cluster, 12)
         busy = cluster.server(boundaries.bundles[0])
         sending = asyncio.create_task(_send(cluster, topics))
         try:

@@ -96,10 +96,35 @@ async def place_all(cluster: Cluster, boundaries: Boundaries) -> list[TopicName]
     return topics
 
 
-async def served(cluster: Cluster, bundles: int = 4, name: Namespace = NAMESPACE) -> Boundaries:
+async def placed(
+    cluster: Cluster, bundles: int, name: Namespace = NAMESPACE
+) -> tuple[Boundaries, list[TopicName]]:
+    """Make a namespace whose bundles are all served; return a topic of each too."""
     boundaries = await cluster.make_namespace(bundles, name)
-    await place_all(cluster, boundaries)
-    return boundaries
+    return boundaries, await place_all(cluster, boundaries)
+
+
+async def served(cluster: Cluster, bundles: int = 4, name: Namespace = NAMESPACE) -> Boundaries:
+    return (await placed(cluster, bundles, name))[0]
+
+
+async def served_beside(
+    cluster: Cluster, bundles: int, *, serving: bool = True
+) -> tuple[Boundaries, Agent]:
+    """Return a new namespace whose bundles are all served, and a `follower`."""
+    return await served(cluster, bundles), follower(cluster, serving=serving)
+
+
+async def start_hosts(cluster: Cluster, count: int) -> None:
+    for _ in range(count):
+        cluster.start(cluster.add_host())
+    await cluster.ready()
+
+
+async def crash(agent: Agent) -> None:
+    """End a broker and its sidecar."""
+    agent.host.kill_broker()
+    await agent.kill()
 
 
 def follower(cluster: Cluster, *, serving: bool = True) -> Agent:

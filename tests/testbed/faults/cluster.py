@@ -145,6 +145,9 @@ class Cluster(World):
         await operator.ensure(path)
         await operator.set(path, data)
 
+    async def delete(self, path: str) -> None:
+        await (await self.operator()).delete(path)
+
     async def make_namespace(self, bundles: int = 4, name: Namespace = NAMESPACE) -> Boundaries:
         boundaries = Boundaries.even(name, bundles)
         operator = await self.operator()
@@ -158,6 +161,11 @@ class Cluster(World):
 
     async def move(self, bundle: BundleId, target: Host) -> None:
         await order(self.leader_term, {bundle: target.name})
+
+    async def moved(self, bundle: BundleId, target: Host) -> None:
+        """Move a bundle; returns when its target alone serves it."""
+        await self.move(bundle, target)
+        await self.until(lambda: self.servers(bundle) == [target])
 
     async def move_surely(self, bundle: BundleId, target: Host) -> None:
         while True:
