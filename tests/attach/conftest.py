@@ -1,13 +1,17 @@
 """A small cluster of fake brokers with traffic on the first one alone."""
 
-from collections.abc import AsyncIterator, Iterator
+import json
+from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 from coordination_worlds import connected
 from fake_pulsar import FakeBroker, FakePulsar, running
 
+from loadmanager.cli import main
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import Namespace, parse_full_topic
@@ -26,6 +30,32 @@ def topics_in_bundles() -> dict[str, str]:
         found.setdefault(BOUNDARIES.at(position(parse_full_topic(topic), "crc32")), topic)
         number += 1
     return found
+
+
+def isolation_policy(
+    namespaces: str, primary: list[str], secondary: Sequence[str] = (), min_limit: int = 1
+) -> dict[str, Any]:
+    return {
+        "namespaces": [namespaces],
+        "primary": primary,
+        "secondary": [*secondary],
+        "auto_failover_policy": {
+            "policy_type": "min_available",
+            "parameters": {"min_limit": str(min_limit), "usage_threshold": "100"},
+        },
+    }
+
+
+def attach(pulsar: FakePulsar | str, *options: str) -> Result:
+    url = pulsar if isinstance(pulsar, str) else pulsar.url
+    return CliRunner().invoke(main, ["attach", "--pulsar", url, "--interval", "0.2", *options])
+
+
+def seen(pulsar: FakePulsar, *options: str) -> dict[str, Any]:
+    found = attach(pulsar, "--once", "--json", *options)
+    assert found.exit_code == 0, found.output
+    told: dict[str, Any] = json.loads(found.stdout)
+    return told
 
 
 @pytest.fixture(autouse=True)

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from click.testing import CliRunner
 from fake_pulsar import FakePulsar
 
-from loadmanager.cli import main
 from loadmanager.pulsar.client import (
     Access,
     ClientCredentials,
@@ -21,6 +19,7 @@ from loadmanager.pulsar.client import (
     RequestFailed,
     RightMissing,
 )
+from tests.attach.conftest import attach
 
 SECRET = "s3cret-of-the-client"  # noqa: S105 - of the fake issuer
 VERSION = "/admin/v2/brokers/version"
@@ -194,16 +193,15 @@ async def test_a_file_without_a_token_is_named_and_sends_nothing(
 def test_options_that_do_not_go_together(tmp_path: Path, options: list[str], expected: str) -> None:
     file = str(key_file(tmp_path))
     given = [file if one == "FILE" else one for one in options]
-    found = CliRunner().invoke(main, ["attach", "--pulsar", "http://b:1", *given])
+    found = attach("http://b:1", *given)
     assert found.exit_code == 2
     assert expected in found.output
 
 
 async def test_the_issuer_is_asked(pulsar: FakePulsar, issuer: Issuer, tmp_path: Path) -> None:
     file = str(key_file(tmp_path, issuer_url="http://127.0.0.1:9"))
-    asked = ["--pulsar", pulsar.url, "--interval", "0.2", "--once", "--oauth2-key-file", file]
-    command = ["attach", *asked, "--oauth2-issuer-url", issuer.url]
-    found = await asyncio.to_thread(CliRunner().invoke, main, command)
+    asked = ("--once", "--oauth2-key-file", file, "--oauth2-issuer-url", issuer.url)
+    found = await asyncio.to_thread(attach, pulsar, *asked)
     assert found.exit_code == 0, found.output
     assert [one.authorizations for one in pulsar.brokers] == [{"Bearer token-1"}] * 3
     assert SECRET not in found.output

@@ -4,10 +4,8 @@ import shlex
 from collections.abc import Iterator
 
 import pytest
-from click.testing import CliRunner
 from fake_pulsar import EXTENSIBLE, FakePulsar
 
-from loadmanager.cli import main
 from loadmanager.cli.attach_output import commands
 from loadmanager.core.bundle_task import TaskKind
 from loadmanager.core.bundle_traffic import BundleTraffic
@@ -17,13 +15,13 @@ from loadmanager.pulsar.answers import PulsarCluster
 from loadmanager.pulsar.moves import proposal
 from loadmanager.pulsar.observation import Observation
 from loadmanager.pulsar.sampling import BrokerSample
+from tests.attach.conftest import attach
 
 VERSION = "/admin/v2/brokers/version"
 
 
 def printed(pulsar: FakePulsar, *options: str) -> list[str]:
-    command = ["attach", "--pulsar", pulsar.url, "--interval", "0.2", "--once"]
-    found = CliRunner().invoke(main, [*command, "--as", "pulsar-admin", *options])
+    found = attach(pulsar, "--once", "--as", "pulsar-admin", *options)
     assert found.exit_code == 0, found.output
     return found.stdout.splitlines()
 
@@ -124,7 +122,6 @@ def test_names_and_reasons_are_no_commands() -> None:
 
 @pytest.mark.parametrize("others", [["--json", "--once"], ["--balance", "--once"], []])
 def test_commands_are_printed_once_and_alone(pulsar: FakePulsar, others: list[str]) -> None:
-    command = ["attach", "--pulsar", pulsar.url, "--as", "pulsar-admin", *others]
-    found = CliRunner().invoke(main, command)
+    found = attach(pulsar, "--as", "pulsar-admin", *others)
     assert found.exit_code == 2
     assert "--as is given with --once" in found.output

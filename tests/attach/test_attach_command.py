@@ -1,27 +1,13 @@
-import json
 import re
 from typing import Any
 
 import pytest
 from aiohttp import web
-from click.testing import CliRunner, Result
 from fake_pulsar import FakePulsar
 
-from loadmanager.cli import main
+from tests.attach.conftest import attach, seen
 
 RUNTIME = "/admin/v2/brokers/configuration/runtime"
-
-
-def attach(pulsar: FakePulsar | str, *options: str) -> Result:
-    url = pulsar if isinstance(pulsar, str) else pulsar.url
-    return CliRunner().invoke(main, ["attach", "--pulsar", url, "--interval", "0.2", *options])
-
-
-def seen(pulsar: FakePulsar, *options: str) -> dict[str, Any]:
-    found = attach(pulsar, "--once", "--json", *options)
-    assert found.exit_code == 0, found.output
-    told: dict[str, Any] = json.loads(found.stdout)
-    return told
 
 
 def test_all_traffic_on_one_broker_is_seen_and_moves_are_proposed(pulsar: FakePulsar) -> None:
@@ -153,14 +139,6 @@ def test_a_policy_of_a_wrong_form_is_refused_alone(pulsar: FakePulsar, primary: 
     assert {move["source"] for move in seen(pulsar)["proposals"]} == {pulsar.brokers[0].name}
 
 
-def test_isolation_that_is_not_understood_is_named(pulsar: FakePulsar) -> None:
-    for broker in pulsar.brokers:
-        broker.tells("/admin/v2/clusters/research/namespaceIsolationPolicies", "[]")
-    found = attach(pulsar, "--once")
-    assert found.exit_code == 1
-    assert "namespaceIsolationPolicies" in found.stderr
-
-
 def test_a_quiet_cluster_is_not_judged(pulsar: FakePulsar) -> None:
     pulsar.brokers[0].grows.clear()
     told = seen(pulsar)
@@ -213,12 +191,24 @@ def test_no_pulsar_is_named(pulsar: FakePulsar, status: int, text: str, expected
     assert RUNTIME in line
 
 
+ACTIVE = "/admin/v2/brokers/research"
+POLICIES = "/admin/v2/clusters/research/namespaceIsolationPolicies"
+
+
 @pytest.mark.parametrize(
-    ("brokers", "expected"),
-    [("[]", "has no active broker"), ('["x y"]', "expected host:port"), ("{}", "expected a list")],
+    ("path", "text", "expected"),
+    [
+        (ACTIVE, "[]", "has no active broker"),
+        (ACTIVE, '["x y"]', "expected host:port"),
+        (ACTIVE, "{}", "expected a list"),
+        (POLICIES, "[]", "namespaceIsolationPolicies"),
+    ],
 )
-def test_no_list_of_brokers_is_named(pulsar: FakePulsar, brokers: str, expected: str) -> None:
-    pulsar.brokers[0].tells("/admin/v2/brokers/research", brokers)
+def test_no_brokers_and_no_policies_are_named(
+    pulsar: FakePulsar, path: str, text: str, expected: str
+) -> None:
+    for broker in pulsar.brokers:
+        broker.tells(path, text)
     found = attach(pulsar, "--once")
     assert found.exit_code == 1
     assert expected in found.stderr
@@ -229,10 +219,3 @@ def test_nobody_at_the_address_is_named(pulsar: FakePulsar) -> None:
     assert found.exit_code == 1
     assert "http://127.0.0.1:9" in found.stderr
     assert pulsar.brokers[0].asked == []
-
-
-@pytest.mark.parametrize("url", ["broker:8080", "pulsar://broker:6650", "http://", "http://b/x"])
-def test_an_address_that_is_none_is_refused(url: str) -> None:
-    found = attach(url)
-    assert found.exit_code == 2
-    assert "expected http://host:port of any broker" in found.output

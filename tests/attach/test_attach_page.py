@@ -15,13 +15,12 @@ from typing import Any
 
 import pytest
 from attach_process import LIMIT_S, attached, event, free_port
-from click.testing import CliRunner
 from fake_pulsar import FakePulsar
 from prometheus_client.parser import text_string_to_metric_families
 
-from loadmanager.cli import main
 from loadmanager.pulsar import reports
 from loadmanager.pulsar.state import SHEDDING
+from tests.attach.conftest import attach
 
 BALANCING = "/admin/v2/loadmanager/balancing"
 PAUSE = f"{BALANCING}/pause?by=live%20page&reason=a%20look%0Afirst"
@@ -133,8 +132,7 @@ def test_the_page_pauses_and_resumes_like_the_command(pulsar: FakePulsar, tmp_pa
         process.until("paused by the live page at")
         by = overview(port, "paused", "the live page at ")["balancing"]["by"]
         assert by.rpartition(": ")[2] == "a look first"
-        process.terminate()
-        process.wait()
+        process.end()
 
 
 @pytest.mark.parametrize("size", [1, 15_000, 2_000_000])
@@ -176,8 +174,7 @@ async def test_unfinished_heads_are_bounded(monkeypatch: pytest.MonkeyPatch, siz
 def test_a_port_that_is_taken_is_named(pulsar: FakePulsar) -> None:
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
-        command = ["attach", "--pulsar", pulsar.url, "--once", "--metrics-port", str(port)]
-        found = CliRunner().invoke(main, command)
+        found = attach(pulsar, "--once", "--metrics-port", str(port))
     assert found.exit_code == 1
     assert f"--metrics-port {port}: " in found.stderr
     assert "expected a free port" in found.stderr

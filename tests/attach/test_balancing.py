@@ -46,6 +46,12 @@ def once(pulsar: FakePulsar, *more: str) -> Result:
     return CliRunner().invoke(main, options(pulsar, "--balance", "--once", *more))
 
 
+def balanced_once(pulsar: FakePulsar, *more: str) -> Result:
+    found = once(pulsar, *more)
+    assert found.exit_code == 0, found.output
+    return found
+
+
 def lines(output: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 
@@ -64,8 +70,7 @@ def balancing(pulsar: FakePulsar, *more: str) -> AbstractContextManager[AttachPr
 
 
 def test_one_round_moves_what_is_proposed_and_restores_the_settings(pulsar: FakePulsar) -> None:
-    found = once(pulsar)
-    assert found.exit_code == 0, found.output
+    found = balanced_once(pulsar)
     assert len(tasks(found.stdout, "ordered")) == len(tasks(found.stdout, "serving")) == 5
     counts = [sum("bench" in name for name in one.owned) for one in pulsar.brokers]
     assert counts in ([3, 3, 2], [3, 2, 3])
@@ -128,8 +133,7 @@ def test_what_clients_of_moved_bundles_catch_up_moves_nothing(pulsar: FakePulsar
         broker.instead["/metrics/"] = look
     with balancing(pulsar, "--interval", "1") as process:
         process.until("no move that is allowed is worth its price", times=2)
-        process.terminate()
-        assert process.wait() == 0
+        process.end()
     moved = [one["bundle"] for one in tasks("\n".join(process.lines), "serving")]
     assert len(moved) == len(set(moved)) == 4
     assert sorted(len(one.topics) for one in pulsar.brokers) == [3, 3, 4]
@@ -234,8 +238,7 @@ def test_a_state_folder_that_cannot_be_written_changes_nothing(pulsar: FakePulsa
     ],
 )
 def test_limits_hold(pulsar: FakePulsar, option: tuple[str, ...], moved: int, said: str) -> None:
-    found = once(pulsar, *option)
-    assert found.exit_code == 0, found.output
+    found = balanced_once(pulsar, *option)
     assert len(pulsar.unloads) == moved
     assert said in found.stdout
 
@@ -246,26 +249,24 @@ def closed_now() -> str:
 
 
 def test_nothing_moves_outside_the_windows(pulsar: FakePulsar) -> None:
-    found = once(pulsar, "--window", closed_now())
-    assert found.exit_code == 0, found.output
+    found = balanced_once(pulsar, "--window", closed_now())
     assert pulsar.unloads == []
     (told,) = (line for line in lines(found.stdout) if "verdict" in line)
     assert told["held"] == f"outside {closed_now()}"
 
 
-def test_a_window_that_is_none_is_refused(pulsar: FakePulsar) -> None:
-    found = once(pulsar, "--window", "at night")
-    assert found.exit_code == 2
-    assert "expected a time such as" in found.output
-
-
-@pytest.mark.parametrize("pair", [("--balance", "--restore"), ("--balance", "--doctor")])
-def test_only_one_thing_is_done(pulsar: FakePulsar, pair: tuple[str, str]) -> None:
-    found = CliRunner().invoke(main, ["attach", "--pulsar", pulsar.url, *pair])
-    assert found.exit_code == 2
-    assert "are not given together" in found.output
-    found = CliRunner().invoke(main, ["attach", "--pulsar", pulsar.url, "--take-over"])
-    assert found.exit_code == 2
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("--balance --restore", "are not given together"),
+        ("--balance --doctor", "are not given together"),
+        ("--take-over", ""),
+        ("--balance --once --window night", "expected a time such as"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(pulsar: FakePulsar, given: str, told: str) -> None:
+    found = CliRunner().invoke(main, ["attach", "--pulsar", pulsar.url, *given.split()])
+    assert (found.exit_code, told in found.output) == (2, True)
 
 
 def test_a_missing_right_stops_it_and_says_which(pulsar: FakePulsar) -> None:
@@ -287,8 +288,7 @@ def test_without_answers_nothing_moves_and_the_named_broker_may_go(pulsar: FakeP
         for broker in pulsar.brokers[1:]:
             del broker.instead[path]
         process.until('"verdict"', times=1 + sum('"verdict"' in line for line in process.lines))
-        process.terminate()
-        assert process.wait() == 0
+        process.end()
     assert pulsar.dynamic == {}
 
 
@@ -302,8 +302,7 @@ def test_people_pause_it_and_have_it_go_on(pulsar: FakePulsar) -> None:
         assert (found.exit_code, events(found.stdout)) == (0, ["not paused"])
         process.until("no move that is allowed is worth its price")
         assert pulsar.unloads
-        process.terminate()
-        assert process.wait() == 0
+        process.end()
     assert pulsar.dynamic == {}
     assert CliRunner().invoke(main, resume).exit_code == 0
     assert CliRunner().invoke(main, resume).exit_code == 0
@@ -333,8 +332,7 @@ def test_nothing_moves_for_a_while_after_a_broker_left_or_restarted(
             count = len(pulsar.unloads)
             process.until(why, times=3)
             assert len(pulsar.unloads) == count
-        process.terminate()
-        assert process.wait() == 0
+        process.end()
 
 
 def test_it_tells_people_in_sentences(pulsar: FakePulsar) -> None:
@@ -360,8 +358,7 @@ def test_each_window_ends_with_what_moved_in_the_last_hour(pulsar: FakePulsar) -
     arguments = [one for one in options(pulsar, "--balance", "--interval", "1") if one != "--json"]
     with attached(*arguments[1:]) as process:
         process.until("last hour: ")
-        process.terminate()
-        assert process.wait() == 0
+        process.end()
     line = next(line for line in process.lines if line.startswith("last hour: "))
     said = r"last hour: \d moves \(\d serving\), [\d,]+ msg/s and [\d.]+ MB/s moved"
     assert re.fullmatch(said, line.strip())

@@ -98,8 +98,7 @@ def test_another_candidate_goes_on_after_the_leaders_kill(pulsar: FakePulsar, co
             course = [at_ms for at_ms, *_ in data["overview"]["course"]]
             assert course[0] < killed_ms < course[-1]
             assert not says(second, "Pulsar's settings")
-            second.terminate()
-            assert second.wait() == 0
+            second.end()
     assert sorted(len(one.topics) for one in pulsar.brokers) == [2, 3, 3]
     assert events(second)[-1] == f"{SWITCHES[1]}: not overridden again"
     assert pulsar.dynamic == {}
@@ -126,8 +125,7 @@ def test_an_ended_leader_leaves_the_settings_to_the_next(pulsar: FakePulsar, con
             second.until("stands for election")
             refusal = once(pulsar, config, "--restore")
             assert (refusal.exit_code, "expected no controller" in refusal.stderr) == (1, True)
-            first.terminate()
-            assert first.wait() == 0
+            first.end()
             assert pulsar.dynamic == OFF
             second.until("leads term 2")
             second.until("are off")
@@ -140,44 +138,28 @@ def test_an_ended_leader_leaves_the_settings_to_the_next(pulsar: FakePulsar, con
     assert pulsar.dynamic == {}
 
 
-def test_candidates_ended_at_once_restore_the_settings(pulsar: FakePulsar, config: Path) -> None:
-    # As when Kubernetes deletes all pods of a Deployment.
-    with candidate(pulsar, config) as first:
-        first.until("are off")
-        with candidate(pulsar, config) as second:
-            second.until("stands for election")
-            for one in (second, first):
-                one.terminate()
-            assert [one.wait() for one in (first, second)] == [0, 0]
-    assert pulsar.dynamic == {}
-
-
-def test_a_leader_that_is_ended_after_the_other_candidate_crashed_restores_the_settings(
-    pulsar: FakePulsar, config: Path
+@pytest.mark.parametrize("crashes", ["neither", "leader", "other"])
+def test_the_last_candidate_restores_the_settings(
+    pulsar: FakePulsar, config: Path, crashes: str
 ) -> None:
     with candidate(pulsar, config) as leader:
         leader.until("are off")
         with candidate(pulsar, config) as other:
             other.until("stands for election")
             # Its session, and so its node among the candidates, lasts for seconds.
-            kill(other)
-            leader.terminate()
-            assert leader.wait() == 0
+            if crashes != "neither":
+                kill({"leader": leader, "other": other}[crashes])
+            # Neither: as when Kubernetes deletes all pods of a Deployment.
+            ended = {"neither": [other, leader], "leader": [other], "other": [leader]}[crashes]
+            for one in ended:
+                one.terminate()
+            assert {one.wait() for one in ended} == {0}
     assert pulsar.dynamic == {}
-    assert says(leader, "waits until another candidate leads")
-    assert events(leader)[-1] == f"{SWITCHES[1]}: not overridden again"
-
-
-def test_a_candidate_ended_after_a_crash_restores_it(pulsar: FakePulsar, config: Path) -> None:
-    with candidate(pulsar, config) as leader:
-        leader.until("are off")
-        with candidate(pulsar, config) as other:
-            other.until("stands for election")
-            kill(leader)
-            other.terminate()
-            assert other.wait() == 0
-    assert not says(other, "leads term")
-    assert pulsar.dynamic == {}
+    if crashes == "leader":
+        assert not says(other, "leads term")
+    elif crashes == "other":
+        assert says(leader, "waits until another candidate leads")
+        assert events(leader)[-1] == f"{SWITCHES[1]}: not overridden again"
 
 
 def test_a_pause_holds_for_each_leader(pulsar: FakePulsar, config: Path) -> None:
@@ -187,8 +169,7 @@ def test_a_pause_holds_for_each_leader(pulsar: FakePulsar, config: Path) -> None
         assert pulsar.unloads == []
         assert once(pulsar, config, "--resume").exit_code == 0
         leader.until('"serving"')
-        leader.terminate()
-        assert leader.wait() == 0
+        leader.end()
     assert pulsar.dynamic == {}
 
 
@@ -205,8 +186,7 @@ def test_a_candidate_waits_for_zookeeper_and_ends(pulsar: FakePulsar, tmp_path: 
     file.write_text('[zookeeper]\nhosts = "127.0.0.1:9"\nchroot = "/attach"\n')
     with candidate(pulsar, file) as waiting:
         waiting.until("Connection refused", times=2)
-        waiting.terminate()
-        assert waiting.wait() == 0
+        waiting.end()
     assert printed_lines(waiting) == []
     assert pulsar.dynamic == {}
 

@@ -1,6 +1,5 @@
 """What `attach` moves whatever the traffic: what policies require, and bundles without traffic."""
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -9,10 +8,8 @@ from typing import Any
 
 import pytest
 from attach_process import attached
-from click.testing import CliRunner
 from fake_pulsar import FakeBroker, FakePulsar, running
 
-from loadmanager.cli import main
 from loadmanager.core.bundle_traffic import CHANGE_EVENTS, SNAPSHOTS, BundleTraffic
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
@@ -25,7 +22,7 @@ from loadmanager.pulsar.client import Access, PulsarAdmin
 from loadmanager.pulsar.observation import Observation, Rules, observe
 from loadmanager.pulsar.sampling import BrokerSample
 from loadmanager.pulsar.strategy import Strategy
-from tests.attach.conftest import topics_in_bundles
+from tests.attach.conftest import isolation_policy, seen, topics_in_bundles
 
 BROKERS = tuple(BrokerId(f"127.0.0.{number}:8080") for number in range(1, 5))
 SYSTEM = Boundaries.even(Namespace("pulsar/system"), 4)
@@ -49,59 +46,40 @@ def hosts() -> Iterator[FakePulsar]:
         yield cluster
 
 
-def once(pulsar: FakePulsar, *options: str) -> dict[str, Any]:
-    command = ["attach", "--pulsar", pulsar.url, "--interval", "0.2", "--once", "--json"]
-    found = CliRunner().invoke(main, [*command, *options])
-    assert found.exit_code == 0, found.output
-    told: dict[str, Any] = json.loads(found.stdout)
-    return told
-
-
 def balance(pulsar: FakePulsar, folder: Path, until: str, *options: str, times: int = 1) -> None:
     command = ["--pulsar", pulsar.url, "--interval", "0.3", "--json", "--state-dir", str(folder)]
     with attached(*command, "--balance", "--settle", "0", *options) as process:
         process.until(until, times)
-        process.terminate()
-        assert process.wait() == 0
-
-
-def policy(primary: str, secondary: str = "", min_limit: int = 1) -> dict[str, object]:
-    return {
-        "namespaces": ["bench/skew"],
-        "primary": [primary],
-        "secondary": [secondary] if secondary else [],
-        "auto_failover_policy": {
-            "policy_type": "min_available",
-            "parameters": {"min_limit": str(min_limit), "usage_threshold": "100"},
-        },
-    }
+        process.end()
 
 
 def test_a_policy_set_later_moves_what_it_forbids_with_that_reason(hosts: FakePulsar) -> None:
-    assert "isolation" not in {move["cause"] for move in once(hosts)["proposals"]}
+    assert "isolation" not in {move["cause"] for move in seen(hosts)["proposals"]}
     first = hosts.brokers[0]
-    hosts.isolation["own"] = policy("127.0.0.1")
-    told = once(hosts)
+    hosts.isolation["own"] = isolation_policy("bench/skew", ["127.0.0.1"])
+    told = seen(hosts)
     forbidden = {bundle for one in hosts.brokers[1:] for bundle in one.owned}
     assert {move["bundle"] for move in told["proposals"]} == forbidden
     assert {(m["target"], m["cause"]) for m in told["proposals"]} == {(first.name, "isolation")}
     assert "isolation policy own keeps it off" in told["proposals"][0]["reason"]
     assert "5 moves (5 by isolation) would bring" in told["verdict"]
-    assert len(once(hosts, "--most-moves", "2")["proposals"]) == 2
-    assert once(hosts, "--exclude", "bench/*")["proposals"] == []
+    assert len(seen(hosts, "--most-moves", "2")["proposals"]) == 2
+    assert seen(hosts, "--exclude", "bench/*")["proposals"] == []
 
 
 @pytest.mark.parametrize(("min_limit", "targets"), [(1, {0}), (2, {0, 1})])
 def test_secondary_brokers_serve_while_too_few_primary_ones_are_up(
     hosts: FakePulsar, min_limit: int, targets: set[int]
 ) -> None:
-    hosts.isolation["own"] = policy(r"127\.0\.0\.1", r"127\.0\.0\.2", min_limit)
-    found = {move["target"] for move in once(hosts)["proposals"]}
+    hosts.isolation["own"] = isolation_policy(
+        "bench/skew", [r"127\.0\.0\.1"], [r"127\.0\.0\.2"], min_limit
+    )
+    found = {move["target"] for move in seen(hosts)["proposals"]}
     assert found == {hosts.brokers[number].name for number in targets}
 
 
 def test_a_policy_is_obeyed_within_the_limits(hosts: FakePulsar, tmp_path: Path) -> None:
-    hosts.isolation["own"] = policy(r"127\.0\.0\.1")
+    hosts.isolation["own"] = isolation_policy("bench/skew", [r"127\.0\.0\.1"])
     balance(hosts, tmp_path, "held: 2 moves a minute", "--moves-per-minute", "2")
     assert len(hosts.unloads) == 2
     assert {target for _, target in hosts.unloads} == {hosts.brokers[0].name}
@@ -111,14 +89,14 @@ def test_groups_of_all_namespaces_are_read_and_spread(hosts: FakePulsar) -> None
     other = "bench/other/0x00000000_0xffffffff"
     hosts.brokers[2].owned.append(other)
     hosts.groups.update({"bench/skew": "apart", "bench/other": "apart"})
-    told = once(hosts)
+    told = seen(hosts)
     leaving = {one for one in hosts.brokers[2].owned if one != other}
     assert {move["bundle"] for move in told["proposals"]} == leaving
     assert {move["cause"] for move in told["proposals"]} == {"anti_affinity"}
     assert "other namespaces of the anti-affinity group apart" in told["proposals"][0]["reason"]
     for bundle in leaving:
         hosts.hand_over(bundle, hosts.brokers[1])
-    told = once(hosts)
+    told = seen(hosts)
     assert told["proposals"] == []
     assert set(told["staying"].values()) == {"its namespace has an anti-affinity group"}
 
@@ -131,12 +109,12 @@ def test_failure_domains_are_used_where_pulsar_uses_them(hosts: FakePulsar) -> N
     second.owned.append(other)
     hosts.groups.update({"bench/skew": "apart", "bench/other": "apart"})
     hosts.domains.update({"east": {"brokers": [first.name, second.name]}})
-    assert once(hosts)["proposals"] == []
+    assert seen(hosts)["proposals"] == []
     hosts.settings["failureDomainsEnabled"] = "true"
-    (move,) = once(hosts)["proposals"]
+    (move,) = seen(hosts)["proposals"]
     assert (move["bundle"], move["target"]) == (other, third.name)
     first.tells("/admin/v2/clusters/research/failureDomains", '{"east": {"brokers": ["x"]}}')
-    told = once(hosts)
+    told = seen(hosts)
     assert told["proposals"] == []
     assert all("failure domains are not known" in why for why in told["staying"].values())
 
@@ -144,7 +122,7 @@ def test_failure_domains_are_used_where_pulsar_uses_them(hosts: FakePulsar) -> N
 def test_a_namespace_whose_group_is_not_known_stays_and_others_move(pulsar: FakePulsar) -> None:
     first = pulsar.brokers[0]
     first.refuses("/admin/v2/namespaces/bench/skew/antiAffinity", 500, "no such luck")
-    told = once(pulsar)
+    told = seen(pulsar)
     assert told["proposals"] == []
     (why,) = set(told["staying"].values())
     assert why.startswith("its anti-affinity group is not known")
@@ -154,7 +132,7 @@ def test_a_namespace_whose_group_is_not_known_stays_and_others_move(pulsar: Fake
     for number in range(16):
         topic = f"persistent://bench/free/topic-{number}"
         first.topics[topic], first.grows[topic] = [1e3] * 4, (50.0, 100.0, 5e3, 1e4)
-    assert {move["bundle"] for move in once(pulsar)["proposals"]} <= set(free.bundles)
+    assert {move["bundle"] for move in seen(pulsar)["proposals"]} <= set(free.bundles)
 
 
 def test_bundles_without_traffic_are_spread_by_count(pulsar: FakePulsar, tmp_path: Path) -> None:

@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 from attach_process import AttachProcess, attached, event, free_port
 from balancers import Told, balanced, balancer_of
-from click.testing import CliRunner
 from fake_pulsar import FakePulsar
 
-from loadmanager.cli import main
 from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.core.move_limits import Begun, HeldReason, MoveBudget, MoveLimits
 from loadmanager.pulsar.balancing import Balancer
@@ -32,7 +30,7 @@ from loadmanager.pulsar.state import (
     state_file,
 )
 from loadmanager.pulsar.strategy import Strategy
-from tests.attach.conftest import BOUNDARIES
+from tests.attach.conftest import BOUNDARIES, attach
 
 A, B, C = (BrokerId(f"broker-{name}:8080") for name in "abc")
 
@@ -254,8 +252,7 @@ async def test_a_part_of_the_budget_is_kept_for_when_a_broker_is_lost(
 
 def clear(pulsar: FakePulsar, state: State, broker: str, said: str) -> None:
     folder = Path(state.where()).parent
-    command = ["attach", "--pulsar", pulsar.url, "--state-dir", str(folder), "--json"]
-    found = CliRunner().invoke(main, [*command, "--clear-target", broker])
+    found = attach(pulsar, "--state-dir", str(folder), "--json", "--clear-target", broker)
     assert json.loads(found.stdout)["event"] == f"{broker} {said}"
 
 
@@ -288,8 +285,7 @@ def test_metrics_say_why_nothing_moves(pulsar: FakePulsar, tmp_path: Path) -> No
         assert "1 moves an hour" in shown
         unanswered(pulsar, process)
         assert "unreadable" in held(port)
-        process.terminate()
-        process.wait()
+        process.end()
 
 
 def unanswered(pulsar: FakePulsar, process: AttachProcess) -> None:

@@ -9,29 +9,23 @@ from typing import Any
 import numpy as np
 import pytest
 from attach_process import attached as attach_process
-from click.testing import CliRunner
 from fake_pulsar import FakePulsar, lies_in
 from history_sinks import finished, lines_in
 from replay_events import events_of
 from replayed import replayed
 from snapshot_of_history import report_of, snapshot_of
 
-from loadmanager.cli import main
 from loadmanager.config.strategies import Wanted, planner_for
 from loadmanager.core.snapshot.document import view_of_snapshot
 from loadmanager.pipeline.replay.combinations import combinations
 from loadmanager.pipeline.replay.segment_replay import RECORDED
+from tests.attach.conftest import attach
 
 
 def attached(pulsar: FakePulsar, folder: Path, *more: str) -> list[Mapping[str, Any]]:
     """Take one window; return the lines of history in their order, reports first."""
-    found = CliRunner().invoke(
-        main,
-        [
-            *("attach", "--pulsar", pulsar.url, "--interval", "0.2", "--once", "--json"),
-            *("--state-dir", str(folder / "state"), "--history", str(folder / "history"), *more),
-        ],
-    )
+    folders = ("--state-dir", str(folder / "state"), "--history", str(folder / "history"))
+    found = attach(pulsar, "--once", "--json", *folders, *more)
     assert found.exit_code == 0, found.output
     return list(lines_in(*finished(folder / "history")))
 
@@ -98,9 +92,7 @@ def test_a_split_is_told_with_its_parts(pulsar: FakePulsar, tmp_path: Path) -> N
 
 
 def test_history_is_of_rounds_alone(pulsar: FakePulsar, tmp_path: Path) -> None:
-    found = CliRunner().invoke(
-        main, ["attach", "--pulsar", pulsar.url, "--doctor", "--history", str(tmp_path)]
-    )
+    found = attach(pulsar, "--doctor", "--history", str(tmp_path))
     assert found.exit_code == 2
     assert "--history is not given with --doctor" in found.output
 

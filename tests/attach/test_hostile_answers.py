@@ -5,19 +5,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
-from fake_pulsar import CONFIGURATION, FakeBroker, FakePulsar, running
+from fake_pulsar import FakeBroker, FakePulsar, running
 
-from loadmanager.cli import main
 from loadmanager.core.ids import BrokerId
 from loadmanager.pulsar.answers import ClusterReader, ask_each
 from loadmanager.pulsar.client import (
     Access,
     NotPulsar,
     PulsarAdmin,
-    PulsarAdminError,
 )
-from loadmanager.pulsar.state import SHEDDING, SWITCHES, PulsarBalancer, state_file
+from loadmanager.pulsar.state import SWITCHES, PulsarBalancer, state_file
+from tests.attach.conftest import attach
 
 OWNED = "/admin/v2/brokers/research/{}/ownedNamespaces"
 REPORT = "/admin/v2/broker-stats/load-report"
@@ -102,8 +100,7 @@ def hostile() -> Iterator[FakePulsar]:
 def test_odd_answers_make_their_brokers_unknown_and_stop_nothing(
     hostile: FakePulsar, tmp_path: Path, more: tuple[str, ...]
 ) -> None:
-    command = ["attach", "--pulsar", hostile.url, "--interval", "0.2", "--json", "--once"]
-    found = CliRunner().invoke(main, [*command, "--state-dir", str(tmp_path), *more])
+    found = attach(hostile, "--json", "--once", "--state-dir", str(tmp_path), *more)
     assert found.exit_code == 0, found.output
     seen = next(one for one in map(json.loads, found.stdout.splitlines()) if "missing" in one)
     names = {broker.name: what for what, broker in zip(RAW, hostile.brokers[2:], strict=False)}
@@ -127,24 +124,6 @@ async def test_restore_asks_the_next_broker(pulsar: FakePulsar, tmp_path: Path, 
     finally:
         await admin.close()
     assert pulsar.dynamic == {}
-
-
-async def test_a_restore_reports_each_refused_setting(pulsar: FakePulsar, tmp_path: Path) -> None:
-    admin = PulsarAdmin(Access())
-    reader = ClusterReader(admin, (pulsar.url,))
-    balancer = PulsarBalancer(state_file(tmp_path, "research"))
-    try:
-        await balancer.begin(reader, await reader.read(), take_over=False)
-        for broker in pulsar.brokers:
-            broker.refuses(f"{CONFIGURATION}/{SHEDDING}", 500, "\x1b[2J")
-        with pytest.raises(
-            PulsarAdminError, match=f"{SHEDDING}: not restored: .*; {SWITCHES[1]}: not overridden"
-        ) as failed:
-            await balancer.restore(reader)
-    finally:
-        await admin.close()
-    assert str(failed.value).isprintable()
-    assert pulsar.dynamic == {SHEDDING: "false"}
 
 
 async def test_whatever_a_function_of_one_answer_raises_is_an_error_of_that_answer() -> None:

@@ -23,6 +23,7 @@ from loadmanager.pulsar.client import Access, PulsarAdmin
 from loadmanager.pulsar.observation import Rules
 from loadmanager.pulsar.orders import holds_policies, name_in
 from loadmanager.pulsar.state import StateFile
+from tests.attach.conftest import isolation_policy
 
 NEW = Namespace("bench/new")
 
@@ -104,15 +105,7 @@ def extensible(pulsar: FakePulsar, _: Balancer) -> None:
 
 
 def isolated_elsewhere(pulsar: FakePulsar, _: Balancer) -> None:
-    pulsar.isolation["none"] = {
-        "namespaces": ["bench/new"],
-        "primary": ["elsewhere.example.com"],
-        "secondary": [],
-        "auto_failover_policy": {
-            "policy_type": "min_available",
-            "parameters": {"min_limit": "1", "usage_threshold": "100"},
-        },
-    }
+    pulsar.isolation["none"] = isolation_policy("bench/new", ["elsewhere.example.com"])
 
 
 @pytest.mark.parametrize("set_up", [not_asked_for, extensible, isolated_elsewhere])

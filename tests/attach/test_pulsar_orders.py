@@ -97,6 +97,11 @@ class Term:
         )
         return (await self.tasks.dispatch([proposal])).refused.get(bundle, "")
 
+    async def settled(self, bundle: BundleId, target: BrokerId, **more: Any) -> str:
+        refused = await self.order(bundle, target, **more)
+        await self.orders.settled()
+        return refused
+
     def states(self, bundle: BundleId) -> list[str]:
         return [one.state.value for one in self.told if one.bundle == bundle]
 
@@ -160,8 +165,7 @@ async def test_a_bundle_is_to_stay_where_it_is_unless_it_is_moved(term: Term) ->
 async def test_a_bundle_landed_elsewhere_stays_there_and_is_not_ordered_back(term: Term) -> None:
     bundle, (_, second, third) = term.bundle(), term.brokers
     term.pulsar.snatched = [term.pulsar.brokers[2]] * 5
-    await term.order(bundle, second)
-    await term.orders.settled()
+    await term.settled(bundle, second)
     assert term.states(bundle) == ["ordered"] * 3 + ["landed_elsewhere"]
     assert (term.last.attempts, term.last.note) == (3, f"{third} serves it after 3 attempts")
     term.tasks.observe()
@@ -172,8 +176,7 @@ async def test_a_bundle_landed_elsewhere_stays_there_and_is_not_ordered_back(ter
 async def test_what_is_not_where_it_was_seen_is_not_moved(term: Term) -> None:
     bundle = term.bundle()
     term.pulsar.hand_over(bundle, term.pulsar.brokers[2])
-    await term.order(bundle, term.brokers[1])
-    await term.orders.settled()
+    await term.settled(bundle, term.brokers[1])
     assert term.states(bundle) == ["ordered", "superseded"]
     assert "does not serve it any more" in term.last.note
     assert term.pulsar.unloads == []
@@ -223,8 +226,7 @@ async def test_a_term_that_ends_orders_no_further_attempt(term: Term, closed: bo
         return web.Response(status=204)
 
     term.pulsar.brokers[0].instead[f"/admin/v2/namespaces/{bundle}/unload"] = elsewhere
-    await term.order(bundle, term.brokers[1])
-    await term.orders.settled()
+    await term.settled(bundle, term.brokers[1])
     why = "the term ended" if closed else "its session with ZooKeeper has ended"
     assert (term.last.state.value, term.last.note) == ("superseded", why)
     assert len(orders) == 1
@@ -322,8 +324,7 @@ async def test_what_pulsar_is_not_asked_for_fails_with_why(term: Term, algorithm
         "kind": TaskKind.SPLIT,
         "splits": {bundle: SplitOrder(algorithm, (0x10000000,))},
     }
-    await term.order(bundle, term.brokers[0], **split)
-    await term.orders.settled()
+    await term.settled(bundle, term.brokers[0], **split)
     assert term.states(bundle) == ["ordered", "failed"]
     assert algorithm in term.last.note
     assert term.orders.assigned[bundle] == term.brokers[0]
@@ -332,8 +333,7 @@ async def test_what_pulsar_is_not_asked_for_fails_with_why(term: Term, algorithm
 async def test_a_missing_right_fails_the_task_and_is_reported_to_its_owner(term: Term) -> None:
     bundle = term.bundle()
     term.pulsar.brokers[0].refuses(f"/admin/v2/namespaces/{bundle}/unload", 403, "not allowed")
-    await term.order(bundle, term.brokers[1])
-    await term.orders.settled()
+    await term.settled(bundle, term.brokers[1])
     assert term.states(bundle) == ["ordered", "failed"]
     assert "the right to change it" in term.last.note
     assert [type(error) for error in term.errors] == [RightMissing]

@@ -2,11 +2,12 @@
 
 import asyncio
 import json
+import re
 import socket
 import ssl
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -45,42 +46,49 @@ def attach(url: str, *options: str) -> Result:
     return CliRunner().invoke(main, [*asked, *options])
 
 
+def done(url: str, *options: str) -> Result:
+    found = attach(url, *options)
+    assert found.exit_code == 0, found.output
+    return found
+
+
+def killed(pulsar: FakePulsar, prior: Mapping[str, str | None] | None = None) -> None:
+    """Leave what one leaves that found these settings, by default none, and was killed."""
+    pulsar.dynamic.update(OFF)
+    Path("state").mkdir(exist_ok=True)
+    state = {"format": 1, "dynamic": prior or dict.fromkeys(SWITCHES), "effective": {}}
+    Path("state/attach-research.json").write_text(json.dumps(state))
+
+
 @pytest.mark.parametrize("given", ["the first", "both", "another"])
 def test_without_the_first_broker_it_starts_and_restores(pulsar: FakePulsar, given: str) -> None:
     first, second, _ = pulsar.brokers
     urls = {"first": pulsar.url, "both": f"{pulsar.url},http://{second.name}/"}
     if given == "the first":
-        assert attach(pulsar.url, "--balance", "--once").exit_code == 0
+        done(pulsar.url, "--balance", "--once")
     # It was killed later, and its first broker has gone as well.
-    pulsar.dynamic.update(OFF)
     prior = {SWITCHES[0]: None, SWITCHES[1]: "true"}
-    state = json.dumps({"format": 1, "dynamic": prior, "effective": {}})
-    Path("state").mkdir(exist_ok=True)
-    Path("state/attach-research.json").write_text(state)
+    killed(pulsar, prior)
     first.down = True
     url = {"the first": pulsar.url, "another": f"http://{second.name}"}.get(given, urls["both"])
-    started = attach(url, "--balance", "--once")
-    assert started.exit_code == 0, started.output
+    started = done(url, "--balance", "--once")
     assert f"{SWITCHES[0]}: not overridden again" in started.stdout
     assert pulsar.dynamic == {SWITCHES[1]: "true"}
-    pulsar.dynamic.update(OFF)
-    Path("state/attach-research.json").write_text(state)
+    killed(pulsar, prior)
     for option in ("--pause", "--resume", "--restore"):
-        found = attach(url, option)
-        assert found.exit_code == 0, found.output
+        done(url, option)
     assert pulsar.dynamic == {SWITCHES[1]: "true"}
 
 
 def test_a_restore_tries_every_broker_for_every_setting(pulsar: FakePulsar) -> None:
-    pulsar.dynamic.update(OFF)
-    Path("state").mkdir()
-    state = json.dumps({"format": 1, "dynamic": dict.fromkeys(SWITCHES), "effective": {}})
-    Path("state/attach-research.json").write_text(state)
+    killed(pulsar)
     for broker in pulsar.brokers:
-        broker.refuses(f"{CONFIGURATION}/{SWITCHES[0]}", 500, "metadata")
+        broker.refuses(f"{CONFIGURATION}/{SWITCHES[0]}", 500, "metadata\x1b[2J")
     found = attach(pulsar.url, "--restore")
     assert found.exit_code == 1
-    assert "metadata" in found.stderr
+    told = f"{SWITCHES[0]}: not restored: .*metadata.*; {SWITCHES[1]}: not overridden"
+    assert re.search(told, found.stderr)
+    assert found.stderr.removesuffix("\n").isprintable()
     assert pulsar.dynamic == {SWITCHES[0]: "false"}
     del pulsar.brokers[2].instead[f"{CONFIGURATION}/{SWITCHES[0]}"]
     assert attach(pulsar.url, "--restore").exit_code == 0
@@ -96,11 +104,25 @@ async def test_a_damaged_list_of_brokers_stops_nothing(tmp_path: Path, text: str
     assert await state.brokers() == ()
 
 
-@pytest.mark.parametrize("urls", ["http://a:1,", "http://a:1,https://b:2", "http://a:1,b:2"])
-def test_urls_that_do_not_go_together_are_refused(urls: str) -> None:
-    found = attach(urls)
+ODD_URLS = ("broker:8080", "pulsar://broker:6650", "http://", "http://b/x")
+ODD_ADDRESSES = ("a:1", "a=b:1", "a:1=b", "a:1=http://b:1", "=", "a:1=https://")
+
+
+@pytest.mark.parametrize(
+    ("urls", "options", "expected"),
+    [
+        *((url, (), "expected http://host:port of any broker") for url in ODD_URLS),
+        # Those that do not go together.
+        *((f"http://a:1,{url}", (), "expected http") for url in ("", "https://b:2", "b:2")),
+        *(("http://b:1", ("--address", one), "expected host:port") for one in ODD_ADDRESSES),
+    ],
+)
+def test_addresses_that_are_none_are_refused(
+    urls: str, options: tuple[str, ...], expected: str
+) -> None:
+    found = attach(urls, *options)
     assert found.exit_code == 2
-    assert "expected http" in found.output
+    assert expected in found.output
 
 
 @pytest.fixture
@@ -134,8 +156,7 @@ def test_tokens_go_to_tls_alone(encrypted: FakePulsar, scheme: str, redirects: b
 
         second.instead[RUNTIME] = lead
     name = first.tls_name if scheme == "https" else first.name
-    found = attach(f"{scheme}://{name}", "--balance", "--once", *SECRET)
-    assert found.exit_code == 0, found.output
+    done(f"{scheme}://{name}", "--balance", "--once", *SECRET)
     assert encrypted.unloads
     assert encrypted.dynamic == {}
     # Of the address that is given without TLS it is not known before that there is one with it.
@@ -158,8 +179,7 @@ def test_no_tls_gets_no_token(encrypted: FakePulsar, told: dict[str, str], schem
     port = second.name.rpartition(":")[2]
     second.told_urls = {key: value.format(port=port) for key, value in told.items()}
     name = first.tls_name if scheme == "https" else first.name
-    found = attach(f"{scheme}://{name}", "--once", *SECRET)
-    assert found.exit_code == 0, found.output
+    found = done(f"{scheme}://{name}", "--once", *SECRET)
     seen = json.loads(found.stdout)
     assert list(seen["missing"]) == [second.name]
     assert second.plain == []
@@ -186,15 +206,13 @@ async def test_a_sidecar_asks_its_own_broker_on_this_host_and_others_with_tls(
 
 def test_without_tls_the_token_goes_in_plain_and_the_doctor_warns_once(pulsar: FakePulsar) -> None:
     Path("token").write_text("secret")
-    found = attach(pulsar.url, "--doctor", "--token-file", "token")
-    assert found.exit_code == 0, found.output
+    found = done(pulsar.url, "--doctor", "--token-file", "token")
     assert found.output.count("plain HTTP") == 1
     assert all(one.plain for one in pulsar.brokers)
 
 
 def test_the_doctor_has_nothing_to_say_of_tls(encrypted: FakePulsar) -> None:
-    found = attach(f"https://{encrypted.brokers[0].tls_name}", "--doctor", *SECRET)
-    assert found.exit_code == 0, found.output
+    found = done(f"https://{encrypted.brokers[0].tls_name}", "--doctor", *SECRET)
     assert "plain HTTP" not in found.output
 
 
@@ -207,8 +225,7 @@ def test_brokers_named_for_the_inside_are_reached(pulsar: FakePulsar, by: str) -
             options += ["--address", f"{broker.name}={reachable}"]
         else:
             broker.told_urls = {"httpUrl": f"http://{reachable}"}
-    found = attach(url, "--balance", "--once", *options)
-    assert found.exit_code == 0, found.output
+    done(url, "--balance", "--once", *options)
     assert sorted(sum("bench" in b for b in one.owned) for one in pulsar.brokers) == [2, 3, 3]
 
 
@@ -217,13 +234,6 @@ def test_without_an_address_the_option_is_named(pulsar: FakePulsar) -> None:
     lost.name = "broker-2.inside.invalid:8080"
     seen = json.loads(attach(url, "--once").stdout)
     assert "or --address for brokers that are named for the inside" in seen["missing"][lost.name]
-
-
-@pytest.mark.parametrize("text", ["a:1", "a=b:1", "a:1=b", "a:1=http://b:1", "=", "a:1=https://"])
-def test_addresses_that_are_none_are_refused(text: str) -> None:
-    found = attach("http://b:1", "--address", text)
-    assert found.exit_code == 2
-    assert "expected host:port" in found.output
 
 
 @pytest.fixture
@@ -365,13 +375,6 @@ def follow(pulsar: FakePulsar, remedy: str) -> None:
             raise AssertionError(remedy)
 
 
-def killed(pulsar: FakePulsar) -> None:
-    pulsar.dynamic.update(OFF)
-    Path("state").mkdir()
-    prior = {"format": 1, "dynamic": dict.fromkeys(SWITCHES), "effective": {}}
-    Path("state/attach-research.json").write_text(json.dumps(prior))
-
-
 def differing(key: str, value: str) -> Callable[[FakePulsar], None]:
     return lambda pulsar: pulsar.brokers[1].settings.update({key: value})
 
@@ -402,8 +405,7 @@ def test_each_remedy_of_the_doctor_works_and_then_balance_starts(
         follow(pulsar, remedy)
     before = dict(pulsar.dynamic)
     assert attach(pulsar.url, "--doctor").exit_code == 0
-    found = attach(pulsar.url, "--balance", "--once")
-    assert found.exit_code == 0, found.output
+    done(pulsar.url, "--balance", "--once")
     assert pulsar.unloads
     assert pulsar.dynamic == before
 

@@ -28,10 +28,10 @@ from loadmanager.core.wire.standby import decode_standby
 from loadmanager.leader.term import LeaderTerm
 from loadmanager.ports.lookup import LeaderInfo, NamespaceUnknown, Unavailable
 from loadmanager.pulsar.sidecar import BesidePulsar, make_pulsar_broker
-from loadmanager.pulsar.sidecar_term import PulsarBroker
 from loadmanager.pulsar.state import SHEDDING, SWITCHES
 from loadmanager.telemetry.metrics import Metrics
 from loadmanager.wiring.application import Application, Sidecar
+from tests.attach.conftest import isolation_policy
 from tests.testbed.faults.agent import NoServer
 from tests.testbed.memory import MemoryCoordination, MemoryService
 
@@ -112,34 +112,8 @@ class PulsarSidecars:
         )
         coordination = MemoryCoordination(self.service, timeout_s=6.0, chroot="/lm")
         broker = make_pulsar_broker(config)
-        context = self._context(config, coordination, broker)
-        ready: asyncio.Future[Application] = asyncio.get_running_loop().create_future()
-        stopping = asyncio.Event()
-
-        async def live() -> None:
-            async with asyncio.TaskGroup() as commands:
-                application = Application(
-                    config,
-                    context,
-                    sample_host=BusyProbe(beside).sample,
-                    ask_leader=ask_leader,
-                    commands=commands,
-                    rng=np.random.default_rng(7),
-                    kind=BesidePulsar(broker, config.cluster.name),
-                )
-                ready.set_result(application)
-                await self._run(application, config, context, broker, stopping)
-
-        task = asyncio.create_task(live())
-        one = PulsarSidecar(context, await ready, coordination, beside, stopping, task)
-        self.living.append(one)
-        return one
-
-    def _context(
-        self, config: Config, coordination: MemoryCoordination, broker: PulsarBroker
-    ) -> Context:
         clock, metrics = SystemClock(), Metrics(CollectorRegistry())
-        return Context(
+        context = Context(
             identity=Identity(
                 broker=config.broker.id,
                 urls=BrokerUrls(http_url=config.broker.http_url),
@@ -156,23 +130,33 @@ class PulsarSidecars:
             clock=clock,
             metrics=metrics,
         )
+        ready: asyncio.Future[Application] = asyncio.get_running_loop().create_future()
+        stopping = asyncio.Event()
 
-    async def _run(
-        self,
-        application: Application,
-        config: Config,
-        context: Context,
-        broker: PulsarBroker,
-        stopping: asyncio.Event,
-    ) -> None:
-        sidecar = Sidecar(context, NoServer(), application, broker.close)
-        await sidecar.run(
-            stopping,
-            host="127.0.0.1",
-            port=7750,
-            conditions=conditions_of(config),
-            leave_s=self.leave_s,
-        )
+        async def live() -> None:
+            async with asyncio.TaskGroup() as commands:
+                application = Application(
+                    config,
+                    context,
+                    sample_host=BusyProbe(beside).sample,
+                    ask_leader=ask_leader,
+                    commands=commands,
+                    rng=np.random.default_rng(7),
+                    kind=BesidePulsar(broker, config.cluster.name),
+                )
+                ready.set_result(application)
+                await Sidecar(context, NoServer(), application, broker.close).run(
+                    stopping,
+                    host="127.0.0.1",
+                    port=7750,
+                    conditions=conditions_of(config),
+                    leave_s=self.leave_s,
+                )
+
+        task = asyncio.create_task(live())
+        one = PulsarSidecar(context, await ready, coordination, beside, stopping, task)
+        self.living.append(one)
+        return one
 
     async def stop(self, one: PulsarSidecar) -> None:
         self.living.remove(one)
@@ -221,7 +205,6 @@ def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadmanager.pulsar.sidecar_term._LEAST_PAUSE_S", 0.1)
     monkeypatch.setattr("loadmanager.pulsar.sidecar_term.FIRST_WINDOW_S", 0.1)
     monkeypatch.setattr("loadmanager.pulsar.sidecar.OWNED_EVERY_S", 0.1)
-    monkeypatch.setattr("loadmanager.pulsar.sidecar_term.CHECK_EVERY_S", 0.1)
     monkeypatch.setattr("loadmanager.pulsar.sidecar_term.CHECK_EVERY_S", 0.1)
 
 
@@ -294,8 +277,7 @@ async def test_a_leader_that_only_observes_moves_nothing_and_leaves_pulsars_bala
     pulsar: FakePulsar, sidecars: PulsarSidecars
 ) -> None:
     await start_all(sidecars, **OBSERVE)
-    leader = sidecars.leader
-    assert leader is not None
+    leader, _ = term(sidecars)
     rounds = leader.context.metrics.rounds.labels("observed")
     await eventually(lambda: rounds._value.get() >= 3)
     assert (pulsar.unloads, pulsar.dynamic) == ([], {})
@@ -328,8 +310,7 @@ async def test_after_a_crash_of_the_leader_another_one_goes_on_and_the_last_one_
     pulsar.dynamic[SHEDDING] = "true"
     await start_all(sidecars)
     await eventually(lambda: most_bundles(pulsar) <= 4)
-    leader = sidecars.leader
-    assert leader is not None
+    leader, _ = term(sidecars)
     sidecars.crash(leader)
     await eventually(lambda: sidecars.leader is not None)
     assert pulsar.dynamic == OFF
@@ -398,8 +379,7 @@ async def test_lookups_name_the_observed_owner_and_else_whom_the_broker_names(
     asked = sidecars.living[2]
     lookups, beside = asked.application.answering, asked.beside
     topic = parse_full_topic(next(iter(pulsar.brokers[0].grows)))
-    leader = sidecars.leader
-    assert leader is not None
+    leader, _ = term(sidecars)
     await eventually(lambda: leader.context.cluster_state.known_boundaries(NAMESPACE))
     owner = await lookups.find_owner(topic)
     assert owner.urls.broker_url == f"pulsar://binary-{pulsar.brokers[0].name}"
@@ -427,11 +407,8 @@ async def test_what_must_stay_is_listed_and_not_reported_so_that_nobody_moves_it
     first.grows["non-persistent://bench/volatile/t"] = (900.0, 900.0, 900.0, 900.0)
     await start_all(sidecars)
     await eventually(lambda: most_bundles(pulsar) <= 4)
-    leader = sidecars.leader
-    assert leader is not None
+    leader, leader_term = term(sidecars)
     assert {stays, volatile} <= leader.context.cluster_state.owners.keys()
-    leader_term = leader.application.leading.leader_term
-    assert leader_term is not None
     assert not {stays, volatile} & leader_term.tasks.assigned.keys()
     assert not {stays, volatile} & {bundle for bundle, _ in pulsar.unloads}
 
@@ -479,10 +456,13 @@ async def test_a_broker_that_does_not_answer_is_taken_out_until_it_does(
     assert not list(mute.application.member.unready())
 
 
-def topic_beside(topic: str, bundle: str) -> str:
-    return next(
-        name for n in range(1000) if lies_in(name := f"{topic}-{n}", bundle) and name != topic
-    )
+def with_two_topics(first: FakeBroker) -> tuple[str, str, str]:
+    """Return a bundle of the broker, its topic, and another one with the same traffic."""
+    whole = first.owned[0]
+    topic = next(one for one in first.topics if lies_in(one, whole))
+    other = next(name for n in range(1000) if lies_in(name := f"{topic}-{n}", whole))
+    first.topics[other], first.grows[other] = [0.0] * 4, first.grows[topic]
+    return whole, topic, other
 
 
 @pytest.mark.parametrize("algorithm", ["flow_or_qps_equally_divide", "topic_count_equally_divide"])
@@ -490,11 +470,7 @@ async def test_a_bundle_that_is_too_large_is_cut_between_its_topics(
     pulsar: FakePulsar, sidecars: PulsarSidecars, monkeypatch: pytest.MonkeyPatch, algorithm: str
 ) -> None:
     monkeypatch.setattr("loadmanager.pulsar.sidecar_term.WINDOW_S", 0.1)
-    first = pulsar.brokers[0]
-    whole = first.owned[0]
-    topic = next(one for one in first.topics if lies_in(one, whole))
-    other = topic_beside(topic, whole)
-    first.topics[other], first.grows[other] = [0.0] * 4, first.grows[topic]
+    whole, topic, other = with_two_topics(pulsar.brokers[0])
     await start_all(sidecars, split={"max_msgs_per_s": 1, "algorithm": algorithm})
     await eventually(lambda: all(whole not in one.owned for one in pulsar.brokers))
     _, leader_term = term(sidecars)
@@ -513,11 +489,7 @@ async def test_a_bundle_that_is_too_large_is_cut_between_its_topics(
 
 async def test_a_refused_split_is_final(pulsar: FakePulsar, sidecars: PulsarSidecars) -> None:
     pulsar.cuts = False
-    first = pulsar.brokers[0]
-    whole = first.owned[0]
-    topic = next(one for one in first.topics if lies_in(one, whole))
-    other = topic_beside(topic, whole)
-    first.topics[other], first.grows[other] = [0.0] * 4, first.grows[topic]
+    with_two_topics(pulsar.brokers[0])
     await start_all(sidecars, split={"max_msgs_per_s": 1})
     leader, leader_term = term(sidecars)
 
@@ -555,15 +527,8 @@ async def test_groups_and_isolation_policies_are_entered_as_pulsar_has_them(
     pulsar: FakePulsar, sidecars: PulsarSidecars
 ) -> None:
     pulsar.groups[NAMESPACE] = "apart"
-    pulsar.isolation["alone"] = {
-        "namespaces": ["bench/.*"],
-        "primary": [pulsar.brokers[0].name.replace(".", "\\.")],
-        "secondary": [],
-        "auto_failover_policy": {
-            "policy_type": "min_available",
-            "parameters": {"min_limit": "1", "usage_threshold": "100"},
-        },
-    }
+    first = pulsar.brokers[0].name.replace(".", "\\.")
+    pulsar.isolation["alone"] = isolation_policy("bench/.*", [first])
     await start_all(sidecars)
     leader, leader_term = term(sidecars)
     await eventually(
@@ -597,8 +562,7 @@ async def test_a_cluster_without_isolation_policies_is_not_asked_for_them_at_eac
 ) -> None:
     monkeypatch.setattr("loadmanager.pulsar.sidecar_term.POLICIES_EVERY_S", 0.1)
     await start_all(sidecars)
-    leader = sidecars.leader
-    assert leader is not None
+    leader, _ = term(sidecars)
     asked = leader.beside.asked
     await eventually(lambda: asked.count("/admin/v2/clusters/research/failureDomains") >= 3)
     assert asked.count("/admin/v2/clusters/research/namespaceIsolationPolicies") == 1

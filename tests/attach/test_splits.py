@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from click.testing import CliRunner, Result
 from fake_pulsar import FakeBroker, FakePulsar, answer, lies_in, running
 
-from loadmanager.cli import main
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import parse_broker, parse_bundle, parse_full_topic
 from loadmanager.core.rates import Rates
@@ -19,6 +17,7 @@ from loadmanager.pulsar.client import Access, PulsarAdmin
 from loadmanager.pulsar.moves import BrokerQueries, split_bundle
 from loadmanager.pulsar.observation import topic_loads
 from loadmanager.pulsar.sampling import BrokerSample
+from tests.attach.conftest import attach
 
 WHOLE = "bench/hot/0x00000000_0xffffffff"
 
@@ -41,26 +40,23 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def attach(pulsar: FakePulsar, *options: str) -> Result:
-    command = ["attach", "--pulsar", pulsar.url, "--interval", "0.3", "--once", *options]
-    return CliRunner().invoke(main, command)
-
-
 def balance(pulsar: FakePulsar, *options: str) -> list[dict[str, Any]]:
-    found = attach(pulsar, "--balance", "--json", "--state-dir", "state", *options)
+    found = attach(pulsar, "--once", "--balance", "--json", "--state-dir", "state", *options)
     assert found.exit_code == 0, found.output
     told = [json.loads(line) for line in found.stdout.splitlines()]
     return [line["task"] for line in told if "task" in line]
 
 
 def test_a_namespace_is_split_into_no_more_than_the_most_bundles(pulsar: FakePulsar) -> None:
-    found = attach(pulsar, "--balance", "--state-dir", "state", "--split", "--most-bundles", "1")
+    found = attach(
+        pulsar, "--once", "--balance", "--state-dir", "state", "--split", "--most-bundles", "1"
+    )
     assert pulsar.brokers[0].owned == [WHOLE]
     assert f"{WHOLE} is not split: bench/hot has 1 bundles; expected less than 1" in found.output
 
 
 def test_one_bundle_with_all_traffic_is_cut_into_parts_that_are_alike(pulsar: FakePulsar) -> None:
-    found = attach(pulsar, "--balance", "--json", "--state-dir", "state", "--split")
+    found = attach(pulsar, "--once", "--balance", "--json", "--state-dir", "state", "--split")
     told = [json.loads(line) for line in found.stdout.splitlines()]
     ordered, served = (line["task"] for line in told if "task" in line)
     first = next(number for number, line in enumerate(told) if "task" in line)
@@ -100,9 +96,9 @@ def test_nothing_is_cut_that_is(
 
 
 def test_what_would_be_cut_is_shown_without_acting(pulsar: FakePulsar) -> None:
-    found = attach(pulsar, "--split")
+    found = attach(pulsar, "--once", "--split")
     assert f"cut {WHOLE} at 0x" in found.output
-    told = json.loads(attach(pulsar, "--split", "--json").stdout)
+    told = json.loads(attach(pulsar, "--once", "--split", "--json").stdout)
     assert told["splits"][0]["bundle"] == WHOLE
     assert pulsar.brokers[0].owned == [WHOLE]
 
@@ -155,7 +151,7 @@ def test_after_a_split_that_does_not_finish_no_other_begins(pulsar: FakePulsar) 
 
 def test_a_split_without_the_right_ends_everything(pulsar: FakePulsar) -> None:
     pulsar.brokers[0].refuses(f"/admin/v2/namespaces/{WHOLE}/split", 403, "not allowed")
-    found = attach(pulsar, "--balance", "--split", "--state-dir", "state")
+    found = attach(pulsar, "--once", "--balance", "--split", "--state-dir", "state")
     assert found.exit_code == 1
     assert "the right to change it" in found.stderr
 

@@ -4,13 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from fake_pulsar import FakePulsar
 
-from loadmanager.cli import main
 from loadmanager.core.ids import BundleId
 from loadmanager.core.move_limits import MoveBudget, MoveLimits
 from loadmanager.pulsar.state import Part, State, StateUnusable, StoredBudget
+from tests.attach.conftest import attach
 
 BUNDLE = BundleId("t/n/0x00000000_0xffffffff")
 
@@ -73,8 +72,7 @@ async def test_what_is_none_is_refused_by_name(state: State, text: str) -> None:
 
 def balance(pulsar: FakePulsar, folder: Path, *more: str) -> list[str]:
     """Run one round; return the notes of tasks that ended without an order."""
-    command = ["attach", "--pulsar", pulsar.url, "--interval", "0.2", "--json", "--balance"]
-    found = CliRunner().invoke(main, [*command, "--once", "--state-dir", str(folder), *more])
+    found = attach(pulsar, "--json", "--balance", "--once", "--state-dir", str(folder), *more)
     assert found.exit_code == 0, found.output
     tasks = [json.loads(line).get("task", {}) for line in found.stdout.splitlines()]
     return [one["reason"] for one in tasks if one.get("state") == "superseded"]
@@ -90,8 +88,7 @@ def test_a_budget_outlives_the_command(pulsar: FakePulsar, tmp_path: Path) -> No
 
 def test_a_state_that_keeps_no_budget_moves_nothing(pulsar: FakePulsar, tmp_path: Path) -> None:
     (tmp_path / "attach-research.moves.new").mkdir(parents=True)
-    command = ["attach", "--pulsar", pulsar.url, "--interval", "0.2", "--json", "--balance"]
-    found = CliRunner().invoke(main, [*command, "--once", "--state-dir", str(tmp_path)])
+    found = attach(pulsar, "--json", "--balance", "--once", "--state-dir", str(tmp_path))
     assert found.exit_code == 0, found.output
     assert "nothing moves in this round" in found.stdout
     assert "attach-research.moves" in found.stdout

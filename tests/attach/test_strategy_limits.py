@@ -110,7 +110,7 @@ def moved(seen: Observation) -> set[Namespace]:
 
 
 @pytest.mark.parametrize("name", EAGER)
-def test_what_never_moves_is_moved_by_no_strategy(name: str) -> None:
+def test_no_strategy_moves_what_never_moves_or_more_than_it_may(name: str) -> None:
     assert moved(look(strategy(name), samples()))
     assert moved(look(strategy(name), samples(), Rules(exclude=("shop/*",)))) == {BANK}
     assert moved(look(strategy(name), samples(), grouped=(BANK,))) == {SHOP}
@@ -119,10 +119,6 @@ def test_what_never_moves_is_moved_by_no_strategy(name: str) -> None:
         look(strategy(name), samples(non_persistent=True), Rules(move_non_persistent=True))
     )
     assert not moved(look(strategy(name), samples(internal="persistent://shop/orders/__x")))
-
-
-@pytest.mark.parametrize("name", EAGER)
-def test_no_strategy_moves_more_than_it_may(name: str) -> None:
     assert len(look(strategy(name), samples(), Rules(most_moves=1)).proposals) == 1
     assert not look(strategy(name), samples(), Rules(most_moves=0)).proposals
 

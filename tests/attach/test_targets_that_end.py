@@ -98,7 +98,7 @@ def transfer(pulsar: FakePulsar) -> Transfer:
 
 
 def mover(
-    admin: PulsarAdmin, pulsar: FakePulsar, *, claims: bool = False, look_s: float = 0.2
+    admin: PulsarAdmin, pulsar: FakePulsar, *, claims: bool = False, **times: float
 ) -> BundleMover:
     """Return one that looks after ``look_s``: long, where it is not to look before the answer."""
     queries = BrokerQueries(
@@ -107,7 +107,7 @@ def mover(
         "research",
         lambda: [parse_broker(one.name) for one in pulsar.brokers],
     )
-    return BundleMover(queries, claims, look_s=look_s, return_s=5.0)
+    return BundleMover(queries, claims, **{"look_s": 0.2, "return_s": 5.0, **times})
 
 
 def freed(transfer: Transfer, outcome: Outcome) -> None:
@@ -172,8 +172,7 @@ async def test_one_that_pulsar_gives_away_stays(admin: PulsarAdmin, transfer: Tr
 
 async def test_what_nobody_has_is_explained(admin: PulsarAdmin, transfer: Transfer) -> None:
     transfer.away_s = 60.0
-    moves = mover(admin, transfer.pulsar, look_s=0.8)
-    moves.return_s = 0.5
+    moves = mover(admin, transfer.pulsar, look_s=0.8, return_s=0.5)
     outcome = await moves.move(transfer.move)
     assert (outcome.state, outcome.owner) == ("timed_out", None)
     assert f"if {transfer.source.name} serves it again, unload it there" in outcome.reason
@@ -181,8 +180,7 @@ async def test_what_nobody_has_is_explained(admin: PulsarAdmin, transfer: Transf
 
 async def test_the_end_of_the_term_ends_the_wait(admin: PulsarAdmin, transfer: Transfer) -> None:
     transfer.away_s = 60.0
-    moves = mover(admin, transfer.pulsar, look_s=0.8)
-    moves.return_s = 60.0
+    moves = mover(admin, transfer.pulsar, look_s=0.8, return_s=60.0)
     asyncio.get_running_loop().call_later(0.9, moves.over.set)
     async with asyncio.timeout(20):
         assert (await moves.move(transfer.move)).state == "timed_out"

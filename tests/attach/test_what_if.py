@@ -10,6 +10,7 @@ from fake_pulsar import FakePulsar
 
 from loadmanager.cli import main
 from loadmanager.cli import what_if as command
+from tests.attach.conftest import attach, isolation_policy
 
 BUNDLES = 8
 
@@ -17,8 +18,7 @@ BUNDLES = 8
 @pytest.fixture
 def snapshot(pulsar: FakePulsar, tmp_path: Path) -> Path:
     """Return what `attach --once --json` prints: eight bundles that are alike, on one of three."""
-    attach = ["attach", "--pulsar", pulsar.url, "--interval", "0.2", "--once", "--json"]
-    found = CliRunner().invoke(main, attach)
+    found = attach(pulsar, "--once", "--json")
     assert found.exit_code == 0, found.output
     file = tmp_path / "snapshot.json"
     file.write_text(found.stdout, encoding="utf-8")
@@ -155,26 +155,11 @@ def test_a_missing_file_and_a_cluster_that_does_not_answer_are_named(tmp_path: P
     assert (found.exit_code, "http://127.0.0.1:9" in found.stderr) == (2, True)
 
 
-def test_changes_need_a_cluster() -> None:
-    found = CliRunner().invoke(main, ["simulate", "over-placement", "--add-brokers", "2"])
-    assert (found.exit_code, "are given with --from" in found.output) == (2, True)
-
-
 def isolated(snapshot: Path, *, primary: list[str], secondary: list[str]) -> None:
     """Let a policy govern the namespace of a snapshot, as `attach --once --json` tells it."""
     document = json.loads(snapshot.read_text(encoding="utf-8"))
     assert document["isolation"] == {}
-    document["isolation"] = {
-        "own": {
-            "namespaces": ["bench/.*"],
-            "primary": primary,
-            "secondary": secondary,
-            "auto_failover_policy": {
-                "policy_type": "min_available",
-                "parameters": {"min_limit": "1", "usage_threshold": "100"},
-            },
-        }
-    }
+    document["isolation"] = {"own": isolation_policy("bench/.*", primary, secondary)}
     for number, broker in enumerate(document["brokers"]):
         broker["broker"] = f"host-{number}:8080"
     snapshot.write_text(json.dumps(document), encoding="utf-8")
@@ -257,10 +242,17 @@ def test_files_for_tls_that_cannot_be_used_are_named(
     assert expected in found.output
 
 
-def test_access_is_given_with_a_running_cluster_alone(snapshot: Path) -> None:
-    found = what_if(snapshot, "--token-file", str(snapshot))
-    assert found.exit_code == 2
-    assert "--token-file is given with --from URL" in found.output
-    found = CliRunner().invoke(main, ["simulate", "over-placement", "--ca-file", str(snapshot)])
-    assert found.exit_code == 2
-    assert "--ca-file is given with --from URL" in found.output
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--from", "FILE", "--token-file", "FILE"], "--token-file is given with --from URL"),
+        (["over-placement", "--ca-file", "FILE"], "--ca-file is given with --from URL"),
+        (["over-placement", "--add-brokers", "2"], "are given with --from"),
+    ],
+)
+def test_changes_and_access_need_a_cluster(
+    snapshot: Path, options: list[str], expected: str
+) -> None:
+    given = [str(snapshot) if one == "FILE" else one for one in options]
+    found = CliRunner().invoke(main, ["simulate", *given])
+    assert (found.exit_code, expected in found.output) == (2, True)

@@ -41,15 +41,31 @@ def test_help_names_every_job_and_imports_no_spark() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_a_job_that_reads_history_wants_to_know_where_it_is(tmp_path: Path) -> None:
-    said = refusal("rollup", "ingest", "--out", str(tmp_path))
-    assert said == "Error: ingest reads history; expected --history DIR"
+OF_REPLAY = {"strategy": "avg+avg", "setting": "margin=0.1", "segment-h": "3"}
+NOTHING_LEFT = "rollup --since 2026-11-02T01:00+01:00 --until 2026-11-02"
 
 
-def test_history_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
-    gone = tmp_path / "gone"
-    said = refusal("ingest", "--history", str(gone), "--out", str(tmp_path))
-    assert said == f"Error: --history {gone}: there is no such directory"
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ("rollup ingest", "ingest reads history; expected --history DIR"),
+        ("ingest --history /not/there", "--history /not/there: there is no such directory"),
+        (
+            NOTHING_LEFT,
+            "--since 2026-11-02T00:00:00Z is not before --until 2026-11-02T00:00:00Z",
+        ),
+        *(
+            (f"rollup --{name} {value}", f"--{name} is of the job replay, which is not asked for")
+            for name, value in OF_REPLAY.items()
+        ),
+        *(
+            (f"rollup --conf {setting}", f"--conf {setting}: expected spark.KEY=VALUE")
+            for setting in ("spark.x", "x=1", "=1")
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused(tmp_path: Path, asked: str, told: str) -> None:
+    assert refusal(*asked.split(), "--out", str(tmp_path)) == f"Error: {told}"
 
 
 def test_a_place_that_cannot_be_written_to_is_told_at_once(tmp_path: Path) -> None:
@@ -61,30 +77,11 @@ def test_a_place_that_cannot_be_written_to_is_told_at_once(tmp_path: Path) -> No
     )
 
 
-def test_an_option_of_another_job_is_refused(tmp_path: Path) -> None:
-    for name, value in (("strategy", "avg+avg"), ("setting", "margin=0.1"), ("segment-h", "3")):
-        said = refusal("rollup", "--out", str(tmp_path), f"--{name}", value)
-        assert said == f"Error: --{name} is of the job replay, which is not asked for"
-
-
 def test_a_combination_that_does_not_exist_is_refused_before_spark_starts(tmp_path: Path) -> None:
     replay = ("replay", "--out", str(tmp_path))
     said = refusal(*replay, "--strategy", "magic+avg")
     assert "--strategy magic+avg: shedder 'magic'; expected one of" in said
     assert "expected fraction from 0.0 to 1.0" in refusal(*replay, "--setting", "margin=9")
-
-
-def test_times_that_leave_nothing_are_refused(tmp_path: Path) -> None:
-    times = ("--since", "2026-11-02T01:00+01:00", "--until", "2026-11-02")
-    said = refusal("rollup", "--out", str(tmp_path), *times)
-    told = "--since 2026-11-02T00:00:00Z is not before --until 2026-11-02T00:00:00Z"
-    assert said == f"Error: {told}"
-
-
-@pytest.mark.parametrize("setting", ["spark.x", "x=1", "=1"])
-def test_a_setting_that_is_not_of_spark_is_refused(setting: str, tmp_path: Path) -> None:
-    said = refusal("rollup", "--out", str(tmp_path), "--conf", setting)
-    assert said == f"Error: --conf {setting}: expected spark.KEY=VALUE"
 
 
 @pytest.mark.parametrize("gone", [["stream"], ["rollup", "--once"], ["--watermark-s", "60"]])

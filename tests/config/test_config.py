@@ -391,13 +391,10 @@ def test_settings_of_a_strategy_that_is_no_text_are_not_told_as_unknown() -> Non
     assert len(faults_of(None, given, ("shedding.strategy=3 4",))) == 1
 
 
-def test_an_empty_variable_sets_nothing() -> None:
-    assert load_config(None, {**ID, "LOADMANAGER_HOST__CORES": ""}).host.cores is None
-
-
-def test_variables_of_a_kubernetes_service_are_no_settings() -> None:
-    environ = {**ID, "LOADMANAGER_PORT": "tcp://10.0.0.1:7750", "LOADMANAGER_SERVICE_HOST": "x"}
-    assert load_config(None, environ) == load_config(None, ID)
+def test_empty_variables_and_those_of_a_kubernetes_service_are_no_settings() -> None:
+    service = {"LOADMANAGER_PORT": "tcp://10.0.0.1:7750", "LOADMANAGER_SERVICE_HOST": "x"}
+    for environ in (service, {"LOADMANAGER_HOST__CORES": ""}):
+        assert load_config(None, {**ID, **environ}) == load_config(None, ID)
 
 
 def test_secrets_are_in_no_message_and_no_print(file: Path) -> None:

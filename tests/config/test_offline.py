@@ -62,35 +62,35 @@ def test_what_was_in_force_makes_the_same_planner_again(shedder: ThresholdShedde
     assert planner(told=in_force(before)) == before
 
 
-def test_another_strategy_begins_with_its_own_defaults() -> None:
+@pytest.mark.parametrize(
+    ("settings", "wanted", "shedder"),
+    [
+        # Another strategy begins with its own defaults; the same one keeps its settings.
+        ((), "AvgShedder", AvgShedder()),
+        ((), "threshold", ThresholdShedder(threshold=0.3)),
+        (("threshold=0.2",), None, ThresholdShedder(threshold=0.2)),
+    ],
+)
+def test_what_is_set_wins_over_what_was_in_force(
+    settings: tuple[str, ...], wanted: str | None, shedder: ThresholdShedder
+) -> None:
     told = InForce(shedder=Choice("ThresholdShedder", {"threshold": 0.3}))
-    assert planner(told=told, shedder="AvgShedder").shedder == AvgShedder()
+    assert planner(*settings, told=told, shedder=wanted).shedder == shedder
 
 
-def test_the_same_strategy_by_another_name_keeps_its_settings() -> None:
-    told = InForce(shedder=Choice("ThresholdShedder", {"threshold": 0.3}))
-    assert planner(told=told, shedder="threshold").shedder == ThresholdShedder(threshold=0.3)
-
-
-def test_a_setting_goes_to_every_part_that_has_it() -> None:
-    got = planner(
-        "loadBalancerBrokerOverloadedThresholdPercentage=70", shedder="overload", placement=LEAST
-    )
-    assert got.shedder == OverloadShedder(overloaded=0.7)
-    assert got.placement == LeastLongTermMessageRate(overloaded=0.7)
-
-
-def test_a_setting_goes_only_to_the_part_that_is_named() -> None:
-    got = planner("placement.overloaded=0.6", shedder="overload", placement=LEAST)
-    assert (got.shedder, got.placement) == (
-        OverloadShedder(),
-        LeastLongTermMessageRate(overloaded=0.6),
-    )
-
-
-def test_what_is_set_wins_over_what_was_in_force() -> None:
-    told = in_force(Planner(shedder=ThresholdShedder(threshold=0.3)))
-    assert planner("threshold=0.2", told=told).shedder == ThresholdShedder(threshold=0.2)
+@pytest.mark.parametrize(
+    ("setting", "overloaded"),
+    [
+        ("loadBalancerBrokerOverloadedThresholdPercentage=70", (0.7, 0.7)),
+        ("placement.overloaded=0.6", (OverloadShedder().overloaded, 0.6)),
+    ],
+)
+def test_a_setting_goes_to_every_part_that_has_it_or_to_the_one_that_is_named(
+    setting: str, overloaded: tuple[float, float]
+) -> None:
+    got = planner(setting, shedder="overload", placement=LEAST)
+    assert got.shedder == OverloadShedder(overloaded=overloaded[0])
+    assert got.placement == LeastLongTermMessageRate(overloaded=overloaded[1])
 
 
 def test_the_weights_of_the_shedder_say_what_better_means() -> None:

@@ -98,15 +98,16 @@ def test_memory_that_is_there_or_not_known_is_accepted(wanted: str, free_mib: in
     check_memory(wanted, None if free_mib is None else free_mib * 2.0**20)
 
 
-def test_memory_that_is_not_there_is_told_with_both_sizes() -> None:
-    with pytest.raises(SparkUnavailable, match=r"4g needs 4710 MiB .* 2000 MiB are free"):
-        check_memory("4g", 2000 * 2.0**20)
-
-
-@pytest.mark.parametrize("wanted", ["", "2", "much", "-1g"])
-def test_a_memory_that_is_no_size_is_refused(wanted: str) -> None:
-    with pytest.raises(SparkUnavailable, match="expected a size such as 2g or 900m"):
-        check_memory(wanted, None)
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        ("4g", r"4g needs 4710 MiB .* 2000 MiB are free"),
+        *((size, "expected a size such as 2g or 900m") for size in ("", "2", "much", "-1g")),
+    ],
+)
+def test_memory_that_is_not_there_or_no_size_is_told(wanted: str, told: str) -> None:
+    with pytest.raises(SparkUnavailable, match=told):
+        check_memory(wanted, 2000 * 2.0**20)
 
 
 def closed_port() -> int:

@@ -48,6 +48,11 @@ class AttachProcess:
         assert self._process.exitcode is not None, self.lines
         return self._process.exitcode
 
+    def end(self) -> None:
+        """Ask it to end, and see that it ends well."""
+        self.terminate()
+        assert self.wait() == 0, self.lines
+
 
 @contextmanager
 def attached(*options: str) -> Iterator[AttachProcess]:

@@ -30,6 +30,14 @@ def has(told: list[Node | None], content: bytes) -> Callable[[], bool]:
     return lambda: contents(told)[-1:] == [content]
 
 
+async def watched(session: Coordination, path: str, first: list[bytes | None]) -> list[Node | None]:
+    """Return what a watch tells from now on, once it has told what is there."""
+    told: list[Node | None] = []
+    session.watch(path, told.append)
+    await eventually(lambda: contents(told) == first)
+    return told
+
+
 async def reconnect(world: World, session: Coordination) -> None:
     world.cut(session)
     await eventually(lambda: session.session.connection is not Connection.CONNECTED)
@@ -57,9 +65,7 @@ def count_reads(session: Coordination) -> list[str]:
 
 
 async def test_it_tells_what_is_and_each_change(session: Coordination, other: Coordination) -> None:
-    told: list[Node | None] = []
-    session.watch("/a/b", told.append)
-    await eventually(lambda: contents(told) == [None])
+    told = await watched(session, "/a/b", [None])
     await other.create("/a/b", b"one")
     await eventually(lambda: contents(told) == [None, b"one"])
     await other.set("/a/b", b"two")
@@ -224,9 +230,7 @@ async def test_a_change_between_two_breaks_of_the_connection_is_told(
 ) -> None:
     """What was asked on a connection whose watches were never set again proves nothing."""
     await other.create("/a", b"one")
-    told: list[Node | None] = []
-    session.watch("/a", told.append)
-    await eventually(lambda: contents(told) == [b"one"])
+    told = await watched(session, "/a", [b"one"])
     whole = session._link.rearm  # type: ignore[attr-defined]
     refusals = 0
 
@@ -254,9 +258,7 @@ async def test_watches_that_the_service_does_not_set_again_are_all_read(
     world: World, session: Coordination, other: Coordination
 ) -> None:
     await other.create("/a", b"one")
-    told: list[Node | None] = []
-    session.watch("/a", told.append)
-    await eventually(lambda: contents(told) == [b"one"])
+    told = await watched(session, "/a", [b"one"])
 
     async def refused(_triggers: object) -> None:
         raise CoordinationError("unknown request")
@@ -399,9 +401,7 @@ async def test_a_failing_callback_is_reported_and_others_are_told(session: Coord
 
 async def test_it_outlives_expiry(world: World, session: Coordination, other: Coordination) -> None:
     await session.create("/lock", b"mine", ephemeral=True)
-    told: list[Node | None] = []
-    session.watch("/lock", told.append)
-    await eventually(lambda: contents(told) == [b"mine"])
+    told = await watched(session, "/lock", [b"mine"])
     await world.expire(session)
     await eventually(lambda: contents(told)[-1:] == [None])
     await other.create("/lock", b"theirs", ephemeral=True)
@@ -420,18 +420,14 @@ async def test_what_opened_while_suspended_tells_later(world: World, session: Co
 
 async def test_the_end_of_sessions_ends_locks(session: Coordination, other: Coordination) -> None:
     await other.create("/lock", b"", ephemeral=True)
-    told: list[Node | None] = []
-    session.watch("/lock", told.append)
-    await eventually(lambda: contents(told) == [b""])
+    told = await watched(session, "/lock", [b""])
     await other.close()
     await eventually(lambda: contents(told) == [b"", None])
 
 
 async def test_no_watch_tells_after_close(world: World, other: Coordination) -> None:
     session = await connected(world.make())
-    told: list[Node | None] = []
-    session.watch("/a", told.append)
-    await eventually(lambda: told == [None])
+    told = await watched(session, "/a", [None])
     await session.close()
     await other.create("/a", b"x")
     await other.heartbeat()

@@ -29,7 +29,7 @@ def registry_fixture() -> CollectorRegistry:
 
 @pytest.fixture(name="opened")
 def opened_fixture(tmp_path: Path, registry: CollectorRegistry) -> Iterator[Open]:
-    made: list[ThreadedHistory] = []
+    made: list[ThreadedHistory] = []  # They have begun.
 
     def opened(
         disk: FailingDisk | None = None,
@@ -46,6 +46,7 @@ def opened_fixture(tmp_path: Path, registry: CollectorRegistry) -> Iterator[Open
             wall_ms=lambda: wall_ms,
         )
         made.append(history)
+        history.start()
         return history
 
     yield opened
@@ -70,7 +71,6 @@ def test_what_was_offered_is_in_whole_files_when_the_sidecar_has_stopped(
     opened: Open, registry: CollectorRegistry, tmp_path: Path
 ) -> None:
     history = opened(flush_interval_s=3600.0)
-    history.start()
     offer(history, 50)
     history.offer(Stream.REPORTS, NOON_MS, list)
     history.close(10.0)
@@ -83,7 +83,6 @@ def test_what_was_offered_is_in_whole_files_when_the_sidecar_has_stopped(
 def test_only_the_wanted_stream_is_written(opened: Open, tmp_path: Path) -> None:
     history = opened(write="reports")
     assert (history.wants(Stream.REPORTS), history.wants(Stream.ROUNDS)) == (True, False)
-    history.start()
     offer(history)
     history.close(10.0)
     assert finished(tmp_path) == []
@@ -91,7 +90,6 @@ def test_only_the_wanted_stream_is_written(opened: Open, tmp_path: Path) -> None
 
 async def test_lines_are_on_disk_soon_without_more_lines(opened: Open, tmp_path: Path) -> None:
     history = opened()
-    history.start()
     offer(history)
     await eventually(lambda: seqs_in(*unfinished(tmp_path)) == [1])
 
@@ -107,7 +105,6 @@ def test_who_offers_never_waits_and_what_finds_no_room_is_counted_and_told(
         go_on.wait(30.0)
         return told()
 
-    history.start()
     history.offer(Stream.ROUNDS, NOON_MS, slow)
     assert busy.wait(30.0)
     offer(history, 14)
@@ -126,7 +123,6 @@ async def test_a_full_disk_is_reported_retried_and_recovered_from(
 ) -> None:
     disk = FailingDisk(free_bytes=0)
     history = opened(disk)
-    history.start()
     offer(history)
     await eventually(lambda: "No space left" in history.trouble)
     await eventually(lambda: (value(registry, "errors_total") or 0) >= 2)
@@ -139,7 +135,6 @@ async def test_a_full_disk_is_reported_retried_and_recovered_from(
 
 def test_a_number_that_is_none_costs_its_record_alone(opened: Open, tmp_path: Path) -> None:
     history = opened(flush_interval_s=3600.0)
-    history.start()
     bad = Record("term", NOON_MS, {"epoch": float("nan"), "event": "began"})
     history.offer(Stream.ROUNDS, NOON_MS, lambda: [bad])
     offer(history)
@@ -152,7 +147,6 @@ def test_a_disk_that_never_comes_back_does_not_keep_the_sidecar_from_stopping(
     opened: Open, registry: CollectorRegistry
 ) -> None:
     history = opened(FailingDisk(failing={"create"}))
-    history.start()
     offer(history, 3)
     history.close(10.0)
     assert value(registry, "dropped_total", why="unwritable") == 3
@@ -206,7 +200,6 @@ def test_the_oldest_own_files_beyond_the_bounds_are_deleted_with_their_empty_fol
 def test_the_files_of_others_are_never_deleted(opened: Open, tmp_path: Path) -> None:
     leave_files(tmp_path, {"aa": 3000}, max_age_days=0.0)
     history = opened(origin=Origin("prod", BrokerId("b2:8080"), "bb"), max_age_days=1.0)
-    history.start()
     offer(history)
     history.close(10.0)
     assert instances(tmp_path) == ["aa", "bb"]
@@ -254,7 +247,6 @@ def remote_names(name: str) -> list[str]:
 
 def test_whole_files_are_stored(opened: Open, tmp_path: Path, registry: CollectorRegistry) -> None:
     history = opened(**remote(tmp_path, "uploaded"))
-    history.start()
     offer(history)
     history.close(10.0)
     name = "rounds-b1_8080-0123456789abcdef-000000000001.jsonl.gz"

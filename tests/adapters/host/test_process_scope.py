@@ -184,18 +184,14 @@ def test_the_time_of_a_tree_never_goes_back_and_misses_no_survivor(
     assert used >= sum(own for own, _ in growth.values()) - 1e-6
 
 
-def test_a_reaped_child_is_counted_once() -> None:
+@pytest.mark.parametrize(("with_reaped_s", "used_s"), [(49.0, 4.0), (6.0, 1.0)])
+def test_a_child_is_counted_once_or_not_if_it_left_the_tree(
+    with_reaped_s: float, used_s: float
+) -> None:
     parent, child = (1, 0.0), (2, 0.0)
     before = {parent: _CpuTime(5.0, 5.0), child: _CpuTime(40.0, 40.0)}
-    # The child used 3 s more, ended and was waited for; the parent itself used 1 s.
-    now = {parent: _CpuTime(6.0, 49.0)}
-    assert _used_since(before, now) == pytest.approx(4.0)
-
-
-def test_a_child_that_left_the_tree_takes_nothing_away() -> None:
-    parent, child = (1, 0.0), (2, 0.0)
-    before = {parent: _CpuTime(5.0, 5.0), child: _CpuTime(40.0, 40.0)}
-    assert _used_since(before, {parent: _CpuTime(6.0, 6.0)}) == pytest.approx(1.0)
+    # The child used 3 s more, ended and was waited for, or left; the parent itself used 1 s.
+    assert _used_since(before, {parent: _CpuTime(6.0, with_reaped_s)}) == pytest.approx(used_s)
 
 
 @given(

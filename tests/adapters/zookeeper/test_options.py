@@ -76,20 +76,17 @@ def test_all_servers_are_tried_in_a_third(hosts: str, timeout_s: float, expected
     assert options.connect_timeout_s == pytest.approx(expected_s)
 
 
-async def test_missing_certificates_show_at_the_start(tmp_path: Path) -> None:
-    missing = tmp_path / "ca.pem"
-    options = ZooKeeperOptions(hosts="127.0.0.1:1", tls_ca_file=str(missing))
-    session = ZooKeeperCoordination(options)
-    with pytest.raises(CoordinationError, match=r"ca\.pem.*No such file.*readable PEM"):
-        await session.start()
-    await session.close()
-
-
-async def test_files_that_are_no_certificates_show_at_the_start(tmp_path: Path) -> None:
-    (tmp_path / "ca.pem").write_text("hello")
-    options = ZooKeeperOptions(hosts="127.0.0.1:1", tls_ca_file=str(tmp_path / "ca.pem"))
-    session = ZooKeeperCoordination(options)
-    with pytest.raises(CoordinationError, match="readable PEM"):
+@pytest.mark.parametrize(
+    ("content", "told"), [(None, r"ca\.pem.*No such file.*readable PEM"), ("hello", "readable PEM")]
+)
+async def test_what_is_no_certificate_shows_at_the_start(
+    tmp_path: Path, content: str | None, told: str
+) -> None:
+    file = tmp_path / "ca.pem"
+    if content is not None:
+        file.write_text(content)
+    session = ZooKeeperCoordination(ZooKeeperOptions(hosts="127.0.0.1:1", tls_ca_file=str(file)))
+    with pytest.raises(CoordinationError, match=told):
         await session.start()
     await session.close()
 
@@ -158,27 +155,25 @@ def test_a_commit_with_no_culprit_is_rejected_all_the_same() -> None:
     assert "RuntimeInconsistency" in str(rejected.cause)
 
 
-def test_an_owed_answer_makes_a_link_dead_after_a_quarter_of_the_session() -> None:
+@pytest.mark.parametrize(
+    ("asked_s", "answered_s", "alive_s", "dead_s"),
+    [
+        ((110.0,), (), 113.0, 113.1),
+        # Any answer is a sign of life; requests alone are none.
+        ((100.0, 100.0), (102.9,), 105.8, 106.0),
+        ((100.0, 101.0, 102.0, 103.0), (), 103.0, 103.1),
+    ],
+)
+def test_an_owed_answer_makes_a_link_dead_after_a_quarter_of_the_session(
+    asked_s: tuple[float, ...], answered_s: tuple[float, ...], alive_s: float, dead_s: float
+) -> None:
     keepalive = Keepalive(12.0, now_s=100.0)
-    keepalive.asked(110.0)
-    assert not keepalive.is_dead(113.0)
-    assert keepalive.is_dead(113.1)
-
-
-def test_any_answer_is_a_sign_of_life() -> None:
-    keepalive = Keepalive(12.0, now_s=100.0)
-    keepalive.asked(100.0)
-    keepalive.asked(100.0)
-    keepalive.answered(102.9)
-    assert not keepalive.is_dead(105.8)
-    assert keepalive.is_dead(106.0)
-
-
-def test_requests_alone_are_no_sign_of_life() -> None:
-    keepalive = Keepalive(12.0, now_s=100.0)
-    for at_s in (100.0, 101.0, 102.0, 103.0):
+    for at_s in asked_s:
         keepalive.asked(at_s)
-    assert keepalive.is_dead(103.1)
+    for at_s in answered_s:
+        keepalive.answered(at_s)
+    assert not keepalive.is_dead(alive_s)
+    assert keepalive.is_dead(dead_s)
 
 
 def test_a_link_that_owes_nothing_is_not_dead_but_asked() -> None:
@@ -246,15 +241,18 @@ def test_without_any_java_the_error_says_where_it_looked(monkeypatch: pytest.Mon
         find_java()
 
 
-def test_without_pyspark_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    hide_packages(monkeypatch)
-    with pytest.raises(EmbeddedZooKeeperError, match=r"pip install 'loadmanager\[demo\]'"):
-        zookeeper_class_path()
-
-
-def test_pyspark_without_zookeeper_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    hide_packages(monkeypatch, pyspark=SimpleNamespace(origin=str(tmp_path / "__init__.py")))
-    with pytest.raises(EmbeddedZooKeeperError, match=f"{tmp_path}.*no zookeeper-"):
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        ({}, r"pip install 'loadmanager\[demo\]'"),
+        ({"pyspark": SimpleNamespace(origin="/none/__init__.py")}, "/none.*no zookeeper-"),
+    ],
+)
+def test_without_pyspark_or_zookeeper_in_it_the_error_says_so(
+    monkeypatch: pytest.MonkeyPatch, found: dict[str, object], told: str
+) -> None:
+    hide_packages(monkeypatch, **found)
+    with pytest.raises(EmbeddedZooKeeperError, match=told):
         zookeeper_class_path()
 
 
