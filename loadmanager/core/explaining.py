@@ -319,10 +319,10 @@ def _own_grounds(known: Known, bundle: BundleId) -> list[Refusal]:
     target = view.moved.get(bundle)
     if target is not None:
         found.append(Refusal(bundle, Reason.IN_FLIGHT, f"to {target}"))
-    moved_at_s = known.memory.moved_at_s.get(bundle)
-    if moved_at_s is not None and view.now_s - moved_at_s < settings.cool_down_s:
-        ago_s = view.now_s - moved_at_s
-        detail = f"moved {ago_s:.0f} s ago, rests {settings.cool_down_s - ago_s:.0f} s more"
+    rests_s = known.memory.rests_s(bundle, view.now_s, settings.cool_down_s)
+    if rests_s > 0:
+        ago_s = settings.cool_down_s - rests_s
+        detail = f"moved {ago_s:.0f} s ago, rests {rests_s:.0f} s more"
         found.append(Refusal(bundle, Reason.RECENTLY_MOVED, detail))
     if belongs_to_a_broker(bundle):
         found.append(Refusal(bundle, Reason.NAMESPACE_EXCLUDED, "it is a broker's own bundle"))

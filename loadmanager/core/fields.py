@@ -374,7 +374,7 @@ def _reader(kind: Any, bound: Bound | None, absent: Any) -> Read:
         str: partial(Fields.text, default=absent),
         bool: partial(Fields.flag, default=absent),
         int: partial(Fields.count, default=absent, bound=bound or COUNT),
-        float: partial(Fields.rate, bound=bound or RATE),
+        float: partial(Fields.rate, default=absent or 0.0, bound=bound or RATE),
     }
     parts, origin = get_args(kind), get_origin(kind)
     if kind in plain:

@@ -100,6 +100,7 @@ class RoundMemory:
     placement: Memory = field(default_factory=Memory)
     moved_at_s: Mapping[BundleId, float] = field(default_factory=lambda: MappingProxyType({}))
     started_at_ms: Mapping[BrokerId, int] = field(default_factory=lambda: MappingProxyType({}))
+    brokers_changed_s: float = float("-inf")
 
     def following(self, view: ClusterView, cool_down_s: float) -> "RoundMemory":
         """Return the memory for a round on ``view``.
@@ -115,6 +116,7 @@ class RoundMemory:
             for broker, began in started.items()
             if self.started_at_ms.get(broker, began) != began
         }
+        changed = bool(self.started_at_ms) and self.started_at_ms != started
         keep_s = max(cool_down_s, HOUR_S)
         moved = {
             bundle: at_s
@@ -126,6 +128,7 @@ class RoundMemory:
             placement=self.placement.only(started.keys()).without(restarted),
             moved_at_s=moved,
             started_at_ms=started,
+            brokers_changed_s=view.now_s if changed else self.brokers_changed_s,
         )
 
     def with_changes(self, former: "RoundMemory", now: "RoundMemory") -> "RoundMemory":
@@ -146,8 +149,13 @@ class RoundMemory:
 
     def resting(self, now_s: float, cool_down_s: float) -> frozenset[BundleId]:
         return frozenset(
-            bundle for bundle, at_s in self.moved_at_s.items() if now_s - at_s < cool_down_s
+            one for one in self.moved_at_s if self.rests_s(one, now_s, cool_down_s) > 0
         )
+
+    def rests_s(self, bundle: BundleId, now_s: float, cool_down_s: float) -> float:
+        """Return how long a bundle is not shed again that moved since brokers came or went."""
+        moved_at_s = self.moved_at_s.get(bundle, float("-inf"))
+        return moved_at_s + cool_down_s - now_s if moved_at_s >= self.brokers_changed_s else 0.0
 
     def moves_within_hour(self, now_s: float) -> int:
         return sum(now_s - at_s < HOUR_S for at_s in self.moved_at_s.values())
@@ -159,6 +167,7 @@ ROUND_MEMORY: Final = Form(
     placement=MEMORY.at(),
     moved_at_s=At(bound=TIME_S),
     started_at_ms=At(bound=TIME_MS),
+    brokers_changed_s=At(bound=TIME_S, omitted=float("-inf")),
 )
 
 
@@ -169,4 +178,5 @@ def shifted(memory: RoundMemory, by_s: float) -> RoundMemory:
         memory,
         moved_at_s=moved_at_s,
         shedder=replace(memory.shedder, shed_at_s=shed_at_s),
+        brokers_changed_s=memory.brokers_changed_s + by_s,
     )

@@ -72,7 +72,7 @@ class PlannerSettings(Settings):
         within=(1, 10**12),
     )
     cool_down_s: float = setting(
-        "A bundle that moved is not shed again for this long.",
+        "A bundle that moved is not shed again for this long, unless brokers come or go.",
         "seconds",
         "loadBalancerSheddingGracePeriodMinutes",
         default=1800.0,

@@ -233,6 +233,26 @@ def test_a_bundle_that_moved_rests(hot: ClusterView) -> None:
     assert decide(hot, shedder, memory, cool_down_s=30.0).moves
 
 
+def test_a_bundle_rests_no_longer_once_brokers_came_or_went(hot: ClusterView) -> None:
+    lives = dict(zip(hot.brokers.names, hot.brokers.started_at_ms, strict=True))
+    moved_at_s = {bundle(n): LATER_S - 60 for n in range(9)}
+    shedder = ThresholdShedder(min_bytes_per_s=0.0)
+    first, *others = lives
+    none: dict[BrokerId, int] = {}
+    for before in (none, lives):
+        memory = RoundMemory(moved_at_s=moved_at_s, started_at_ms=before)
+        assert decide(hot, shedder, memory).moves == ()
+    other = BrokerId("z:1")
+    for before in ({one: lives[one] for one in others}, {**lives, first: 1}, {**lives, other: 1}):
+        memory = RoundMemory(moved_at_s=moved_at_s, started_at_ms=before)
+        plan = decide(hot, shedder, memory)
+        assert plan.moves
+        # What moves now rests again.
+        after = replace(plan.memory, shedder=Memory())
+        again = {move.bundle for move in decide(hot, shedder, after).moves}
+        assert again.isdisjoint(move.bundle for move in plan.moves)
+
+
 def test_a_bundle_that_has_to_stay_is_shed_by_no_strategy(hot: ClusterView) -> None:
     shedder = ThresholdShedder(min_bytes_per_s=0.0)
     (first, *_) = decide(hot, shedder).moves
