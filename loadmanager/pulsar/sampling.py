@@ -135,7 +135,8 @@ class Hosts:
         one = self._implied.setdefault(broker, _Implied())
         fraction, interval_s = measured.usages["cpu"].fraction or 0.0, measured.age_s / 2.0
         one.count(window_s, _PERCENT * cpu_cores, fraction, interval_s)
-        most = max(it.limit for it in self._implied.values())
+        since_s = one.at_s - measured.age_s  # Of brokers that left nothing counts.
+        most = max(it.limit for it in self._implied.values() if it.at_s >= since_s)
         return one.limit if one.limit >= _ALIKE * most else 0.0 if one.limit else most
 
     def _checked(
@@ -168,8 +169,10 @@ class _Implied:
     limits: deque[float] = field(default_factory=lambda: deque(maxlen=3))
     fraction: float = 0.0
     limit: float = 0.0
+    at_s: float = 0.0
 
     def count(self, window_s: float, used: float, fraction: float, interval_s: float) -> None:
+        self.at_s = time.monotonic()
         self.windows.append((window_s, used))
         covered_s = sum(one_s for one_s, _ in self.windows)
         while covered_s - self.windows[0][0] >= interval_s:

@@ -116,3 +116,17 @@ def test_the_limit_of_cpu_follows_from_percentages(name: str) -> None:
             found = hosts.completed(broker, HostFigures(usages=usages, age_s=120.0), cores, 10.0)
             limits[broker] = found.cpu_limit / 100.0
     assert tuple(limits.values()) == pytest.approx(expected, abs=0.01)
+
+
+def test_the_limit_of_a_broker_that_left_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, hosts = 1000.0, Hosts()
+    monkeypatch.setattr("loadmanager.pulsar.sampling.time.monotonic", lambda: now_s)
+
+    def limit(broker: BrokerId, cores: float) -> float:
+        measured = HostFigures(usages={"cpu": ResourceUsage(50.0, 100.0)}, age_s=120.0)
+        return hosts.completed(broker, measured, cores, 10.0).cpu_limit
+
+    assert limit(OTHER, 1.0) == 200.0
+    assert limit(BROKER, 0.25) == 0.0
+    now_s += 121.0
+    assert limit(BROKER, 0.25) == 50.0
