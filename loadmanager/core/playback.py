@@ -21,7 +21,7 @@ from loadmanager.core.projection import after_move, settled
 from loadmanager.core.scores import RESOURCES, ResourceWeights
 from loadmanager.core.snapshot.document import RunningLoad, Snapshot, tracker_of, view_of_snapshot
 
-NOBODY: Mapping[BundleId, BrokerId] = MappingProxyType({})
+NONE_LEAVE: Mapping[BundleId, BrokerId] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class Playback:
         self,
         view: ClusterView,
         bundles: Iterable[BundleId],
-        leaving: Mapping[BundleId, BrokerId] = NOBODY,
+        leaving: Mapping[BundleId, BrokerId] = NONE_LEAVE,
         cause: Cause = Cause.UNOWNED,
     ) -> tuple[list[Move], dict[BundleId, tuple[Refusal, ...]]]:
         """Return moves of bundles to next owners between two rounds, and why others have none.

@@ -29,7 +29,7 @@ from loadmanager.core.memory import RoundMemory
 from loadmanager.core.optimality import BalancePoint, Divided, Optimality
 from loadmanager.core.plan import Cause, Move, Reason, Refusal, cut_short
 from loadmanager.core.planner import Plan, Planner
-from loadmanager.core.playback import NOBODY, Playback
+from loadmanager.core.playback import NONE_LEAVE, Playback
 from loadmanager.core.rates import Rates
 from loadmanager.core.shadow import Seen, Shadow, after_round
 from loadmanager.leader.reconciliation import UnclaimedOrders
@@ -328,7 +328,7 @@ class Decider:
     def choose(
         self,
         bundles: Collection[BundleId],
-        leaving: Mapping[BundleId, BrokerId] = NOBODY,
+        leaving: Mapping[BundleId, BrokerId] = NONE_LEAVE,
         cause: Cause = Cause.UNOWNED,
     ) -> Choices:
         """Return a next owner for each bundle, not the one it is ``leaving``, or why none."""

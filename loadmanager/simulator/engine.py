@@ -18,7 +18,7 @@ from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.plan import Cause, Move, Reason, Refusal
 from loadmanager.core.planner import EARLY_ROUND_S, Plan, Planner
-from loadmanager.core.playback import NOBODY, Playback
+from loadmanager.core.playback import NONE_LEAVE, Playback
 from loadmanager.core.policies import NO_POLICIES, Policies
 from loadmanager.core.rates import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
 from loadmanager.core.shedding import Deciding
@@ -81,7 +81,7 @@ class Leader:
     def tick(self, now_s: float) -> None:
         self._take(now_s)
         self.tracker.sample()
-        self._plan(NOBODY)
+        self._plan(NONE_LEAVE)
 
     def round(
         self,
@@ -108,7 +108,7 @@ class Leader:
         now_s: float,
         bundles: Collection[BundleId],
         in_flight: Mapping[BundleId, BrokerId],
-        leaving: Mapping[BundleId, BrokerId] = NOBODY,
+        leaving: Mapping[BundleId, BrokerId] = NONE_LEAVE,
         cause: Cause = Cause.UNOWNED,
     ) -> list[Move]:
         """Return moves for the bundles that are placed between rounds.

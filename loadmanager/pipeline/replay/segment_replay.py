@@ -11,7 +11,7 @@ from loadmanager.core.columns import Indices
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.placement import RoundRobin
 from loadmanager.core.planner import Planner
-from loadmanager.core.playback import NOBODY, Playback
+from loadmanager.core.playback import NONE_LEAVE, Playback
 from loadmanager.core.projection import loads
 from loadmanager.core.scores import RESOURCES, FloatArray
 from loadmanager.core.shedding import ThresholdShedder
@@ -55,7 +55,7 @@ def spread_anew(frame: Frame, planner: Planner, rng: np.random.Generator) -> Ind
         ),
     )
     plan = Playback(dealer, rng).round(
-        other_view(frame, frame.brokers, owner, NOBODY, like_java=False),
+        other_view(frame, frame.brokers, owner, NONE_LEAVE, like_java=False),
         unowned=[frame.bundles.names[row] for row in rows],
     )
     owner = frame.owner.copy()
