@@ -115,7 +115,9 @@ def _brief(line: dict[str, Any]) -> str:
         )
     if "verdict" in line:
         rates = [round(one["msgsInPerS"]) for one in line["brokers"]]
-        return f"{line['at']} {line['verdict']} {rates} msg/s {line['held']} {line['missing']}"
+        why = [f"{one['about']} {one['reason']}: {one['detail']}" for one in line["refusals"]]
+        held = f"{line['held']} {line['missing']} {why}"
+        return f"{line['at']} {line['verdict']} {rates} msg/s {held}"
     return f"{line['at']} {line['event']}"
 
 
