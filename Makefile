@@ -88,7 +88,7 @@ lint: $(TOOLS) ## Check style, types and the direction of imports
 	@$(BIN)/lint-imports
 
 coverage: $(TOOLS) ## Check that the quick tests take every branch of the decision core
-	@$(BIN)/pytest tests/core -q --hypothesis-seed=0 --cov=loadmanager.core --cov-branch --cov-fail-under=100
+	@$(BIN)/pytest tests/core -q --hypothesis-seed=0 --cov=loadmanager.core --cov-branch --cov-fail-under=100 --timeout=1200
 
 docs: $(TOOLS) ## Make the documentation's site in build/site; a broken link is an error
 	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --jobs auto -c docs/site -d build/doctrees docs build/site

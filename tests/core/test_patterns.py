@@ -169,7 +169,7 @@ def asking(pattern: re.Pattern[Any], ask: str) -> Callable[[str], object]:
         given = text if isinstance(pattern.pattern, str) else text.encode()
         if ask in {"match", "fullmatch", "search"}:
             return getattr(pattern, ask)(given)
-        return sum(1 for _ in pattern.finditer(given))
+        return pattern.findall(given)
 
     return answer
 

@@ -59,6 +59,13 @@ class Shell:
                 assert said.code == 0, said
                 await asyncio.sleep(0.2)
 
+    async def bundles(self, count: int, within_s: float = 60.0) -> list[str]:
+        """Return the bundles once there are ``count``: a sidecar reads a change after it is made."""
+        async with asyncio.timeout(within_s):
+            while len(rows := (await self.well("bundles", NAMESPACE, "--json")).json) != count:
+                await asyncio.sleep(0.2)
+        return [row["bundle"] for row in rows]
+
 
 @pytest.fixture
 async def shell(tmp_path: Path) -> AsyncIterator[Shell]:
@@ -98,15 +105,14 @@ async def _change_namespaces(shell: Shell) -> None:
     owner = (await shell.well("lookup", f"{NAMESPACE}/payments", "--json")).json
     assert owner["bundle"] in (await shell.well("lookup", f"{NAMESPACE}/payments")).out
     bundle = f"{NAMESPACE}/{owner['bundle']}"
-    rows = (await shell.well("bundles", NAMESPACE, "--json")).json
-    assert len(rows) == 4
+    await shell.bundles(4)
     await shell.until("bundles", NAMESPACE, "--json", holds='"owner": "127')
     others = [row["broker"] for row in (await shell.well("brokers", "--json")).json]
     unloaded = (await shell.well("unload", bundle, "--to", others[0])).out
     assert f" {others[0]} " in unloaded, "it moved there, or was there already"
     await shell.until("bundles", NAMESPACE, holds=f"{owner['bundle']}  {others[0]}")
     await shell.well("split", bundle)
-    assert len((await shell.well("bundles", NAMESPACE, "--json")).json) == 5
+    await shell.bundles(5)
     gone = await shell.type("split", bundle)
     assert (gone.code, "not found" in gone.err) == (2, True)
     await _merge(shell, bundle)
@@ -116,7 +122,7 @@ async def _change_namespaces(shell: Shell) -> None:
 
 async def _merge(shell: Shell, bundle: str) -> None:
     """Make one of the two parts of a bundle that was just split; it is there again."""
-    rows = [row["bundle"] for row in (await shell.well("bundles", NAMESPACE, "--json")).json]
+    rows = await shell.bundles(5)
     at = next(number for number, row in enumerate(rows) if row.startswith(bundle[:-11]))
     wrong = await shell.type("merge", rows[0], rows[2])
     assert (wrong.code, "not adjacent" in wrong.err) == (2, True)
@@ -126,7 +132,7 @@ async def _merge(shell: Shell, bundle: str) -> None:
             assert said.code == 1, said
             await asyncio.sleep(0.2)
     assert f"are {bundle} now" in said.out
-    assert len((await shell.well("bundles", NAMESPACE, "--json")).json) == 4
+    assert bundle in await shell.bundles(4)
 
 
 async def _keep_apart(shell: Shell) -> None:
