@@ -225,6 +225,7 @@ def test_an_offer_is_of_a_bundle_its_broker_has_and_only_once(
         assert kind().shed(view, memory) == kind().shed(view, memory)
 
 
+@example(brokers={"b:1": (0.0, {0: 2.2250738585e-313}), "b:2": (0.0, {0: 1.0})}, kind=JointShedder)
 @given(brokers=clusters, kind=st.sampled_from(EVERY))
 def test_where_nothing_is_offered_there_is_a_reason(
     brokers: dict[str, tuple[float, dict[int, float]]], kind: type[Shedder]

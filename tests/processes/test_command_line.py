@@ -60,11 +60,13 @@ class Shell:
                 await asyncio.sleep(0.2)
 
     async def bundles(self, count: int, within_s: float = 60.0) -> list[str]:
-        """Return the bundles once there are ``count``: a sidecar reads a change after it is made."""
+        """Return the bundles once there are ``count``; a sidecar reads changes after the fact."""
         async with asyncio.timeout(within_s):
-            while len(rows := (await self.well("bundles", NAMESPACE, "--json")).json) != count:
+            while True:
+                rows = (await self.well("bundles", NAMESPACE, "--json")).json
+                if len(rows) == count:
+                    return [row["bundle"] for row in rows]
                 await asyncio.sleep(0.2)
-        return [row["bundle"] for row in rows]
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ _AGREES: Final = 1.15
 """A factor of all costs by which predictions may differ from reports without a correction."""
 
 _LEAST_COSTS: Final = 1e-9
-"""Least of that factor, for capacities to be numbers where next to nothing is used."""
+"""Least of that factor, and of its inverse: next to nothing used or served is a number, too."""
 
 _NOISE_SDS: Final = 0.5
 """Standard deviations of prediction errors by which a broker sheds later and takes less."""
@@ -271,9 +271,8 @@ def _anchored(
     varying = np.where(urgent, last_varying, varying)
     usage = np.where(urgent, reported, usage)
     seen = (figures.last_weight > 0)[:, np.newaxis]
-    most_speed = np.divide(
-        usage + _BELIEVED, varying, out=np.full_like(usage, np.inf), where=varying > 0
-    )
+    with np.errstate(divide="ignore", over="ignore"):  # Next to no work allows any speed.
+        most_speed = (usage + _BELIEVED) / varying
     speed = figures.speed[:, counting]
     background = learned.background(columns.limit)[:, counting]
     speed = speed * _explained(usage, speed * varying, background, limit, seen)
@@ -301,9 +300,9 @@ def _explained(
         np.where(seen, one * limit, 0.0).sum(axis=0)
         for one in (usage - np.maximum(background, 0.0), by_work)
     )
-    factor = np.divide(
-        beyond, by_work, out=np.ones_like(by_work), where=(by_work > 0) & (beyond > 0)
-    )
+    both = (by_work > 0) & (beyond > 0)
+    worked = np.maximum(by_work, _LEAST_COSTS * beyond)
+    factor = np.divide(beyond, worked, out=np.ones_like(by_work), where=both)
     factor = np.maximum(factor, _LEAST_COSTS)
     return np.asarray(factor / np.clip(factor, 1.0 / _AGREES, _AGREES))
 
