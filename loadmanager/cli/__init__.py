@@ -28,9 +28,7 @@ from loadmanager.cli.decisions import (
 from loadmanager.cli.demo import demo_command
 from loadmanager.cli.namespaces import (
     bundles_command,
-    isolation_commands,
     merge_command,
-    namespaces_commands,
     split_command,
     unload_command,
 )
@@ -47,6 +45,8 @@ REMOVED: Final[Mapping[str, str]] = {
     "spark": "PySpark's own bin/spark-class, as docs/pipeline.md shows",
     "show-commands": "docs/command-line.md, which `make reference` writes in a checkout",
     "cost-model": "`loadmanager pipeline costs`, a report: decisions use no published costs",
+    "namespaces": "`pulsar-admin namespaces`, or /admin/v2/namespaces (docs/rest-api.md)",
+    "isolation": "`pulsar-admin ns-isolation-policy`, or /admin/v2/clusters (docs/rest-api.md)",
 }
 """What to use instead of commands of former versions."""
 
@@ -71,7 +71,6 @@ main.add_section(
     agent,
     top_command,
     brokers_command,
-    namespaces_commands,
     bundles_command,
     lookup_command,
     leader_command,
@@ -95,7 +94,6 @@ main.add_section(
     pause_command,
     observe_command,
     resume_command,
-    isolation_commands,
     token_command,
     config_commands,
     completion_command,

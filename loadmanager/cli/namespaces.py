@@ -7,7 +7,6 @@ import click
 from loadmanager.cli.options import (
     JSON_OPTION,
     Columns,
-    SectionedGroup,
     option,
     print_json,
     print_records,
@@ -18,7 +17,6 @@ from loadmanager.cli.sidecar_client import (
     bundle_path,
     client_options,
     name_of,
-    segment,
 )
 
 _SPLIT_ALGORITHMS = (
@@ -27,63 +25,6 @@ _SPLIT_ALGORITHMS = (
     "specified_positions_divide",
     "flow_or_qps_equally_divide",
 )
-
-
-@click.group("namespaces", cls=SectionedGroup)
-def namespaces_commands() -> None:
-    """List, create and delete namespaces.
-
-    Example: loadmanager namespaces list acme
-    """
-
-
-@namespaces_commands.command("list")
-@click.argument("tenant", metavar="TENANT")
-@JSON_OPTION
-@client_options()
-def list_command(*, tenant: str, as_json: bool, client: SidecarClient) -> None:
-    """List the namespaces of a tenant.
-
-    Example: loadmanager namespaces list acme
-    """
-    found = client.json(f"/admin/v2/namespaces/{segment(tenant)}")
-    if as_json:
-        print_json(found)
-    else:
-        click.echo("\n".join(found))
-
-
-@namespaces_commands.command("create")
-@click.argument("namespace", metavar="TENANT/NAMESPACE")
-@option(
-    "--bundles",
-    type=click.IntRange(1, 32768),
-    help="Number of bundles.  [default: that of the cluster]",
-)
-@client_options()
-def create_command(*, namespace: str, bundles: int | None, client: SidecarClient) -> None:
-    """Create a namespace. Exits with 1 if it exists.
-
-    Example: loadmanager namespaces create acme/orders --bundles 16
-    """
-    body = {} if bundles is None else {"bundles": {"numBundles": bundles}}
-    client.ask(f"/admin/v2/namespaces/{_namespace(namespace)}", method="PUT", body=body)
-    click.echo(f"{namespace} is created")
-
-
-@namespaces_commands.command("delete")
-@click.argument("namespace", metavar="TENANT/NAMESPACE")
-@click.confirmation_option(
-    "--yes", prompt="Delete the namespace?", help="Do not ask for confirmation."
-)
-@client_options()
-def delete_command(*, namespace: str, client: SidecarClient) -> None:
-    """Delete a namespace that has no topics. Exits with 1 if it has some.
-
-    Example: loadmanager namespaces delete acme/orders --yes
-    """
-    client.ask(f"/admin/v2/namespaces/{_namespace(namespace)}", method="DELETE")
-    click.echo(f"{namespace} is deleted")
 
 
 @click.command("bundles")
@@ -145,16 +86,12 @@ def bundles_command(*, namespace: str, as_json: bool, client: SidecarClient) -> 
     metavar="POSITION",
     help="A position to split at, such as 0x40000000, for specified_positions_divide.",
 )
-@option(
-    "--unload", is_flag=True, help="Unload the parts afterwards, so that they are placed again."
-)
 @client_options(60.0)
 def split_command(
     *,
     bundle: str,
     algorithm: str | None,
     positions: tuple[str, ...],
-    unload: bool,
     client: SidecarClient,
 ) -> None:
     """Split a bundle.
@@ -166,13 +103,10 @@ def split_command(
     Example: loadmanager split acme/orders/HOT --algorithm flow_or_qps_equally_divide
     """
     path = f"/admin/v2/namespaces/{bundle_path(bundle)}/split"
-    query = {"unload": "true"} if unload else {}
     if positions and algorithm is None:
         algorithm = "specified_positions_divide"
-    if algorithm is not None:
-        query["splitAlgorithmName"] = algorithm
     body = [_position(text) for text in positions] or None
-    client.ask(path, method="PUT", body=body, **query)
+    client.ask(path, method="PUT", body=body, splitAlgorithmName=algorithm)
     click.echo(f"{bundle} is split")
 
 
@@ -210,150 +144,6 @@ def _namespace(text: str) -> str:
     if text.count("/") != 1 or not all(text.split("/")):
         raise click.BadParameter(f"{text!r}; expected tenant/namespace")
     return name_of(text)
-
-
-_CLUSTER = option(
-    "--cluster",
-    envvar="LOADMANAGER_CLUSTER",
-    help="Name of the cluster.  [default: that of the sidecar that is asked]",
-)
-
-
-@click.group("isolation", cls=SectionedGroup)
-def isolation_commands() -> None:
-    """List, set and delete isolation policies, which keep namespaces on certain brokers.
-
-    Example: loadmanager isolation list
-    """
-
-
-@isolation_commands.command("list")
-@_CLUSTER
-@JSON_OPTION
-@client_options()
-def list_policies_command(*, cluster: str | None, as_json: bool, client: SidecarClient) -> None:
-    """List the isolation policies.
-
-    Example: loadmanager isolation list --cluster production
-    """
-    found = client.json(_path(cluster, client))
-    if as_json:
-        print_json(found)
-        return
-    columns: Columns = {
-        "policy": "{name}",
-        "namespaces": lambda one: " ".join(one["namespaces"]),
-        "primary": lambda one: " ".join(one["primary"]),
-        "secondary": lambda one: " ".join(one["secondary"]),
-        "min brokers>": "{auto_failover_policy[parameters][min_limit]}",
-        "usage>": "{auto_failover_policy[parameters][usage_threshold]}%",
-    }
-    policies = [{"name": name, **policy} for name, policy in sorted(found.items())]
-    print_records(f"{len(policies)} isolation policies", columns, policies)
-
-
-@isolation_commands.command("set")
-@click.argument("name", metavar="POLICY")
-@option(
-    "--namespaces",
-    required=True,
-    multiple=True,
-    metavar="REGEX",
-    help="Namespaces that the policy is for. May be given again.",
-)
-@option(
-    "--primary",
-    required=True,
-    multiple=True,
-    metavar="REGEX",
-    help="Their primary brokers. May be given again.",
-)
-@option(
-    "--secondary",
-    multiple=True,
-    metavar="REGEX",
-    help="Brokers to fail over to. May be given again.",
-)
-@option(
-    "--min-brokers",
-    default=1,
-    type=click.IntRange(min=0),
-    help="With fewer available primary brokers, secondary ones take bundles as well.",
-)
-@option(
-    "--usage-threshold",
-    default=100,
-    type=click.IntRange(0, 100),
-    help="Percent of usage from which a primary broker counts as not available.",
-)
-@_CLUSTER
-@client_options()
-def set_command(
-    *,
-    name: str,
-    min_brokers: int,
-    usage_threshold: int,
-    cluster: str | None,
-    client: SidecarClient,
-    **patterns: tuple[str, ...],
-) -> None:
-    """Create an isolation policy, or replace the one of that name.
-
-    Example: loadmanager isolation set gold --namespaces 'gold/.*' --primary 'broker-[12].*'
-    """
-    policy = {
-        **patterns,
-        "auto_failover_policy": {
-            "policy_type": "min_available",
-            "parameters": {
-                "min_limit": str(min_brokers),
-                "usage_threshold": str(usage_threshold),
-            },
-        },
-    }
-    client.ask(f"{_path(cluster, client)}/{segment(name)}", method="POST", body=policy)
-    click.echo(f"{name} is set")
-
-
-@isolation_commands.command("delete")
-@click.argument("name", metavar="POLICY")
-@_CLUSTER
-@client_options()
-def delete_policy_command(*, name: str, cluster: str | None, client: SidecarClient) -> None:
-    """Delete an isolation policy. Exits with 2 if there is none of that name.
-
-    Example: loadmanager isolation delete gold
-    """
-    client.ask(f"{_path(cluster, client)}/{segment(name)}", method="DELETE")
-    click.echo(f"{name} is deleted")
-
-
-@isolation_commands.command("brokers")
-@_CLUSTER
-@JSON_OPTION
-@client_options()
-def brokers_command(*, cluster: str | None, as_json: bool, client: SidecarClient) -> None:
-    """List the brokers with the isolation policies that name each.
-
-    Example: loadmanager isolation brokers
-    """
-    found = client.json(f"{_path(cluster, client)}/brokers")
-    if as_json:
-        print_json(found)
-        return
-    columns: Columns = {
-        "broker": "{brokerName}",
-        "policy": lambda one: one.get("policyName") or "",
-        "": lambda one: "primary" if one.get("isPrimary") else "",
-        "namespaces": lambda one: " ".join(one.get("namespaceRegex") or ()),
-    }
-    print_records(f"{len(found)} brokers", columns, found)
-
-
-def _path(cluster: str | None, client: SidecarClient) -> str:
-    if cluster is None:
-        cluster = str(client.json("/admin/v2/brokers/configuration/runtime")["cluster.name"])
-    return f"/admin/v2/clusters/{segment(cluster)}/namespaceIsolationPolicies"
 
 
 @click.command("unload")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from click.testing import CliRunner
 from cluster_processes import ProcessCluster, process_cluster, run_command
@@ -79,7 +80,6 @@ async def shell(tmp_path: Path) -> AsyncIterator[Shell]:
 async def test_all_that_operators_type_works_on_a_live_cluster(shell: Shell) -> None:
     await _look_around(shell)
     await _change_namespaces(shell)
-    await _keep_apart(shell)
     await _set_and_unset(shell)
     await _ask_the_leader(shell)
 
@@ -100,10 +100,10 @@ async def _look_around(shell: Shell) -> None:
 
 
 async def _change_namespaces(shell: Shell) -> None:
-    await shell.well("namespaces", "create", NAMESPACE, "--bundles", "4")
-    again = await shell.type("namespaces", "create", NAMESPACE, "--bundles", "4")
-    assert (again.code, "exists" in again.err) == (1, True)
-    assert (await shell.well("namespaces", "list", "acme")).out.split() == [NAMESPACE]
+    url = f"{shell.environment['LOADMANAGER_URL']}/admin/v2/namespaces/{NAMESPACE}"
+    body = {"bundles": {"numBundles": 4}}
+    async with aiohttp.request("PUT", url, json=body) as created:
+        assert created.status == 204
     owner = (await shell.well("lookup", f"{NAMESPACE}/payments", "--json")).json
     assert owner["bundle"] in (await shell.well("lookup", f"{NAMESPACE}/payments")).out
     bundle = f"{NAMESPACE}/{owner['bundle']}"
@@ -135,17 +135,6 @@ async def _merge(shell: Shell, bundle: str) -> None:
             await asyncio.sleep(0.2)
     assert f"are {bundle} now" in said.out
     assert bundle in await shell.bundles(4)
-
-
-async def _keep_apart(shell: Shell) -> None:
-    wishes = ("--namespaces", "gold/.*", "--primary", "127.*", "--min-brokers", "2")
-    await shell.well("isolation", "set", "gold", *wishes)
-    policies = (await shell.well("isolation", "list", "--json")).json
-    assert policies["gold"]["primary"] == ["127.*"]
-    assert "gold/.*" in (await shell.well("isolation", "list")).out
-    assert "gold" in (await shell.well("isolation", "brokers")).out
-    await shell.well("isolation", "delete", "gold")
-    assert (await shell.type("isolation", "delete", "gold")).code == 2
 
 
 async def _set_and_unset(shell: Shell) -> None:
