@@ -8,7 +8,6 @@ from pydantic import Field, PlainSerializer
 from loadmanager.adapters.http.operations import (
     PATH_PARAMETERS,
     Document,
-    Flag,
     Parameter,
     Query,
     Reply,
@@ -309,13 +308,6 @@ _SCHEMES: Final = ("http://", "https://")
 
 
 class UnloadQuery(Query):
-    """How all bundles of a namespace are unloaded."""
-
-    authoritative: Flag = False
-    """This parameter has no effect, because redirects go to the leader."""
-
-
-class BundleUnloadQuery(UnloadQuery):
     """How one bundle is unloaded."""
 
     destination: str = Field("", alias="destinationBroker")
@@ -337,7 +329,6 @@ class Unloads(Resource, tag="bundles"):
         "/admin/v2/namespaces/{tenant}/{namespace}/unload",
         Reply(204, "The next owners serve the bundles; bundles without an owner were left alone."),
         Reply(404, "The namespace does not exist."),
-        query=UnloadQuery,
         leader=True,
     )
     async def unload_all(self, namespace: Namespace) -> None:
@@ -352,7 +343,7 @@ class Unloads(Resource, tag="bundles"):
         Reply(409, "The destination is not registered, is draining, or does not report."),
         leader=True,
     )
-    async def unload(self, namespace: Namespace, bundle: str, query: BundleUnloadQuery) -> None:
+    async def unload(self, namespace: Namespace, bundle: str, query: UnloadQuery) -> None:
         """Move one bundle to another broker.
 
         Without a destination, the bundle moves to the best broker other than its owner.
@@ -368,7 +359,7 @@ class Unloads(Resource, tag="bundles"):
         leader=True,
     )
     async def unload_and_report(
-        self, namespace: Namespace, bundle: str, query: BundleUnloadQuery
+        self, namespace: Namespace, bundle: str, query: UnloadQuery
     ) -> UnloadedBundle:
         """Move one bundle to another broker, and return where it went."""
         (one,) = await self._unload(namespace, bundle, _destination(query.destination))
@@ -403,10 +394,6 @@ class SplitQuery(Query):
     """The algorithm: `range_equally_divide`, `topic_count_equally_divide`,
     `specified_positions_divide` or `flow_or_qps_equally_divide`. By default it is the configured
     one."""
-    unload: Flag = False
-    """This parameter has no effect, because all parts except the first are always placed again."""
-    authoritative: Flag = False
-    """This parameter has no effect, because redirects go to the leader."""
 
 
 class MergeQuery(Query):

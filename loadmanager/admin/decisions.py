@@ -89,10 +89,6 @@ class DecisionsQuery(Query):
     bundle or broker that was `left_alone`. The parameter may be repeated."""
     since_ms: Whole = Field(0, alias="sinceMs", ge=0, le=2**62)
     """Lists only decisions made at this time or later, in milliseconds since 1970."""
-    outcome: Literal["", "moved", "observed", "placed", "left_alone"] = ""
-    """Lists only decisions with this outcome."""
-    round: Whole = Field(0, ge=0, le=2**62)
-    """Lists only decisions of this round; 0 lists all."""
 
     def of(self, every: Iterable[Decision]) -> list[Decision]:
         return list(islice(filter(self._wants, every), self.limit))
@@ -105,8 +101,6 @@ class DecisionsQuery(Query):
             and (not self.namespace or one.subject.startswith(f"{self.namespace}/"))
             and (not self.kinds or one.kind in self.kinds)
             and one.at_ms >= self.since_ms
-            and (not self.outcome or one.outcome == self.outcome)
-            and (not self.round or one.round == self.round)
         )
 
 

@@ -78,8 +78,6 @@ class DeletionQuery(Query):
 
     force: Flag = False
     """Whether a namespace with topics is deleted, too."""
-    authoritative: Flag = False
-    """This parameter has no effect, because redirects go to the leader."""
 
 
 class Namespaces(Resource, tag="namespaces"):

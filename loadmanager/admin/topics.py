@@ -9,7 +9,6 @@ from pydantic import Field
 from loadmanager.adapters.http.assign_client import HttpTopicsClient
 from loadmanager.adapters.http.operations import (
     Document,
-    Flag,
     Method,
     Query,
     Reply,
@@ -50,8 +49,6 @@ class TopicsQuery(Query):
 
     mode: TopicMode = "PERSISTENT"
     """The domain of the topics to list. The default is that of Pulsar."""
-    include_system: Flag = Field(default=False, alias="includeSystemTopic")
-    """This parameter has no effect, because there are no system topics."""
 
 
 class PositionsQuery(Query):
@@ -204,24 +201,6 @@ class Partitioned(Document):
     """The number of partitions; 0 if the topic is not partitioned."""
 
 
-class PartitionsQuery(Query):
-    """Parameters that Pulsar's clients send."""
-
-    authoritative: Flag = False
-    """This parameter has no effect, because every sidecar can answer."""
-    may_create: Flag = Field(default=False, alias="checkAllowAutoCreation")
-    """This parameter has no effect, because topics need no creation."""
-
-
-class RemovalQuery(Query):
-    """Parameters that Pulsar's clients send."""
-
-    force: Flag = False
-    """This parameter has no effect."""
-    authoritative: Flag = False
-    """This parameter has no effect, because every sidecar can answer."""
-
-
 PartitionCount = Annotated[int, Field(ge=1, le=_MOST)]
 
 
@@ -255,7 +234,6 @@ class Partitions(Resource, tag="topics"):
         Reply(200, "The number of partitions.", Partitioned),
         Reply(404, "The namespace does not exist."),
         role=Role.LOOKUP,
-        query=PartitionsQuery,
     )
     async def partitions(self, topic: TopicName) -> Partitioned:
         """Get the number of partitions of a topic."""
@@ -287,7 +265,6 @@ class Partitions(Resource, tag="topics"):
         Reply(204, "The topic has no partitions."),
         Reply(404, "The topic has no partitions."),
         Reply(409, "Another client changed it at the same time."),
-        query=RemovalQuery,
     )
     async def remove(self, topic: TopicName) -> None:
         """Remove the partitions of a topic; brokers keep open what they have open."""

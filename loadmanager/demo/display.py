@@ -26,7 +26,7 @@ def join_lines(settings: DemoSettings, cluster: Cluster) -> list[str]:
         **{m.name: f"http://{m.broker}   sidecar {m.sidecar_url}" for m in cluster.members},
         "ZooKeeper": cluster.zookeeper,
         "live page": f"{url}/",
-        "REST paths": f"{url}/docs",
+        "REST paths": f"{url}/openapi.json",
         "logs": str(settings.data_dir),
     }
     return [

@@ -268,7 +268,7 @@ async def test_an_observing_leader_enters_moves_and_orders_none(hot: LeaderAtWor
     hot.lead()
 
     def observed() -> bool:
-        wish = DecisionsQuery(limit=1, outcome="observed")
+        wish = DecisionsQuery(limit=1, kinds=["observed"])
         return bool(hot.leading.leader_term and hot.explainer.decisions(wish))
 
     await eventually(observed)

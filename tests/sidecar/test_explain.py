@@ -602,11 +602,10 @@ def test_the_ledger_is_read_page_by_page_and_through_filters() -> None:
     told = DecisionsQuery(limit=10, subject=bundles[0]).of(past.decisions(bundles[0]))
     assert [one.outcome for one in told] == [Outcome.LEFT_ALONE, Outcome.PLACED]
     assert (
-        DecisionsQuery(limit=10, subject=bundles[0], outcome="placed").of(
+        DecisionsQuery(limit=10, subject=bundles[0], kinds=["placement"]).of(
             past.decisions(bundles[0])
         )
         == told[1:]
     )
     assert DecisionsQuery(limit=10, broker="b9:8080").of(past.decisions()) == []
-    assert DecisionsQuery(limit=10, round=7).of(past.decisions()) == []
     assert len(DecisionsQuery(limit=10, broker=B1).of(past.decisions())) == 5

@@ -9,7 +9,7 @@ from configuration_reference import configuration_reference
 from scenario_reference import scenario_reference
 
 from loadmanager.adapters.http.lookups import REDIRECT_PREFIX
-from loadmanager.adapters.http.operations import Operation, all_replies, by_tag
+from loadmanager.adapters.http.operations import Operation, all_replies
 from loadmanager.admin.surface import surface
 from loadmanager.cli import main
 from loadmanager.cli.options import SectionedGroup
@@ -20,8 +20,8 @@ from loadmanager.pipeline.contract import described
 _INTRODUCTION: Final = """\
 # REST API
 
-Made from the declared operations; do not edit it. A running sidecar serves the same as a page at
-`/docs`, and as an OpenAPI document with all parameters and bodies at `/openapi.json`.
+Made from the declared operations; do not edit it. A running sidecar serves them as an OpenAPI
+document, with all parameters and bodies, at `/openapi.json`.
 
 Paths marked P are Apache Pulsar's, with its methods, bodies and statuses; the others are ours.
 Only the leader answers those marked L: every other sidecar redirects to it by 307, with the same
@@ -58,7 +58,10 @@ _UNDECLARED: Final = {
 
 def rest_reference(operations: Sequence[Operation]) -> str:
     lines = [_INTRODUCTION]
-    for tag, group in by_tag(operations).items():
+    groups: dict[str, list[Operation]] = {}
+    for one in operations:
+        groups.setdefault(one.tag, []).append(one)
+    for tag, group in groups.items():
         lines += [f"## {tag.capitalize()}", "", "| operation | | role | what | statuses |"]
         lines += ["|---|---|---|---|---|", *(_row(one) for one in group)]
         lines += [*filter(None, [_UNDECLARED.get(tag)]), ""]

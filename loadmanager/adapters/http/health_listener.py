@@ -24,7 +24,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from pydantic import Field
 
-from loadmanager.adapters.http.operations import TEXT, Document, Query, Reply, Resource, operation
+from loadmanager.adapters.http.operations import TEXT, Document, Reply, Resource, operation
 from loadmanager.adapters.http.routes import (
     Refused,
     Role,
@@ -380,13 +380,6 @@ class Leader(Document):
     service_url: str
 
 
-class HealthQuery(Query):
-    """Parameters that Pulsar's clients send."""
-
-    topic_version: str = Field("", alias="topicVersion")
-    """`V1` or `V2`. This parameter has no effect."""
-
-
 class Health(Resource, tag="brokers"):
     """Answers for this sidecar, from the cluster state that lookups are answered from."""
 
@@ -413,7 +406,6 @@ class Health(Resource, tag="brokers"):
         Reply(200, "`ok`.", TEXT),
         Reply(503, "Lookups cannot be answered; `reason` says why."),
         role=Role.NOBODY,
-        query=HealthQuery,
     )
     @operation(
         "GET",

@@ -71,7 +71,7 @@ class HttpServer:
 
     Args:
         more_routes: further routes, such as the admin REST; the server's own have precedence.
-        operations: those that ``/openapi.json`` and ``/docs`` describe.
+        operations: those that ``/openapi.json`` describes.
         guard: authorizes requests; without it every caller may do everything.
         tls: the files of TLS, read again every ``tls_refresh_s``; without them plain HTTP.
         feed: of the live page; its streams end when the server stops.

@@ -40,7 +40,7 @@ import asyncio
 import inspect
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, Final, TypeVar, get_type_hints
@@ -369,7 +369,6 @@ class Operation:
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     leader: bool = False
     raw: bool = False
-    media_type: str = "application/json"
 
     @property
     def ours(self) -> bool:
@@ -401,7 +400,6 @@ def operation(
     parameters: Mapping[str, Parameter] | None = None,
     leader: bool = False,
     raw: bool = False,
-    media_type: str = "application/json",
 ) -> Callable[[Method], Method]:
     """Declare a method as the answer to ``method path``; it may answer several.
 
@@ -435,7 +433,6 @@ def operation(
             parameters=parameters or {},
             leader=leader,
             raw=raw,
-            media_type=media_type,
         )
         # Decorators are applied from the bottom, so the first one in the text comes first.
         setattr(function, _MARK, [one, *declared])
@@ -446,13 +443,6 @@ def operation(
 
 def operations_of(*kinds: "type[Resource]") -> tuple[Operation, ...]:
     return tuple(one for kind in kinds for _, one in _declared(kind))
-
-
-def by_tag(operations: Sequence[Operation]) -> dict[str, list[Operation]]:
-    found: dict[str, list[Operation]] = {}
-    for one in operations:
-        found.setdefault(one.tag, []).append(one)
-    return found
 
 
 class Resource:
@@ -551,7 +541,7 @@ def _reply(one: Operation, value: Any) -> web.StreamResponse:
     if value is None:
         return empty_reply(204)
     if isinstance(value, bytes):
-        return bytes_reply(value, one.media_type)
+        return bytes_reply(value, "application/json")
     content = next(reply.content for reply in one.replies if reply.status == 200)  # noqa: PLR2004 - HTTP
     if content == TEXT:
         return text_reply(value)

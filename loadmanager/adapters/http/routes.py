@@ -214,7 +214,7 @@ class RouteTable:
         """Raises `Refused`: no route has this path (404), or none of them this method (405)."""
         found = _descend(self._root, target.path.split("/")[1:])
         if found is None:
-            raise Refused(404, "there is nothing at this path")
+            raise Refused(404, "there is nothing at this path; /openapi.json lists all paths")
         methods, raw = found
         route = methods.get("GET" if method == "HEAD" else method) or methods.get(ANY_METHOD)
         if route is None:

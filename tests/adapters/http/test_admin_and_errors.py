@@ -146,7 +146,10 @@ async def test_paths_and_methods_that_are_none_are_told(server: RunningServer) -
     got = await server.ask("/healthz", "HEAD")
     assert (got.status, got.text) == (200, "")
     got = await server.ask("/nothing/here")
-    assert (got.status, got.json()) == (404, {"reason": "there is nothing at this path"})
+    assert (got.status, got.json()) == (
+        404,
+        {"reason": "there is nothing at this path; /openapi.json lists all paths"},
+    )
     assert (await server.ask("/admin/v2/brokers/version")).text == "1.2.3"
 
 

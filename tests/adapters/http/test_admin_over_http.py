@@ -214,7 +214,6 @@ def with_parameters(**parameters: Any) -> dict[str, Any]:
         ("GET", f"{V2}/loadmanager/plan?shedder=none", None, 503, "no leader is at work"),
         ("GET", f"{V2}/loadmanager/plan?mode=bold", None, 400, "mode = 'bold'"),
         ("GET", f"{V2}/namespaces/{NS}/topics?mode=SOME", None, 400, "mode = 'SOME'"),
-        ("GET", f"{V2}/namespaces/{NS}/topics?includeSystemTopic=1", None, 400, "= '1'"),
         ("GET", f"{V2}/namespaces/{NS}/topics?mode=%ff", None, 400, "UTF-8"),
         ("GET", f"{V2}/namespaces/west/antiAffinity/x", None, 412, "not this one, east"),
         ("GET", f"{V2}/namespaces/east/antiAffinity/x?property=a%2Fb", None, 412, "namespace"),

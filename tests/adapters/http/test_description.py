@@ -1,6 +1,5 @@
-"""The API's description: true of the routes, valid, and readable without a network."""
+"""The API's description: true of the routes, and valid."""
 
-import re
 from collections import Counter
 
 import pytest
@@ -42,12 +41,3 @@ def test_each_operation_says_enough(one: Operation) -> None:
 @pytest.mark.parametrize("one", OPERATIONS, ids=names)
 def test_what_changes_something_is_for_administrators(one: Operation) -> None:
     assert one.method == "GET" or one.role is Role.ADMIN
-
-
-async def test_the_page_names_every_operation_and_loads_nothing(server: RunningServer) -> None:
-    got = await server.ask("/docs")
-    assert (got.status, got.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
-    assert all(f"<code>{one.path}</code>" in got.text for one in OPERATIONS)
-    assert not re.findall(r"(?:src|href)\s*=\s*\"(?!#|openapi\.json)", got.text)
-    assert "<script" not in got.text
-    assert "@import" not in got.text

@@ -97,7 +97,7 @@ async def test_the_page_loads_its_own_files_alone(start_server: StartServer) -> 
     assert not re.findall(r"<script(?![^>]*src=)|<style|\son\w+=|style=", page.text)
     found = re.findall(r"(?:src|href)=\"([^\"]+)\"", page.text)
     own = [one for one in found if one.startswith("/live/")]
-    assert set(found) - set(own) == {"#balance", "/docs"}
+    assert set(found) - set(own) == {"#balance", "/openapi.json"}
     for one in own:
         got = await server.ask(one)
         assert (got.status, got.headers["X-Content-Type-Options"]) == (200, "nosniff")
