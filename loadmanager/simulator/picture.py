@@ -132,28 +132,13 @@ def thinned(timeline: Timeline, points: int = POINTS) -> Thinned:
     )
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Picture:
-    chart: Html
-    axis: TimeAxis
-    time: tuple[float | None, ...]
-    highest: tuple[float | None, ...]
-    bound: tuple[float | None, ...]
-
-
-def picture_of(run: Run) -> Picture:
+def picture_of(run: Run) -> Html:
     loads = thinned(run.timeline)
     axis = TimeAxis.of(run.duration_s)
     refused = sorted(run.refusals.items(), key=lambda one: (-one[1], one[0]))
     text = ", ".join(f"{reason.replace('_', ' ')} {count:,}" for reason, count in refused)
     rounds = f"The leader did {run.rounds:,} rounds. Refusals: {text or 'none'}."
-    return Picture(
-        chart=joined((chart_of(run, loads, axis).html(), tag("p", rounds))),
-        axis=axis,
-        time=tuple(axis.shown(loads.time_s)),
-        highest=tuple(numbers(loads.highest)),
-        bound=tuple(numbers(loads.bound)),
-    )
+    return joined((chart_of(run, loads, axis).html(), tag("p", rounds)))
 
 
 def line(

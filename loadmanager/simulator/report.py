@@ -14,31 +14,16 @@ from typing import Final
 from loadmanager.charts import (
     Best,
     Cell,
-    Chart,
     Column,
     Html,
-    Json,
     contents,
     folded,
-    numbers,
     section,
-    shown,
     table,
     tag,
     write_page,
 )
-from loadmanager.simulator.picture import (
-    HUES,
-    LINES,
-    LOAD_AXIS,
-    MARKS,
-    POINTS,
-    ROWS,
-    Picture,
-    Trace,
-    bound_line,
-    line,
-)
+from loadmanager.simulator.picture import LINES, MARKS, POINTS, ROWS
 from loadmanager.simulator.results import SCORE_DOCS, SCORE_NAMES, ScoreDoc, values_of
 from loadmanager.simulator.scenario import BrokerClass, Load, Scenario
 from loadmanager.simulator.simulation_jobs import RANKING, Compared, Finding, Judged, Outcome
@@ -59,7 +44,6 @@ _READ_AT_ONCE: Final = 12
 _REFERRING: Final = ("The same", "How much of that", "Messages that came then")
 _NEITHER_GOOD_NOR_BAD: Final = frozenset({"bound", "placed", "drained", "refusals"})
 _DOCS: Final[Mapping[str, ScoreDoc]] = {doc.name: doc for doc in SCORE_DOCS}
-_DASHES: Final = ("solid", "dash", "dot")
 _TONES: Final = {
     Outcome.HELD: "good",
     Outcome.FAILED: "bad",
@@ -103,7 +87,6 @@ def write_report(path: Path, findings: Sequence[Finding], settings: Mapping[str,
         facts.append(("expectations", _counted(judged)))
     links = [
         ("What was compared", ""),
-        *([("Overview", "")] if several else []),
         *((one.scenario.title, anchor) for one, anchor in zip(findings, anchors, strict=True)),
         ("What it means", ""),
     ]
@@ -113,7 +96,6 @@ def write_report(path: Path, findings: Sequence[Finding], settings: Mapping[str,
         f"{title} simulated" if several else f"Simulated: {title}",
         contents(links),
         section("What was compared", _facts(facts)),
-        *([section("Overview", overview(results).html())] if several else []),
         *(
             _part(one, results[one.name], anchor, opened=opened)
             for one, anchor in zip(findings, anchors, strict=True)
@@ -140,14 +122,13 @@ def _part(finding: Finding, found: Mapping[str, Compared], anchor: str, *, opene
         f"Medians over {seeds} seeds, least to most in small." if seeds > 1 else "Of one seed."
     )
     reading = f"The best of a column is marked; a click on it sorts. Rows stand {RANKING}."
-    pictures = {name: finding.pictures[one.strategy] for name, one in found.items()}
-    several = len(found) > 1
     runs = []
     for name, one in found.items():
         remark = [tag("p", one.strategy.remark)] if one.strategy.remark else []
         note = f"load of every broker, seed {one.seeds[0]}"
-        drawn = (*remark, pictures[name].chart)
-        runs.append(folded(name, *drawn, note=note, opened=opened and not several))
+        picture = finding.pictures[one.strategy]
+        opens = opened and len(found) == 1
+        runs.append(folded(name, *remark, picture, note=note, opened=opens))
     return section(
         scenario.title,
         tag("p", scenario.description),
@@ -155,9 +136,6 @@ def _part(finding: Finding, found: Mapping[str, Compared], anchor: str, *, opene
         _score_table(f"{caption} {reading}", found, FIRST),
         _expectations({one.strategy: name for name, one in found.items()}, finding.judged),
         folded("All scores", _score_table(caption, found, SCORE_NAMES)),
-        folded(
-            "Over time, side by side", highest_loads(pictures).html(), opened=opened and several
-        ),
         *runs,
         anchor=anchor,
     )
@@ -255,111 +233,6 @@ def written(value: float) -> str:
     if value == int(value) or abs(value) >= 100:  # noqa: PLR2004 - where fractions say nothing
         return f"{value:,.0f}"
     return f"{value:.2f}" if abs(value) >= 1 else f"{value:.3f}"
-
-
-def highest_loads(pictures: Mapping[str, Picture]) -> Chart:
-    first = next(iter(pictures.values()))
-    ends = {name: one.highest[-1] for name, one in pictures.items() if one.highest}
-    known = {name: end for name, end in ends.items() if end is not None}
-    if not known:
-        said = "No broker is left at the end."
-    else:
-        low, high = min(known, key=known.__getitem__), max(known, key=known.__getitem__)
-        said = f"At the end from {known[low]:.0%} ({low}) to {known[high]:.0%} ({high})."
-    data: list[Trace] = []
-    for place, (strategy, picture) in enumerate(pictures.items()):
-        dash = _DASHES[place // len(HUES) % len(_DASHES)]
-        style = {"width": 1.6, "color": HUES[place % len(HUES)], "dash": dash}
-        data.append(line(strategy, picture.time, picture.highest, style))
-    return Chart(
-        title="Highest load of any broker, strategies side by side",
-        summary=f"{said} A click on a name hides its line, two clicks all others.",
-        # The lower bound is nearly the same for all.
-        data=[*data, bound_line(first.time, first.bound)],
-        layout={
-            "xaxis": first.axis.layout,
-            "yaxis": LOAD_AXIS,
-            "hovermode": "closest",
-            "showlegend": True,
-        },
-        height_px=max(420, 160 + 20 * len(pictures)),
-    )
-
-
-def overview(results: Mapping[str, Mapping[str, Compared]]) -> Chart:
-    """Return the chart of medians of one score by strategy and scenario, with a menu of scores.
-
-    ``results`` are by scenario and strategy. Colours compare the strategies in one scenario.
-    """
-    strategies = list(dict.fromkeys(name for found in results.values() for name in found))
-    looks = {
-        f"{doc.title} {f'({doc.unit})' if doc.unit else ''}".strip(): _look(
-            [
-                [
-                    _never(found[name].median(doc.name)) if name in found else math.nan
-                    for found in results.values()
-                ]
-                for name in strategies
-            ]
-        )
-        for doc in SCORE_DOCS
-        if doc.name in FIRST
-    }
-    heat: Trace = {
-        "type": "heatmap",
-        "x": [shown(name) for name in results],
-        "y": [shown(name) for name in strategies],
-        **next(iter(looks.values())),
-        "zmin": 0,
-        "zmax": 1,
-        "xgap": 2,
-        "ygap": 2,
-        "texttemplate": "%{text}",
-        "hovertemplate": "%{y}<br>%{x}: %{text}<extra></extra>",
-        "colorscale": [[0, "#2f9e63"], [0.5, "#d9b44a"], [1, "#c9434e"]],
-        "showscale": False,
-    }
-    buttons: list[Json] = [
-        {
-            "label": label,
-            "method": "restyle",
-            "args": [{key: [value] for key, value in look.items()}],
-        }
-        for label, look in looks.items()
-    ]
-    menu: Trace = {"buttons": buttons, "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}
-    return Chart(
-        title="Strategies by scenarios",
-        summary="Medians over the seeds; green is the best of a scenario, red its worst. "
-        "The menu chooses the score.",
-        data=[heat],
-        layout={
-            "xaxis": {"side": "bottom", "tickangle": -35},
-            "yaxis": {"autorange": "reversed"},
-            "margin": {"t": 60},
-            "updatemenus": [menu],
-        },
-        height_px=260 + 24 * len(strategies),
-    )
-
-
-def _look(medians: Sequence[Sequence[float]]) -> dict[str, Json]:
-    """Return colours and texts of medians: 0 for the best of each column, 1 for the worst.
-
-    "Never" is 1.
-    """
-
-    def placed(column: Sequence[float]) -> list[float]:
-        finite = [value for value in column if math.isfinite(value)]
-        least, most = (min(finite), max(finite)) if finite else (0.0, 0.0)
-        width = most - least or 1.0
-        return [1.0 if math.isinf(value) else (value - least) / width for value in column]
-
-    columns = [placed(column) for column in zip(*medians, strict=True)]
-    return {
-        "z": [numbers(row) for row in zip(*columns, strict=True)],
-        "text": [["" if math.isnan(one) else written(one) for one in row] for row in medians],
-    }
 
 
 def _meaning() -> Html:

@@ -18,11 +18,12 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Final, TypeVar
 
+from loadmanager.charts import Html
 from loadmanager.config import ConfigError
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.planner import Planner
 from loadmanager.simulator.engine import simulate
-from loadmanager.simulator.picture import Picture, picture_of
+from loadmanager.simulator.picture import picture_of
 from loadmanager.simulator.results import (
     SCORE_DOCS,
     SCORE_NAMES,
@@ -321,7 +322,7 @@ def judged(expectations: Iterable[Expectation], found: Compared) -> Iterator[Jud
             )
 
 
-Examined = tuple[Scores, Picture | None]
+Examined = tuple[Scores, Html | None]
 """The part of a run that is kept; it is small enough to be sent between processes."""
 
 
@@ -342,7 +343,7 @@ class Finding:
     scenario: Scenario
     found: Sequence[Compared]
     judged: Sequence[Judged]
-    pictures: Mapping[Strategy, Picture]
+    pictures: Mapping[Strategy, Html]
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -391,7 +392,7 @@ class Comparison:
         with closing(results_of(self.jobs(), look, processes=processes)) as results:
             for name, of_scenario in groupby(results, key=lambda one: one[0].name):
                 done: list[tuple[Job, Scores]] = []
-                pictures: dict[Strategy, Picture] = {}
+                pictures: dict[Strategy, Html] = {}
                 for job, (scores, picture) in of_scenario:
                     on_done(job)
                     done.append((job, scores))

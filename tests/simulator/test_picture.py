@@ -144,9 +144,7 @@ def test_plotly_knows_every_word_of_a_figure(brokers: int) -> None:
 def test_a_picture_of_a_day_of_200_brokers_is_small() -> None:
     moves = [a_move(40.0 * number, number) for number in range(2000)]
     picture = picture_of(a_run(wavy(1440, 200), *moves))
-    packed = re.search(r"chart\">(.+?)</script>", picture.chart)
+    packed = re.search(r"chart\">(.+?)</script>", picture)
     assert packed
     assert json.loads(zlib.decompress(base64.b64decode(packed[1])))["data"]
-    assert len(picture.chart) < 100_000
-    assert len(picture.time) == len(picture.highest) == len(picture.bound) == POINTS
-    assert picture.axis.unit == "hours"
+    assert len(picture) < 100_000

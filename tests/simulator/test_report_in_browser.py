@@ -28,7 +28,6 @@ def drawn(chart: Locator) -> None:
 
 
 def draws_only_what_is_opened(page: Page) -> None:
-    drawn(page.locator(".plot").first)
     run = page.locator("details", has=page.get_by_role("heading", name=AVG)).first
     chart = run.locator(".plot")
     assert chart.get_attribute("data-state") is None

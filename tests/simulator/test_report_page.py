@@ -1,17 +1,13 @@
 import re
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import plotly.graph_objects as go
 import pytest
 import small_comparison
 from small_comparison import AVG, EVIL, FAILURE, THRESHOLD
 
-from loadmanager.simulator.report import FIRST, highest_loads, overview, written
+from loadmanager.simulator.report import FIRST, written
 from loadmanager.simulator.results import SCORE_DOCS
-from loadmanager.simulator.simulation_jobs import RANKING, Compared, Spread, ranked
+from loadmanager.simulator.simulation_jobs import RANKING, ranked
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +37,7 @@ def test_titles_and_reasons_of_a_scenario_are_only_texts(report: str) -> None:
 
 def test_the_page_shows_settings_scores_strategies_and_verdicts(report: str) -> None:
     page = text_of(report)
-    top = page.split("Overview</h2>")[0]
+    top = page.split("</section>")[0]
     for name, said in (("seeds", "1, 2"), ("mode", "safe"), ("set", "threshold=0.1")):
         assert f"<dt>{name}</dt><dd>{said}</dd>" in top
     for doc in SCORE_DOCS:
@@ -54,7 +50,7 @@ def test_the_page_shows_settings_scores_strategies_and_verdicts(report: str) -> 
     assert page.count('<td class="bad">failed</td>') == 2
     assert page.count('<td class="known">known failure shown') == 2
     anchors = re.findall(r'href="#([^"]+)"', page)
-    assert len(anchors) == len(set(anchors)) == 5
+    assert len(anchors) == len(set(anchors)) == 4
     for anchor in anchors:
         assert f'<section id="{anchor}">' in page
     assert RANKING in page
@@ -74,57 +70,12 @@ def test_medians_and_their_spread_are_those_of_the_seeds(report: str) -> None:
                 assert least == most or f"<small>{least} to {most}</small>" in report
 
 
-def test_a_report_of_one_scenario_is_named_for_it_and_has_no_overview(tmp_path: Path) -> None:
+def test_a_report_of_one_scenario_is_named_for_it(tmp_path: Path) -> None:
     small_comparison.write(tmp_path / "one.html", "many")
     page = (tmp_path / "one.html").read_text(encoding="utf-8")
     assert "<title>Simulated: Many brokers</title>" in page
-    assert "Overview" not in text_of(page)
 
 
 def test_scores_are_written_as_people_read_them() -> None:
     values = (float("inf"), 0.0, 3.0, 1.1, 0.04567, 12345.6)
     assert [*map(written, values)] == ["never", "0", "3", "1.10", "0.046", "12,346"]
-
-
-def compared(*medians: float | None) -> dict[str, Compared]:
-    """Return strategies a, b, ... whose maxima over means have these medians."""
-    one = small_comparison.found()[0]
-    spreads = [one.spreads | {"max_over_mean": Spread(each, each, each)} for each in medians]
-    return {name: replace(one, spreads=each) for name, each in zip("abc", spreads, strict=False)}
-
-
-def heat(results: Mapping[str, Mapping[str, Compared]]) -> Mapping[str, Any]:
-    return overview(results).data[0]
-
-
-def test_colours_of_a_scenario_go_from_its_best_to_its_worst() -> None:
-    """What never came about is worst, and what did not run is a gap."""
-    found = heat({"one": compared(1.0, 1.5, 2.0), "other": compared(10.0, 10.0, 20.0)})
-    assert found["z"] == [[0.0, 0.0], [0.5, 0.0], [1.0, 1.0]]
-    assert found["text"] == [["1", "10"], ["1.50", "10"], ["2", "20"]]
-    found = heat({"one": compared(1.0, None, 2.0), "other": compared(3.0)})
-    assert found["z"] == [[0.0, 0.0], [1.0, None], [1.0, None]]
-    assert found["text"] == [["1", "3"], ["never", ""], ["2", ""]]
-
-
-def test_the_menu_has_every_score_of_the_table_and_shows_its_medians() -> None:
-    results = {"one": compared(1.0, 2.0), "other": compared(2.0, 1.0)}
-    layout: dict[str, Any] = dict(overview(results).layout)
-    buttons = layout["updatemenus"][0]["buttons"]
-    assert buttons[0]["label"] == "max/mean"
-    assert buttons[0]["args"] == [{"z": [[[0, 1], [1, 0]]], "text": [[["1", "2"], ["2", "1"]]]}]
-    assert [button["label"] for button in buttons][4:6] == [
-        "overload (broker-min)",
-        "time to balance (s)",
-    ]
-
-
-def test_every_strategy_has_a_line_and_the_bound_one_and_plotly_knows_every_word() -> None:
-    few = next(one for one in small_comparison.findings() if one.name == "few")
-    pictures = {strategy.name: picture for strategy, picture in few.pictures.items()}
-    chart = highest_loads(pictures)
-    assert [trace["name"] for trace in chart.data] == [*pictures, "lower bound"]
-    assert chart.summary.startswith("At the end ")
-    for made in (chart, overview({"one": compared(1.0, None)})):
-        figure = go.Figure(data=list(made.data), layout=dict(made.layout))
-        assert len(figure.data) == len(made.data)
