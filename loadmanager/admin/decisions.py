@@ -1,6 +1,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import islice
 from typing import Any, Final, Literal
 
@@ -13,12 +13,10 @@ from loadmanager.admin.brokers import BalancingState
 from loadmanager.admin.documents import (
     AssessmentDocument,
     OptimalityDocument,
-    PaybackDocument,
     ShadowsDocument,
     TaskList,
     TasksDocument,
     TasksQuery,
-    WeighingDocument,
     assessment_document,
     shadows_document,
     tasks_document,
@@ -376,12 +374,16 @@ def explanation_to_json(account: Account) -> dict[str, Any]:
             {"about": one.subject, **_named(one, "reason detail"), **_in_words(one.reason)}
             for one in story.grounds
         ],
-        "weighing": story.weighing and WeighingDocument.model_validate(story.weighing),
+        "weighing": story.weighing
+        and {
+            **_named(story.weighing, "level lasting"),
+            "uses": _in_camel_case(story.weighing.uses),
+            "costs": _in_camel_case(story.weighing.costs),
+        },
         "candidates": [
             {
-                **_named(one, "broker score score_with refused"),
+                **_in_camel_case(one),
                 "meaning": "" if one.refused is None else sentence(one.refused),
-                "payback": one.payback and PaybackDocument.model_validate(one.payback),
             }
             for one in story.candidates
         ],
@@ -398,6 +400,14 @@ def decision_to_json(decision: Decision) -> dict[str, Any]:
         **_in_words(decision.code),
         "task": task if decision.task else None,
     }
+
+
+def _in_camel_case(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_in_camel_case(one) for one in value]
+    if not is_dataclass(value):
+        return value
+    return {to_camel(one.name): _in_camel_case(getattr(value, one.name)) for one in fields(value)}
 
 
 def _named(value: object, names: str) -> dict[str, Any]:

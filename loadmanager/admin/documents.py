@@ -6,7 +6,6 @@ from pydantic import Field
 
 from loadmanager.adapters.http.operations import Document, Flag, Query, Whole
 from loadmanager.core.bundle_task import BundleTask
-from loadmanager.core.joint.weighing import CostSource
 from loadmanager.core.reason_texts import sentence
 from loadmanager.core.shadow import Shadow
 from loadmanager.leader.decisions import Assessment
@@ -102,66 +101,6 @@ def shadows_document(active: str, beside: Mapping[str, Shadow]) -> ShadowsDocume
         for strategy, shadow in beside.items()
     ]
     return ShadowsDocument(active=active, shadows=shadows)
-
-
-class PredictedUseDocument(Document):
-    """The use of one resource of a broker, as fractions of its limit."""
-
-    resource: str
-    """The name of the resource; `rates` if its usage is below the noise."""
-    reported: float | None
-    """The use in the last load report; null for `rates`."""
-    predicted: float
-    """The use predicted from costs, for the bundles that the broker owns or is to get."""
-    background: float
-    """The use by anything other than bundles."""
-    speed: float
-    """The cost of work on this broker, divided by its cost on a broker of speed 1."""
-    noise: float | None
-    """The standard deviation of reports from predictions; null for `rates`."""
-
-
-class BundleCostDocument(Document):
-    """What a bundle uses of one resource on a broker of speed 1."""
-
-    resource: str
-    """The name of the resource; `rates` if its usage is below the noise."""
-    usage: float
-    """The usage, in the unit of load reports; for `rates`, a fraction of the cluster's traffic."""
-    sd: float
-    """The standard deviation of `usage` that follows from the uncertainty of unit costs."""
-    source: CostSource
-    """The source of the cost; load reports if they removed half of its initial variance."""
-    learned_fraction: float
-    """The fraction of the initial variance that load reports removed."""
-
-
-class WeighingDocument(Document):
-    """How the strategy weighs a bundle or a broker."""
-
-    level: float
-    """The use of the scarcest resource if load were divisible and spread evenly."""
-    lasting: float
-    """The fraction of a change of traffic that is assumed to last for ten minutes."""
-    uses: list[PredictedUseDocument]
-    """The resources of the broker, or of the owner of the bundle."""
-    costs: list[BundleCostDocument]
-    """The costs of the bundle; empty for a broker, and for a bundle that was never measured."""
-
-
-class PaybackDocument(Document):
-    """The benefit and the cost of moving a bundle to a broker."""
-
-    resource: str
-    """The resource of which the broker would have the least left."""
-    use: float
-    """The predicted use of the resource now."""
-    use_with: float
-    """The predicted use of the resource with the bundle."""
-    saving: float
-    """The decrease of the potential of the cluster."""
-    price: float
-    """The price of the move, which `saving` must exceed."""
 
 
 _DEFAULT_LIMIT: Final = 100
