@@ -50,13 +50,14 @@ JOBS: Final[Mapping[str, str]] = MappingProxyType(
 )
 """The purpose of each job, in the order in which they depend on each other."""
 
-_FOLDERS: Final[Mapping[str, str]] = MappingProxyType(
-    {"moves": "move_effects", "costs": "cost_model", "report": "reporting"}
+_MODULES: Final[Mapping[str, str]] = MappingProxyType(
+    {"moves": "move_effects.job", "costs": "costs", "report": "reporting.job"}
 )
-"""The folders of jobs that have another name."""
+"""The modules of jobs that are not ``job`` in the folder of the job's name."""
 
 
 def job(name: str) -> Job:
-    """Return the job of a name of `JOBS`: ``run`` of the module ``job`` in its folder."""
-    found: Job = import_module(f"loadmanager.pipeline.{_FOLDERS.get(name, name)}.job").run
+    """Return the job of a name of `JOBS`: ``run`` of its module."""
+    module = _MODULES.get(name, f"{name}.job")
+    found: Job = import_module(f"loadmanager.pipeline.{module}").run
     return found

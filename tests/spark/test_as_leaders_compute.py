@@ -16,7 +16,7 @@ from loadmanager.core.load_tracker import BrokerLoad, LoadTracker
 from loadmanager.core.projection import TrafficShare
 from loadmanager.core.rates import Rates
 from loadmanager.core.scores import RESOURCES, FloatArray, ResourceWeights, weighted_max_usage
-from loadmanager.pipeline.cost_model.rows import RATES
+from loadmanager.pipeline.costs import RATES
 from loadmanager.pipeline.move_effects.predictions import SHARE, with_predictions
 from loadmanager.pipeline.move_effects.windows import TRAFFIC, USED, loads, weights_in_force
 

@@ -1,23 +1,18 @@
 """The job ``costs``: from tables of history to what traffic costs, in Spark as in one array."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
-from cost_months import Made, Month, changes, made
+from cost_months import Made, Month, made
 from given_store import GivenStore
-from rows_in_memory import InMemory
 
 from loadmanager.core.scores import RESOURCES
-from loadmanager.pipeline.cost_model import job as costs
-from loadmanager.pipeline.cost_model.job import changes as spark_changes
-from loadmanager.pipeline.cost_model.job import minutes, plausible
-from loadmanager.pipeline.cost_model.learning import learn
-from loadmanager.pipeline.cost_model.rows import RATES, Rows
+from loadmanager.pipeline import costs
+from loadmanager.pipeline.costs import RATES, minutes, plausible
 from loadmanager.pipeline.jobs import Work
-from loadmanager.pipeline.store import Store
 from loadmanager.pipeline.tables import INGESTED
 
 if TYPE_CHECKING:
@@ -26,7 +21,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 MONTH = Month(brokers=4, bundles=30, days=3, step_minutes=5, moves_per_day=16.0, odd=0.0)
 START_MINUTE = 20_000 * 1440
-SIX_HOURS = 6 * 60
 NAMES = [f"b-{unit}:8080" for unit in range(4)]
 
 
@@ -62,25 +56,10 @@ def report(
 
 
 def reports(of: Made) -> Iterator[dict[str, Any]]:
-    steps = len(of.owner)
-    for row in range(len(of.rows)):
-        unit, step = divmod(row, steps)
-        minute = START_MINUTE + step * MONTH.step_minutes
-        yield report(unit, minute, of.rows.rates[row], of.rows.usage[row], of.rows.limit[row])
-
-
-def hand_overs(of: Made) -> Iterator[dict[str, Any]]:
-    for step in range(1, len(of.owner)):
-        for bundle in np.flatnonzero(of.owner[step] != of.owner[step - 1]).tolist():
-            minute = START_MINUTE + step * MONTH.step_minutes
-            yield {
-                "cluster": "cluster",
-                "bundle": str(bundle),
-                "source": NAMES[of.owner[step - 1, bundle]],
-                "target": NAMES[of.owner[step, bundle]],
-                "outcome": "finished",
-                "acquired_at_ms": minute * 60_000 + 100,
-            }
+    rows = of.rows
+    for row, (unit, minute) in enumerate(zip(rows.unit, rows.minute, strict=True)):
+        at = START_MINUTE + int(minute)
+        yield report(unit, at, rows.rates[row], rows.usage[row], rows.limit[row])
 
 
 @pytest.fixture(scope="module")
@@ -88,78 +67,25 @@ def month() -> Made:
     return made(MONTH)
 
 
-@pytest.fixture(scope="module")
-def tables(spark: "SparkSession", month: Made) -> dict[str, "DataFrame"]:
-    return {
-        "broker_load": frame(spark, "broker_load", list(reports(month))).cache(),
-        "hand_overs": frame(spark, "hand_overs", list(hand_overs(month))).cache(),
-    }
+def test_spark_finds_what_an_array_tells(
+    spark: "SparkSession", month: Made, tmp_path: Path
+) -> None:
+    given = {"broker_load": frame(spark, "broker_load", list(reports(month)))}
+    store = GivenStore(spark, str(tmp_path), given)
+    lines = costs.run(Work(spark=spark, store=store))
+    units = [costs.Unit("cluster", "", name) for name in NAMES]
+    alone = costs.learn(replace(month.rows, minute=month.rows.minute + START_MINUTE), units)
+    assert lines == list(costs.summary(alone))
+    for table, rows in zip(("cost_terms", "cost_quality", "backgrounds"), alone, strict=True):
+        found = [row.asDict() for row in store.table(table).collect()]
+        for row, one in zip(sorted(found, key=words), sorted(rows, key=words), strict=True):
+            assert words(row) == words(one)
+            measured = {name: value for name, value in one.items() if isinstance(value, float)}
+            assert {name: row[name] for name in measured} == pytest.approx(measured, rel=1e-3)
 
 
-def rows_of(month: Made) -> Rows:
-    units, steps = len(month.class_of), len(month.owner)
-    moved = np.zeros((units, steps), dtype=np.bool_)
-    for step in range(1, steps):
-        other = month.owner[step] != month.owner[step - 1]
-        moved[month.owner[step][other], step] = True
-        moved[month.owner[step - 1][other], step] = True
-    rates, usage = (one.reshape(units, steps, -1) for one in (month.rows.rates, month.rows.usage))
-    changed = changes(rates, usage, moved, month.class_of)
-    block = START_MINUTE // SIX_HOURS + np.arange(steps) * MONTH.step_minutes // SIX_HOURS
-    late = START_MINUTE + np.arange(steps) * MONTH.step_minutes >= START_MINUTE + middle(steps)
-    minutes_alone = Rows(
-        unit=month.rows.unit,
-        block=np.tile(block, units),
-        level=month.rows.level,
-        held_out=np.tile(block % 5 == 4, units),
-        late=np.tile(late, units),
-        rates=month.rows.rates,
-        usage=month.rows.usage,
-        limit=month.rows.limit,
-    )
-    return Rows.joined([minutes_alone, changed.rows(block[changed.slot], late[changed.slot])])
-
-
-def middle(steps: int) -> float:
-    first, end = START_MINUTE, START_MINUTE + (steps - 1) * MONTH.step_minutes + 1
-    return (first + end) // 2 - START_MINUTE
-
-
-@pytest.fixture(scope="module")
-def done(
-    spark: "SparkSession", tables: dict[str, "DataFrame"], tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Store, list[str]]:
-    store = GivenStore(spark, str(tmp_path_factory.mktemp("costs")), tables)
-    return store, costs.run(Work(spark=spark, store=store))
-
-
-def test_spark_finds_what_an_array_tells(done: tuple[Store, list[str]], month: Made) -> None:
-    alone = learn(InMemory(rows_of(month)), month.class_of)
-    found = {(row["resource"], row["rate"]): row for row in done[0].table("cost_terms").collect()}
-    for (_, resource), finding in alone.findings.items():
-        for one in finding.terms:
-            row = found.pop((RESOURCES[resource], one.rate))
-            assert row["value"] == pytest.approx(one.term.value, rel=1e-5, abs=1e-12)
-            assert row["low"] == pytest.approx(one.term.low, rel=1e-3, abs=1e-12)
-            assert row["high"] == pytest.approx(one.term.high, rel=1e-3, abs=1e-12)
-            assert row["verdict"] == one.verdict
-    assert found == {}
-
-
-def test_what_moves_changed_is_compared(tables: dict[str, "DataFrame"], month: Made) -> None:
-    found = spark_changes(minutes(tables["broker_load"]), tables["hand_overs"]).collect()
-    rows = rows_of(month)
-    expected = rows.take(~rows.level)
-    assert len(found) == len(expected) > 20
-    by_place = {(row["broker"], row["cpu_usage"]): row for row in found}
-    for at in range(len(expected)):
-        cpu = expected.usage[at, 0]
-        near = [one for key, one in by_place.items() if abs(key[1] - cpu) < 1e-6 * (1 + abs(cpu))]
-        assert [one["broker"] for one in near] == [NAMES[expected.unit[at]]]
-        np.testing.assert_allclose(
-            [near[0][rate] for rate in RATES], expected.rates[at], rtol=1e-6, atol=1e-6
-        )
-        assert near[0]["memory_limit"] == pytest.approx(expected.limit[at, 1])
+def words(row: Mapping[str, Any]) -> list[str]:
+    return [str(row[name]) for name in sorted(row) if not isinstance(row[name], float)]
 
 
 def test_a_minute_weighs_its_reports_by_the_seconds_they_stand_for(spark: "SparkSession") -> None:
@@ -196,7 +122,7 @@ def test_minutes_that_no_broker_can_have_had_are_left_out(spark: "SparkSession")
 
 
 def test_nothing_to_learn_from_gives_empty_tables(spark: "SparkSession", tmp_path: Path) -> None:
-    empty = {name: frame(spark, name, []) for name in ("broker_load", "hand_overs")}
+    empty = {name: frame(spark, name, []) for name in ("broker_load",)}
     store = GivenStore(spark, str(tmp_path), empty)
     lines = costs.run(Work(spark=spark, store=store))
     assert lines == ["no report of a broker in the asked-for time: no costs"]

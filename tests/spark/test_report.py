@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import DataType, DoubleType, LongType, StringType
 
 from loadmanager.pipeline.contract import Table
-from loadmanager.pipeline.cost_model.job import BACKGROUNDS, COST_QUALITY, COST_TERMS
+from loadmanager.pipeline.costs import BACKGROUNDS, COST_QUALITY, COST_TERMS
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.move_effects.job import (
     MOVE_EFFECTS,

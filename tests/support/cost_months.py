@@ -1,12 +1,11 @@
 """Months of brokers whose costs are known, made from the truth without any simulation."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from loadmanager.core.scores import FloatArray
-from loadmanager.pipeline.cost_model.rows import Flags, Ints, Rows
+from loadmanager.pipeline.costs import Ints, Rows, Unit
 
 MINUTES_PER_DAY = 1440
 TRUE_COSTS = np.array(
@@ -53,7 +52,7 @@ class Made:
     """The rows of a month, and the truth: ``costs`` (C, 5, 6), ``background`` (U, 5)."""
 
     rows: Rows
-    class_of: tuple[int, ...]
+    units: list[Unit]
     costs: FloatArray
     background: FloatArray
     owner: Ints
@@ -82,30 +81,25 @@ def made(month: Month) -> Made:
         top = limit * (1.0 + month.usage_noise * rng.standard_normal(usage.shape))
         usage = np.where(usage > limit, top, usage)
     usage *= 1.0 + (rng.random((steps, units, 1)) < month.odd) * rng.random((steps, units, 1))
-    day = np.arange(steps) * month.step_minutes // MINUTES_PER_DAY
-    rows = _rows(rates, usage, limit, day, day >= month.days / 2)
+    rows = _rows(rates, usage, limit, np.arange(steps) * month.step_minutes)
     return Made(
         rows=rows,
-        class_of=tuple(class_of.tolist()),
+        units=[Unit("cluster", f"class {of}", f"b-{n}:8080") for n, of in enumerate(class_of)],
         costs=costs,
         background=background,
         owner=owner,
     )
 
 
-def _rows(rates: FloatArray, usage: FloatArray, limit: FloatArray, day: Ints, late: Flags) -> Rows:
+def _rows(rates: FloatArray, usage: FloatArray, limit: FloatArray, minute: Ints) -> Rows:
     steps, units = rates.shape[:2]
 
     def flat(values: FloatArray) -> FloatArray:
         return np.swapaxes(values, 0, 1).reshape(steps * units, -1)
 
-    block = np.tile(day, units)
     return Rows(
         unit=np.repeat(np.arange(units), steps),
-        block=block,
-        level=np.ones(steps * units, dtype=np.bool_),
-        held_out=block % 5 == 4,
-        late=np.tile(late, units),
+        minute=np.tile(minute, units),
         rates=flat(rates),
         usage=flat(usage),
         limit=flat(limit),
@@ -163,76 +157,3 @@ def _gathered(traffic: FloatArray, owner: Ints, units: int) -> FloatArray:
 def _wander(month: Month, rng: np.random.Generator, steps: int, units: int) -> FloatArray:
     keep = np.exp(-month.step_minutes / 60.0 / month.wander_h)
     return month.wander * _ar(rng, (steps, units, 5), keep)
-
-
-def with_moves(of: Made) -> Rows:
-    """Return the rows of a month and those of its moves, as the job makes them of slots."""
-    units, steps = len(of.class_of), len(of.owner)
-    moved = np.zeros((units, steps), dtype=np.bool_)
-    for at in range(1, steps):
-        other = of.owner[at] != of.owner[at - 1]
-        moved[of.owner[at][other], at] = True
-        moved[of.owner[at - 1][other], at] = True
-    rows = of.rows
-    rates, usage = (one.reshape(units, steps, -1) for one in (rows.rates, rows.usage))
-    changed = changes(rates, usage, moved, of.class_of)
-    return Rows.joined([rows, changed.rows(rows.block[changed.slot], rows.late[changed.slot])])
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Changes:
-    """What changed on brokers when bundles moved, in ``slot``, and what was used after."""
-
-    unit: Ints
-    slot: Ints
-    rates: FloatArray
-    usage: FloatArray
-    later: FloatArray
-
-    def rows(self, block: Ints, late: Flags) -> Rows:
-        return Rows(
-            unit=self.unit,
-            block=block,
-            level=np.zeros(len(self.unit), dtype=np.bool_),
-            held_out=block % 5 == 4,
-            late=late,
-            rates=self.rates,
-            usage=self.usage,
-            limit=self.later,
-        )
-
-
-def changes(rates: FloatArray, usage: FloatArray, moved: Flags, class_of: Sequence[int]) -> Changes:
-    """Return the changes of (units, slots, ...), NaN where a unit was not there.
-
-    It does in a loop what `spark_changes` does in Spark; tests compare the two.
-    """
-    classes = np.asarray(class_of)
-    found: list[tuple[Ints, Ints, FloatArray, FloatArray, FloatArray]] = []
-    for at in (np.flatnonzero(np.any(moved, axis=0)[3:-3]) + 3).tolist():
-        before, after = slice(at - 3, at), slice(at + 1, at + 4)
-        more = rates[:, after].mean(axis=1) - rates[:, before].mean(axis=1)
-        later = usage[:, after].mean(axis=1)
-        used = later - usage[:, before].mean(axis=1)
-        known = ~np.isnan(more[:, 0])
-        calm = known & ~moved[:, at - 3 : at + 4].any(axis=1)
-        for number in np.unique(classes):
-            mine = np.flatnonzero(moved[:, at] & known & (classes == number))
-            control = calm & (classes == number)
-            if len(mine):
-                found.append(
-                    (
-                        mine,
-                        np.full(len(mine), at),
-                        more[mine] - _mean(more[control]),
-                        used[mine] - _mean(used[control]),
-                        later[mine],
-                    )
-                )
-    unit, slot, more, used, later = (np.concatenate(each) for each in zip(*found, strict=True))
-    return Changes(unit=unit, slot=slot, rates=more, usage=used, later=later)
-
-
-def _mean(control: FloatArray) -> FloatArray:
-    known = ~np.isnan(control)
-    return np.asarray(np.where(known, control, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1))

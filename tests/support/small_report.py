@@ -268,8 +268,8 @@ def pricing_part() -> Part:
     quality = [
         {
             "broker_class": name, "resource": "cpu", "refused": None, "minutes": 4320,
-            "moves": 40, "mape": 0.04, "baseline_mape": 0.12, "coverage": 0.91,
-            "move_mape": 0.06, "drift": None, "drifted": False,
+            "mape": 0.04, "baseline_mape": 0.12, "coverage": 0.91, "drift": None,
+            "drifted": False,
         }
         for name in ("new", "old")
     ]  # fmt: skip

@@ -7,11 +7,10 @@ from typing import Final
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.charts import Cell, Chart, Column, Html, Json, numbers, shown, table
-from loadmanager.pipeline.cost_model.results import UNITS
+from loadmanager.pipeline.costs import UNITS
 from loadmanager.pipeline.reporting.formats import (
     COLOURS,
     GREY,
-    UNKNOWN,
     diagonal,
     layout,
     named,
@@ -169,9 +168,7 @@ def _quality(quality: Sequence[Row]) -> Html:
         Column(name="error", unit="% of measured", explanation="Mean, in held-out minutes."),
         Column(name="traffic shares", unit="% of measured", explanation="The same of that rule."),
         Column(name="in interval", unit="% of minutes", explanation="90 is as it should be."),
-        Column(name="after moves", unit="error, %", explanation="Of the use of targets."),
         Column(name="minutes", explanation="Of brokers, in all."),
-        Column(name="moves", unit="experiments"),
         Column(name="remark"),
     ]  # fmt: skip
     cells = [
@@ -180,18 +177,14 @@ def _quality(quality: Sequence[Row]) -> Html:
             Cell(row["broker_class"] or "(no class)"),
             *(
                 Cell(percent(row[name], 1), row[name])
-                for name in ("mape", "baseline_mape", "coverage", "move_mape")
+                for name in ("mape", "baseline_mape", "coverage")
             ),
-            *(Cell(_count(row[name]), row[name]) for name in ("minutes", "moves")),
+            Cell(f"{row['minutes']:,}", row["minutes"]),
             Cell(_remark(row)),
         ]
         for row in quality
     ]
     return table("How well the costs predicted what was held out", columns, cells)
-
-
-def _count(value: int | None) -> str:
-    return UNKNOWN if value is None else f"{value:,}"
 
 
 def _remark(row: Row) -> str:

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.charts import Cell, Chart, Column, Html, shown, table
-from loadmanager.pipeline.cost_model.results import UNITS
+from loadmanager.pipeline.costs import UNITS
 from loadmanager.pipeline.move_effects.predictions import SHARE
 from loadmanager.pipeline.reporting.formats import (
     COLOURS,

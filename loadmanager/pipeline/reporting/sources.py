@@ -9,7 +9,7 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from loadmanager.pipeline.cost_model.rows import RATES
+from loadmanager.pipeline.costs import RATES
 from loadmanager.pipeline.expressions import between
 from loadmanager.pipeline.store import Store
 

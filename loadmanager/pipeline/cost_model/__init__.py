@@ -1,1 +1,0 @@
-"""The job ``costs``: estimation with numpy; only ``spark_*`` and the job itself use Spark."""
