@@ -32,14 +32,14 @@ def print_what_if(source: str, files: AccessFiles, change: Change, *, as_json: b
         return
     rows = [
         (name, *chain.from_iterable((f"{m:,.0f}", f"{b / 1e6:,.2f}") for m, b in (before, after)))
-        for name, before, after in zip(then.seen.brokers, then.loads, then.evened, strict=True)
+        for (name, before), after in zip(then.loads.items(), then.evened.values(), strict=True)
     ]
     names = ("broker", "msg/s>", "MB/s>", "msg/s after moves>", "MB/s after moves>")
     print_table("changed", names, rows)
     for title, one in (("as it is", now), ("changed", then)):
         click.echo(
             f"{title}: the fullest broker has {one.plan.max_over_mean:.2f} times the mean, "
-            f"{one.plan.planned_max_over_mean:.2f} after {len(one.plan.moves)} moves; "
+            f"{one.plan.planned_max_over_mean:.2f} after {len(one.moves)} moves; "
             f"at least {one.plan.least_max_over_mean:.2f}"
         )
     if then.placed:

@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId, namespace_of, range_of
 from loadmanager.core.orders import OrderChanges, SplitOrder
-from loadmanager.core.plan import Cause
+from loadmanager.core.plan import Cause, Move
 from loadmanager.core.rates import Rates
 from loadmanager.core.splitting.merging import merges_in, whole_ordered
 
@@ -211,6 +211,20 @@ class BundleTask:
         if since_s is None or self.ended_at_s is None or self.state is not TaskState.SERVING:
             return None
         return self.ended_at_s - since_s
+
+
+def task_of(move: Move, asked_by: AskedBy, **more: Any) -> BundleTask:
+    """Return a task to propose; ``more`` are its further fields, such as ``splits`` of a split."""
+    kind = TaskKind.SPLIT if "splits" in more else TaskKind.MOVE
+    return BundleTask(
+        kind=TaskKind.PLACE if move.source is None else kind,
+        bundles=(move.bundle,),
+        source=move.source,
+        target=move.target,
+        cause=move.cause,
+        asked_by=asked_by,
+        **more,
+    )
 
 
 def advanced(

@@ -10,150 +10,145 @@ Bundles without traffic, such as those of transaction coordinators, are no load 
 strategy could spread them: they are spread by their count.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
+from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Mask
+from loadmanager.core.filters import fewest, fewest_by_domain, namespaces_on
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
-from loadmanager.core.max_over_mean import Floats, Places
-from loadmanager.core.plan import Cause
-from loadmanager.core.policies import DEFAULT_DOMAIN, Policies, open_to
+from loadmanager.core.max_over_mean import over_mean
+from loadmanager.core.plan import Cause, Move
+from loadmanager.core.policies import open_to
+from loadmanager.core.rate_splits import NEAR_ENOUGH
 
 # Count by which a broker may exceed another, as a fraction of the mean; one more is allowed.
 MOST_MORE: Final = 0.1
+LEAST_NEEDED: Final = 0.02
+"""A bundle that moves last does so for traffic of at least this part of a broker's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
-    """K bundles on B brokers, of all that are ``registered``.
+class Duties:
+    """What is moved whatever the traffic, in a round of at most ``most`` moves.
 
-    ``owner`` is the (K,) index of each bundle's broker, ``sizes`` (K, R) its rates relative to the
-    mean of a broker. Bundles of ``held`` stay, of ``idle`` have no traffic, of ``late`` move after
-    others, and of an ``apart`` namespace are counted by themselves.
+    The brokers that are ``registered`` may be without a report. Bundles of ``held`` stay, of
+    ``idle`` have no traffic, of ``late`` move when nothing else does, and of an ``apart`` namespace
+    are counted by themselves.
     """
 
-    brokers: tuple[BrokerId, ...]
     registered: tuple[BrokerId, ...]
-    bundles: tuple[BundleId, ...]
-    owner: Places
-    sizes: Floats
-    policies: Policies
+    most: int = 1_000_000
     held: Collection[BundleId] = ()
     idle: Collection[BundleId] = ()
     late: Collection[BundleId] = ()
     apart: Collection[Namespace] = ()
 
 
-class DutyMove(NamedTuple):
-    """One move: the indices of the bundle and of its target."""
+class DutyMoves:
+    """The moves that are due in a view: those of policies, ``urgent``, and the ``counted`` ones."""
 
-    bundle: int
-    target: int
-    cause: Cause
-
-
-def duty_moves(served: Served, most: int) -> tuple[DutyMove, ...]:
-    """Return the moves that are due, at most ``most``, most urgent first."""
-    moving = _Moving(served, most)
-    moving.obey_isolation()
-    moving.keep_groups_apart()
-    moving.spread_idle()
-    return tuple(moving.moves)
-
-
-class _Moving:
-    def __init__(self, served: Served, most: int) -> None:
-        self.served, self.most = served, most
-        self.moves: list[DutyMove] = []
-        self.owner = served.owner.copy()
-        self.loads = np.zeros((len(served.brokers), served.sizes.shape[1]))
-        np.add.at(self.loads, self.owner, served.sizes)
-        self.movable = np.array([one not in served.held for one in served.bundles], dtype=bool)
-        self.namespaces = [namespace_of(one) for one in served.bundles]
-        self.rows: defaultdict[Namespace, list[int]] = defaultdict(list)
-        for row, namespace in enumerate(self.namespaces):
-            self.rows[namespace].append(row)
-        policies, brokers = served.policies, served.brokers
-        self.allowed: dict[Namespace, Mask] = {
-            name: open_to(policies, policies.governing(name), brokers, served.registered)
-            for name in self.rows
+    def __init__(self, view: ClusterView, duties: Duties) -> None:
+        self._view, self._duties, self._moves = view, duties, list[Move]()
+        self._brokers, policies = view.brokers.names, view.policies
+        listed = np.flatnonzero(view.owned.listed_by >= 0)
+        self._bundles = [view.bundles.names[row] for row in listed.tolist()]
+        self._owner = view.owned.listed_by[listed].copy()
+        rates = view.bundles.short[listed].reshape(-1, 2, 2).sum(axis=2)
+        self._sizes = over_mean(rates, max(len(self._brokers), 1))
+        self._loads = np.zeros((len(self._brokers), self._sizes.shape[1]))
+        np.add.at(self._loads, self._owner, self._sizes)
+        self._movable = np.array([one not in duties.held for one in self._bundles], dtype=bool)
+        self._namespaces = [namespace_of(one) for one in self._bundles]
+        self._rows: defaultdict[Namespace, list[int]] = defaultdict(list)
+        for row, namespace in enumerate(self._namespaces):
+            self._rows[namespace].append(row)
+        self._allowed: dict[Namespace, Mask] = {
+            name: open_to(policies, policies.governing(name), self._brokers, duties.registered)
+            for name in self._rows
         }
+        self._obey_isolation()
+        self._keep_groups_apart()
+        self.urgent = tuple(self._moves)
+        self._spread_idle()
+        self.counted = tuple(self._moves[len(self.urgent) :])
 
-    def obey_isolation(self) -> None:
-        served, largest = self.served, self.served.sizes.max(axis=1, initial=0.0)
+    @property
+    def worth_their_price(self) -> set[BundleId]:
+        """The late bundles of at least `LEAST_NEEDED` on brokers above `NEAR_ENOUGH`."""
+        full = self._loads.max(axis=1, initial=0.0)[self._owner] > NEAR_ENOUGH
+        worth = np.flatnonzero(full & (self._sizes.max(axis=1, initial=0.0) >= LEAST_NEEDED))
+        return {self._bundles[row] for row in worth.tolist()}.intersection(self._duties.late)
+
+    def _obey_isolation(self) -> None:
+        largest, late = self._sizes.max(axis=1, initial=0.0), self._duties.late
         forbidden = [
             row
-            for row, namespace in enumerate(self.namespaces)
-            if self.movable[row]
-            and not self.allowed[namespace][self.owner[row]]
-            and self.allowed[namespace].any()
+            for row, namespace in enumerate(self._namespaces)
+            if self._movable[row]
+            and not self._allowed[namespace][self._owner[row]]
+            and self._allowed[namespace].any()
         ]
-        forbidden.sort(key=lambda row: (served.bundles[row] in served.late, -largest[row], row))
-        for row in forbidden[: self.most]:
-            counts = np.bincount(self.owner, minlength=len(served.brokers))
-            brokers = np.flatnonzero(self.allowed[self.namespaces[row]])
-            order = np.lexsort((counts[brokers], self.loads[brokers].max(axis=1, initial=0.0)))
+        forbidden.sort(key=lambda row: (self._bundles[row] in late, -largest[row], row))
+        for row in forbidden[: self._duties.most]:
+            counts = np.bincount(self._owner, minlength=len(self._brokers))
+            brokers = np.flatnonzero(self._allowed[self._namespaces[row]])
+            order = np.lexsort((counts[brokers], self._loads[brokers].max(axis=1, initial=0.0)))
             self._move(row, int(brokers[order[0]]), Cause.ISOLATION)
 
-    def keep_groups_apart(self) -> None:
-        for namespace in sorted(self.served.policies.anti_affinity.keys() & self.rows.keys()):
-            if len(self.moves) == self.most:
+    def _keep_groups_apart(self) -> None:
+        for namespace in sorted(self._view.policies.anti_affinity.keys() & self._rows.keys()):
+            if len(self._moves) == self._duties.most:
                 return
             for source in sorted(self._brokers_of(namespace)):
-                here = [row for row in self.rows[namespace] if self.owner[row] == source]
+                here = [row for row in self._rows[namespace] if self._owner[row] == source]
                 target = self._apart(namespace, source)
-                if target != source and self.movable[here].all():
-                    for row in here[: self.most - len(self.moves)]:
+                if target != source and self._movable[here].all():
+                    for row in here[: self._duties.most - len(self._moves)]:
                         self._move(row, target, Cause.ANTI_AFFINITY)
 
     def _apart(self, namespace: Namespace, source: int) -> int:
         """Return the broker with the fewest others of a group, ``source`` if it is as good."""
-        policies = self.served.policies
-        domains = [policies.domains.get(one, DEFAULT_DOMAIN) for one in self.served.brokers]
-        others, in_domain = Counter[int](), Counter[str]()
-        for other in policies.group_of(namespace) - {namespace}:
-            found = self._brokers_of(other)
-            others.update(found)
-            in_domain.update(domains[one] for one in found)
-
-        def crowd(one: int) -> tuple[int, int]:
-            return in_domain[domains[one]] if policies.domains else 0, others[one]
-
-        there, fullness = self._brokers_of(namespace), self.loads.max(axis=1, initial=0.0)
-        allowed = np.flatnonzero(self.allowed[namespace]).tolist()
-        best = min(
-            allowed, key=lambda one: (*crowd(one), one not in there, fullness[one]), default=source
-        )
-        return best if crowd(best) < crowd(source) else source
+        policies, best = self._view.policies, self._allowed[namespace]
+        moved = {**self._view.moved, **{one.bundle: one.target for one in self._moves}}
+        view, others = replace(self._view, moved=moved), policies.group_of(namespace) - {namespace}
+        counts = namespaces_on(view, others, BundleId(""))
+        if policies.domains:
+            best = best & fewest_by_domain(view, counts, best)
+        best = best & fewest(counts, best)
+        if best[source] or not best.any():
+            return source
+        there, fullness = self._brokers_of(namespace), self._loads.max(axis=1, initial=0.0)
+        return min(np.flatnonzero(best).tolist(), key=lambda one: (one not in there, fullness[one]))
 
     def _brokers_of(self, namespace: Namespace) -> set[int]:
-        return set(self.owner[self.rows.get(namespace, [])].tolist())
+        return set(self._owner[self._rows[namespace]].tolist())
 
-    def spread_idle(self) -> None:
+    def _spread_idle(self) -> None:
         kinds: defaultdict[Namespace, list[int]] = defaultdict(list)
-        for row, namespace in enumerate(self.namespaces):
-            if self.served.bundles[row] in self.served.idle:
-                kinds[namespace if namespace in self.served.apart else Namespace("")].append(row)
+        for row, namespace in enumerate(self._namespaces):
+            if self._bundles[row] in self._duties.idle:
+                kinds[namespace if namespace in self._duties.apart else Namespace("")].append(row)
         for _, rows in sorted(kinds.items()):
             self._spread(rows)
 
     def _spread(self, rows: Sequence[int]) -> None:
-        counts = np.bincount(self.owner[rows], minlength=len(self.served.brokers))
+        counts = np.bincount(self._owner[rows], minlength=len(self._brokers))
         here: defaultdict[int, list[int]] = defaultdict(list)
         for row in rows:
-            if self.movable[row] and self.served.bundles[row] not in self.served.late:
-                here[int(self.owner[row])].append(row)
+            if self._movable[row] and self._bundles[row] not in self._duties.late:
+                here[int(self._owner[row])].append(row)
         more = max(1.0, MOST_MORE * float(counts.mean()))
-        while len(self.moves) < self.most:
+        while len(self._moves) < self._duties.most:
             source = max((one for one in here if here[one]), key=counts.item, default=None)
             if source is None or counts[source] - counts.min() <= more:
                 return
             row = here[source].pop()
-            brokers = np.flatnonzero(self.allowed[self.namespaces[row]])
+            brokers = np.flatnonzero(self._allowed[self._namespaces[row]])
             target = int(brokers[counts[brokers].argmin()]) if len(brokers) else source
             if counts[source] - counts[target] > more:
                 self._move(row, target, Cause.COUNT)
@@ -161,8 +156,9 @@ class _Moving:
                 counts[target] += 1
 
     def _move(self, row: int, target: int, cause: Cause) -> None:
-        self.loads[self.owner[row]] -= self.served.sizes[row]
-        self.loads[target] += self.served.sizes[row]
-        self.owner[row] = target
-        self.movable[row] = False
-        self.moves.append(DutyMove(row, target, cause))
+        source, self._owner[row] = int(self._owner[row]), target
+        self._loads[source] -= self._sizes[row]
+        self._loads[target] += self._sizes[row]
+        self._movable[row] = False
+        brokers = self._brokers
+        self._moves.append(Move(self._bundles[row], brokers[source], brokers[target], cause))

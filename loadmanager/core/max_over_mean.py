@@ -3,18 +3,19 @@
 It is what an observer without usage and limits of brokers can say of a cluster.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.lower_bound import lower_bound
+from loadmanager.core.plan import Move
+from loadmanager.core.rates import Rates
 
 Floats = NDArray[np.float64]
-Places = NDArray[np.intp]
-Flags = NDArray[np.bool_]
 
 LEAST_RATE_PER_S: Final = 1e-9
 """A rate whose mean over the brokers is below this is ignored."""
@@ -24,57 +25,39 @@ LEAST_SHARE: Final = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
-class RateMove:
-    """One move: the indices of the bundle, of its source and of its target.
-
-    ``max_over_mean`` is the value for the cluster after this move and all moves before it.
-    """
-
-    bundle: int
-    source: int
-    target: int
-    max_over_mean: float
-
-
-@dataclass(frozen=True, slots=True)
 class RatePlan:
-    """The planned moves, each evaluated after the preceding ones.
+    """The largest load of any rate over its mean: before all moves, and ``after`` each of them.
 
-    ``max_over_mean`` is the largest load of any rate over its mean before all moves, and
-    ``least_max_over_mean`` a proven lower bound of it for any assignment of these bundles.
+    ``least_max_over_mean`` is a proven lower bound of it for any assignment of these bundles.
     """
 
-    moves: tuple[RateMove, ...]
     max_over_mean: float
     least_max_over_mean: float
+    after: tuple[float, ...] = ()
 
     @property
     def planned_max_over_mean(self) -> float:
-        return self.moves[-1].max_over_mean if self.moves else self.max_over_mean
+        return self.after[-1] if self.after else self.max_over_mean
 
 
 def rate_plan(
-    rates: Floats, owner: Places, brokers: int, moves: Iterable[tuple[int, int]]
+    owned: Mapping[BrokerId, Mapping[BundleId, Rates]], moves: Iterable[Move] = ()
 ) -> RatePlan:
-    """Return the plan of ``moves``: indices of bundles and targets, in order.
-
-    Args:
-        rates: (K, R) of each bundle, not negative, such as messages and bytes per second.
-        owner: (K,) the index of each bundle's broker.
-        brokers: the number of brokers, at least 1.
-        moves: chosen by a strategy or by policies.
-    """
-    sizes, at, found = over_mean(rates, brokers), owner.copy(), list[RateMove]()
-    loads = np.zeros((brokers, sizes.shape[1]))
-    np.add.at(loads, owner, sizes)
-    before = _largest(loads)
-    for bundle, target in moves:
-        source = int(at[bundle])
-        loads[source] -= sizes[bundle]
-        loads[target] += sizes[bundle]
-        at[bundle] = target
-        found.append(RateMove(bundle, source, target, _largest(loads)))
-    return RatePlan(tuple(found), before, _least(sizes, brokers))
+    place = {broker: number for number, broker in enumerate(owned)}
+    rows = [(bundle, place[at]) for at, bundles in owned.items() for bundle in bundles]
+    rates = [
+        (one.msgs_per_s, one.bytes_per_s) for every in owned.values() for one in every.values()
+    ]
+    sizes = over_mean(np.array(rates, dtype=float).reshape(-1, 2), max(len(owned), 1))
+    loads, after = np.zeros((len(owned), sizes.shape[1])), list[float]()
+    np.add.at(loads, np.array([at for _, at in rows], dtype=np.intp), sizes)
+    before, row_of = _largest(loads), {bundle: row for row, (bundle, _) in enumerate(rows)}
+    for move in moves:
+        row = row_of[move.bundle]
+        loads[rows[row][1]] -= sizes[row]
+        loads[place[move.target]] += sizes[row]
+        after.append(_largest(loads))
+    return RatePlan(before, _least(sizes, len(owned)), tuple(after))
 
 
 def over_mean(rates: Floats, brokers: int) -> Floats:

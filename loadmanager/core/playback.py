@@ -4,7 +4,7 @@ Views come from a live cluster, a shadow, a snapshot, recorded history or a simu
 decided on them, and what strategies remember from one decision to the next, is the same.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -12,16 +12,37 @@ from typing import Any, Final
 import numpy as np
 
 from loadmanager.core.cluster import ClusterView
+from loadmanager.core.duty_moves import Duties, DutyMoves
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BundleStats, LoadReport, ResourceUsage
 from loadmanager.core.memory import RoundMemory
-from loadmanager.core.plan import Cause, Move, Refusal
+from loadmanager.core.plan import Cause, Move, Reason, Refusal
 from loadmanager.core.planner import Plan, Planner
+from loadmanager.core.policies import Policies
 from loadmanager.core.projection import after_move, settled
 from loadmanager.core.scores import RESOURCES, ResourceWeights
 from loadmanager.core.snapshot.document import RunningLoad, Snapshot, tracker_of, view_of_snapshot
 
 NONE_LEAVE: Mapping[BundleId, BrokerId] = MappingProxyType({})
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Decided:
+    """A round with duties: what the planner decided on the view with ``urgent`` moves under way.
+
+    ``memory`` is that before the round.
+    """
+
+    planner: Planner
+    view: ClusterView
+    memory: RoundMemory
+    plan: Plan
+    urgent: tuple[Move, ...] = ()
+    counted: tuple[Move, ...] = ()
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        return (*self.urgent, *self.plan.moves, *self.counted)
 
 
 @dataclass(slots=True)
@@ -40,6 +61,43 @@ class Playback:
         plan = self.planner.round(view, self.memory, self.rng, draining=draining, **given)
         self.memory = plan.memory
         return plan
+
+    def round_with_duties(
+        self,
+        view: Callable[[Policies, Mapping[BundleId, BrokerId]], ClusterView],
+        policies: Policies,
+        duties: Duties,
+        *,
+        rests: str = "",
+        eases: bool = True,
+    ) -> Decided:
+        """Return the decision of a round in which duties precede the strategy's moves.
+
+        ``view`` returns the cluster with bundles under way: the strategy sees bundles where
+        policies want them. Last are bundles that are counted; if nothing else moves and it
+        ``eases``, one that moves late. ``rests`` is why the strategy moves nothing, "" if it may.
+        """
+        due = DutyMoves(view(policies, NONE_LEAVE), duties)
+        left = duties.most - len(due.urgent)
+        under_way = {move.bundle: move.target for move in due.urgent}
+        settings = self.planner.settings
+
+        def decided(stay: Collection[BundleId], most: int) -> Decided:
+            limited = replace(settings, moves_per_round=min(settings.moves_per_round, most))
+            planner = replace(self.planner, settings=limited)
+            there = view(replace(policies, staying=policies.staying.union(stay)), under_way)
+            if rests:
+                refusal = Refusal("", Reason.COOLING_DOWN, rests)
+                plan = Plan(moves=(), refusals=(refusal,), memory=self.memory)
+            else:
+                plan = planner.round(there, self.memory, self.rng, draining=False)
+            return Decided(planner, there, self.memory, plan, due.urgent)
+
+        moving = [move.bundle for move in (*due.urgent, *due.counted)]
+        found = decided({*duties.late, *moving}, left)
+        if eases and not (found.plan.moves or moving) and due.worth_their_price:
+            found = decided(set(duties.late) - due.worth_their_price, min(left, 1))
+        return replace(found, counted=due.counted[: max(left - len(found.plan.moves), 0)])
 
     def place(
         self,

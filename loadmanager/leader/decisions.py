@@ -21,7 +21,7 @@ from loadmanager.common.documents import BalancingModeWatch
 from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.core.averages import BundleAverages
 from loadmanager.core.balancing import Balancing, steered
-from loadmanager.core.bundle_task import AskedBy, BundleTask, Dispatched, TaskKind
+from loadmanager.core.bundle_task import AskedBy, Dispatched, task_of
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load_tracker import LoadTracker
@@ -285,13 +285,8 @@ class Decider:
     ) -> Dispatched:
         assigned, view = choices.assigned, choices.view
         proposals = [
-            BundleTask(
-                kind=TaskKind.PLACE if move.source is None else TaskKind.MOVE,
-                bundles=(move.bundle,),
-                source=move.source,
-                target=move.target,
-                cause=move.cause,
-                asked_by=asked_by,
+            task_of(
+                *(move, asked_by),
                 planned={b: assigned[b] for b in (move.bundle,) if b in assigned},
                 influence=Rates(*view.short_rates(move.bundle).tolist()),
             )

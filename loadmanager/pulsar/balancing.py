@@ -11,9 +11,12 @@ from math import inf
 from time import monotonic
 from typing import Final, Protocol
 
-from loadmanager.core.bundle_task import BundleTask, TaskKind, TaskState
+import numpy as np
+
+from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskState, task_of
 from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.errors import LoadManagerError, MalformedContent
+from loadmanager.core.filters import Filters
 from loadmanager.core.ids import (
     BrokerId,
     BundleId,
@@ -23,7 +26,8 @@ from loadmanager.core.ids import (
 )
 from loadmanager.core.move_limits import HeldReason, MoveBudget
 from loadmanager.core.plan import Cause
-from loadmanager.core.policies import open_to
+from loadmanager.core.planner import Planner
+from loadmanager.core.playback import Playback
 from loadmanager.core.wire.policies import decode_failure_domain
 from loadmanager.pulsar.answers import (
     FAILURE_DOMAINS,
@@ -46,10 +50,9 @@ from loadmanager.pulsar.client import (
     RightMissing,
     answer_of,
 )
-from loadmanager.pulsar.moves import proposal
 from loadmanager.pulsar.observation import Observation, Rules, observe
 from loadmanager.pulsar.orders import Dispatcher, Mandate
-from loadmanager.pulsar.sampling import BrokerSample, Sampler, Samples
+from loadmanager.pulsar.sampling import BrokerSample, SampledLoads, Sampler, Samples
 from loadmanager.pulsar.state import (
     Changes,
     Course,
@@ -110,7 +113,6 @@ class Observer:
                 samples,
                 missing,
                 rules,
-                groups,
                 strategy=self.strategy,
                 unknown=self._unread | refusals,
                 idle=idle,
@@ -169,6 +171,7 @@ MOST_TENANTS: Final = 50  # Tenants whose namespaces are read in one round.
 # A namespace with more bundles is left to Pulsar: each placement takes a lookup.
 MOST_BUNDLES: Final = 128
 _TRIED_FOR_S: Final = 60.0
+_BY_COUNT: Final = Planner(filters=Filters(even_bundles=True))
 
 
 @dataclass(slots=True)
@@ -180,6 +183,7 @@ class NewNamespaces:
     """
 
     admin: PulsarAdmin
+    loads: SampledLoads
     _known: dict[str, frozenset[Namespace] | None] | None = None
     _until_s: dict[Namespace, float] = field(default_factory=dict)
 
@@ -205,7 +209,12 @@ class NewNamespaces:
         for name in sorted(self._until_s):
             with suppress(RequestFailed):
                 left = await self._unserved(url, name, samples, rules)
-                found += spread(name, left, cluster, samples)
+                view = self.loads.view(cluster.isolation, {})
+                refused = cluster.isolation.refusal(name)
+                playback = Playback(_BY_COUNT, np.random.default_rng(0))
+                for one in playback.place(view, () if refused else left)[0]:
+                    why = f"its namespace is new; {one.target} has the fewest of its bundles"
+                    found.append(task_of(one, AskedBy.BALANCING, reason=why))
                 if not left:
                     del self._until_s[name]
         return tuple(found)
@@ -238,34 +247,6 @@ class NewNamespaces:
         if not left or rules.why_stays(left[0], BundleTraffic()):
             return []
         return [] if await read_anti_affinity_group(self.admin, url, namespace) else left
-
-
-def spread(
-    namespace: Namespace, bundles: list[BundleId], cluster: PulsarCluster, samples: Samples
-) -> list[BundleTask]:
-    isolation, brokers = cluster.isolation, tuple(samples)
-    open_mask = open_to(isolation, isolation.governing(namespace), brokers, cluster.brokers)
-    counts = {
-        broker: sum(namespace_of(one) == namespace for one in samples[broker].bundles)
-        for broker, is_open in zip(brokers, open_mask, strict=True)
-        if is_open and not isolation.refusal(namespace)
-    }
-    msgs_per_s = {broker: samples[broker].total.msgs_per_s for broker in counts}
-    found: list[BundleTask] = []
-    for bundle in bundles if counts else ():
-        target = min(counts, key=lambda one: (counts[one], msgs_per_s[one], one))
-        counts[target] += 1
-        found.append(
-            proposal(
-                kind=TaskKind.PLACE,
-                bundle=bundle,
-                source=None,
-                target=target,
-                cause=Cause.UNOWNED,
-                reason=f"its namespace is new; {target} has the fewest of its bundles",
-            )
-        )
-    return found
 
 
 SPLIT_WINDOWS: Final = 3
@@ -331,7 +312,7 @@ class Balancer:
     def __post_init__(self) -> None:
         admin, self._address = self.reader.admin, addresses(self.reader.url)
         self._observer = Observer(admin, self.strategy)
-        self._new = NewNamespaces(admin)
+        self._new = NewNamespaces(admin, self.strategy.loads)
         self._sampler = Sampler(admin, self._address, self.strategy.hosts)
         self._changes = Changes(self.settle_s)
         self._targets = HeldTargets(self.pulsar_balancer.state)

@@ -24,18 +24,13 @@ from urllib.parse import quote
 
 from loadmanager.core.bundle_task import (
     TRANSITIONS,
-    AskedBy,
     BundleTask,
     Pause,
     TaskEvent,
-    TaskKind,
     TaskState,
 )
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId, TopicName
-from loadmanager.core.orders import SplitOrder
-from loadmanager.core.plan import Cause
-from loadmanager.core.rates import Rates
 from loadmanager.core.splitting.cutting import parts_at
 from loadmanager.pulsar.answers import lookup_path, read_owned, read_readiness
 from loadmanager.pulsar.client import (
@@ -76,32 +71,6 @@ _CHANGED: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.PRECONDITION_FAILE
 _COUNTERS: Final = ("msgInCounter", "msgOutCounter", "bytesInCounter", "bytesOutCounter")
 _NOBODY: Final = "no broker says that it serves it"
 CUT_AT: Final = "specified_positions_divide"
-
-
-def proposal(
-    *,
-    kind: TaskKind,
-    bundle: BundleId,
-    source: BrokerId | None,
-    target: BrokerId,
-    cause: Cause,
-    reason: str,
-    cut: int | None = None,
-    influence: Rates | None = None,
-) -> BundleTask:
-    """Return a task to propose, which is outdated once the bundle has left its source."""
-    return BundleTask(
-        kind=kind,
-        bundles=(bundle,),
-        source=source,
-        target=target,
-        cause=cause,
-        asked_by=AskedBy.BALANCING,
-        planned={} if source is None else {bundle: source},
-        splits={} if cut is None else {bundle: SplitOrder(CUT_AT, (cut,))},
-        influence=influence,
-        reason=reason,
-    )
 
 
 def cut_of(task: BundleTask) -> int | None:

@@ -1,16 +1,16 @@
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, Final
 
-import numpy as np
 from pydantic.alias_generators import to_camel
 
-from loadmanager.core.bundle_task import BundleTask, TaskKind
+from loadmanager.core.bundle_task import AskedBy, BundleTask, task_of
 from loadmanager.core.bundle_traffic import BundleTraffic, topics_in
-from loadmanager.core.duty_moves import Served, duty_moves
+from loadmanager.core.duty_moves import Duties
 from loadmanager.core.ids import (
     BrokerId,
     BundleId,
@@ -20,43 +20,43 @@ from loadmanager.core.ids import (
     range_of,
 )
 from loadmanager.core.joint.standing import TOLERANCE
-from loadmanager.core.max_over_mean import RatePlan, over_mean, rate_plan
+from loadmanager.core.max_over_mean import RatePlan, rate_plan
 from loadmanager.core.move_limits import HeldReason
-from loadmanager.core.plan import Cause, Refusal, cut_short
-from loadmanager.core.rate_splits import NEAR_ENOUGH, best_split_point, worth_cutting
+from loadmanager.core.orders import SplitOrder
+from loadmanager.core.plan import Cause, Move, Refusal, cut_short
+from loadmanager.core.policies import Policies
+from loadmanager.core.rate_splits import best_split_point, worth_cutting
 from loadmanager.core.rates import Rates, total
 from loadmanager.core.reason_texts import REASONS
 from loadmanager.core.wire.policies import isolation_to_json
 from loadmanager.pulsar.answers import PulsarCluster
-from loadmanager.pulsar.moves import cut_of, proposal
+from loadmanager.pulsar.moves import CUT_AT, cut_of
 from loadmanager.pulsar.sampling import BrokerSample
-from loadmanager.pulsar.strategy import ChosenMoves, Rows, Strategy, StrategyInput
+from loadmanager.pulsar.strategy import Strategy, weighed
 
 
 def proposed_splits(
-    samples: Mapping[BrokerId, BrokerSample], stays: Collection[BundleId], plan: RatePlan
+    samples: Mapping[BrokerId, BrokerSample], stays: Collection[BundleId]
 ) -> tuple[BundleTask, ...]:
+    least = rate_plan({at: one.bundles for at, one in samples.items()}).least_max_over_mean
     whole = total([sample.total for sample in samples.values()])
     msgs, size = (rate / max(len(samples), 1) for rate in (whole.msgs_per_s, whole.bytes_per_s))
     found: list[tuple[float, BundleTask]] = []
     for broker, sample in samples.items():
         for bundle, one in sample.bundles.items():
             share = max(_share(one.msgs_per_s, msgs), _share(one.bytes_per_s, size))
-            if bundle in stays or not worth_cutting(share, plan.least_max_over_mean):
+            if bundle in stays or not worth_cutting(share, least):
                 continue
             cut = best_split_point(range_of(bundle)[1], topic_loads(sample, bundle, msgs, size))
             if cut is None:
                 continue
             reason = f"it has {share:.2f} times the mean of a broker, and moves alone do not "
             reason += "even out the load"
-            task = proposal(
-                kind=TaskKind.SPLIT,
-                bundle=bundle,
-                source=broker,
-                target=broker,
-                cause=Cause.OVERSIZED,
+            task = task_of(
+                *(Move(bundle, broker, broker, Cause.OVERSIZED), AskedBy.BALANCING),
+                planned={bundle: broker},
+                splits={bundle: SplitOrder(CUT_AT, (cut,))},
                 reason=reason,
-                cut=cut,
             )
             found.append((share, task))
     found.sort(key=lambda one: (-one[0], one[1].bundle))
@@ -80,8 +80,6 @@ _RATES: Final = ("msgs_in_per_s", "msgs_out_per_s", "bytes_in_per_s", "bytes_out
 _PULSARS_OWN: Final = (Namespace("pulsar/system"), Namespace("public/functions"))
 _PARTIAL: Final = "a topic was loaded within the last windows: its rates are not known yet"
 _GROUPED: Final = "its namespace has an anti-affinity group"
-LEAST_NEEDED: Final = 0.02
-"""A bundle with topics that others need moves for traffic of at least this part of a broker's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,11 +145,11 @@ class Observation:
 
     No bundle moves to or from the brokers in ``missing``, which are without sample. Splits precede
     the moves, because moves are not enough. ``plan`` is None if no bundle has traffic; ``staying``
-    are the bundles with traffic that never move, with the reason, ``still`` also those without,
-    and ``late`` those that move last; ``staying_rates`` are the rates of those that never move, by
-    what kind they are of. ``holds`` is why nothing moves now, or not all that should; ``lost`` are
-    brokers that have left. ``outlook`` is how full the fullest broker is after each move and all
-    before it, and the benefit and cost of the move, "" if none are compared.
+    are the bundles with traffic that never move, with the reason, and ``late`` those that move
+    last; ``staying_rates`` are the rates of those that never move, by what kind they are of.
+    ``holds`` is why nothing moves now, or not all that should; ``lost`` are brokers that have left.
+    ``outlook`` is how full the fullest broker is after each move and all before it, and the
+    benefit and cost of the move, "" if none are compared.
     """
 
     cluster: PulsarCluster
@@ -163,7 +161,6 @@ class Observation:
     splits: tuple[BundleTask, ...] = ()
     strategy: str = "joint"
     refusals: tuple[Refusal, ...] = ()
-    still: frozenset[BundleId] = frozenset()
     placements: tuple[BundleTask, ...] = ()
     late: Mapping[BundleId, str] = field(default_factory=dict)
     holds: Mapping[HeldReason, str] = field(default_factory=dict)
@@ -283,7 +280,6 @@ def observe(
     samples: Mapping[BrokerId, BrokerSample],
     missing: Mapping[BrokerId, str],
     rules: Rules,
-    grouped: Collection[Namespace] = (),
     *,
     strategy: Strategy,
     unknown: Mapping[Namespace, str] = _NOTHING,
@@ -291,97 +287,54 @@ def observe(
 ) -> Observation:
     """Return the observation of these samples; brokers without a sample are left out.
 
-    Moves that policies require precede those of the strategy, which sees the bundles where they
-    are to be; last are those of ``idle`` bundles, which are spread by count. Bundles of ``grouped``
-    namespaces, which have an anti-affinity group, do not move for traffic. Those of ``unknown``
-    ones stay, for the reason given. Bundles with topics that others need move when nothing else
-    does, and a broker is still above `NEAR_ENOUGH`.
+    Bundles of namespaces that have an anti-affinity group do not move for traffic; those of
+    ``unknown`` ones stay, for the reason given. ``idle`` bundles are spread by count, and those
+    with topics that others need move late.
     """
-    rows = tuple(
-        (bundle, broker, traffic)
-        for broker, sample in samples.items()
-        for bundle, traffic in sample.bundles.items()
-    )
-    stays, late, held, rates = _staying(rows, listed_twice(samples), rules, grouped, unknown)
-    busy = {bundle for bundle, _, traffic in rows if traffic.msgs_per_s > 0}
-    given = StrategyInput(
-        cluster=cluster, samples=samples, rows=rows, stays=stays, most_moves=rules.most_moves
-    )
-    served = Served(
-        brokers=given.brokers,
+    stays, late, held, rates = _staying(cluster, samples, rules, unknown)
+    owned = {broker: sample.bundles for broker, sample in samples.items()}
+    every = {bundle: one for bundles in owned.values() for bundle, one in bundles.items()}
+    busy = {bundle for bundle, one in every.items() if one.msgs_per_s > 0}
+    splits = proposed_splits(samples, stays) if rules.split else ()
+    duties = Duties(
         registered=cluster.brokers,
-        bundles=tuple(bundle for bundle, *_ in rows),
-        owner=given.owner,
-        sizes=over_mean(given.rates, max(len(samples), 1)),
-        policies=cluster.isolation,
+        most=rules.most_moves,
         held=held,
         idle=idle,
-        late={bundle for bundle, _, traffic in rows if traffic.needed},
+        late=late,
         apart=_PULSARS_OWN,
     )
-    due = duty_moves(served, rules.most_moves) if rows else ()
-    seen = Observation(
+    decided = strategy.decide(cluster, samples, stays, duties, eases=not splits)
+    plan, refusals = rate_plan(owned, decided.moves), decided.plan.refusals if busy else ()
+    cut, whys = cut_short(refusals), weighed(decided)
+    outlook = {
+        move.bundle: (after, whys.get(move.bundle, ""))
+        for move, after in zip(decided.moves, plan.after, strict=True)
+    }
+    return Observation(
         cluster=cluster,
         samples=samples,
         missing=missing,
-        plan=None,
-        proposals=(),
+        plan=plan if busy else None,
+        proposals=tuple(
+            _proposal(cluster, move, every[move.bundle], strategy.name, outlook[move.bundle])
+            for move in decided.moves
+        ),
         staying={bundle: why for bundle, why in stays.items() if bundle in busy},
-        late={bundle: why for bundle, why in late.items() if bundle in busy},
+        splits=() if decided.urgent else splits,
         strategy=strategy.name,
-        still=frozenset(stays),
-        staying_rates=rates,
-    )
-    if not busy and not due:
-        return seen
-    urgent = [one for one in due if one.cause is not Cause.COUNT]
-    left = rules.most_moves - len(urgent)
-    placed = list(rows)
-    for row, target, _ in urgent:
-        placed[row] = (rows[row][0], given.brokers[target], rows[row][2])
-    moving = {rows[one.bundle][0] for one in due}
-    rest = replace(given, rows=tuple(placed), stays={*stays, *late, *moving}, most_moves=left)
-    chosen = strategy.choose(rest)
-    splits: tuple[BundleTask, ...] = ()
-    if rules.split and not urgent:
-        splits = proposed_splits(samples, {*stays, *moving}, chosen.plan)
-    if not (chosen.plan.moves or splits or due) and chosen.plan.max_over_mean > NEAR_ENOUGH:
-        eased = {*stays, *(late.keys() - _worth_their_price(served))}
-        chosen = strategy.choose(replace(rest, stays=eased, most_moves=min(left, 1)))
-    if due:
-        counted = [one for one in due if one.cause is Cause.COUNT]
-        added = (*urgent, *counted[: max(left - len(chosen.plan.moves), 0)])
-        moves = {one.bundle: one.target for one in urgent}
-        moves.update((one.bundle, one.target) for one in chosen.plan.moves)
-        moves.update((one.bundle, one.target) for one in added)
-        chosen = replace(
-            chosen,
-            plan=rate_plan(given.rates, given.owner, len(samples), moves.items()),
-            causes={**chosen.causes, **{rows[one.bundle][0]: one.cause for one in added}},
-        )
-    cut = cut_short(chosen.refusals)
-    return replace(
-        seen,
-        plan=chosen.plan if busy else None,
-        proposals=_proposals(given, chosen, strategy.name),
-        outlook={
-            given.rows[one.bundle][0]: (
-                one.max_over_mean,
-                chosen.weighed.get(given.rows[one.bundle][0], ""),
-            )
-            for one in chosen.plan.moves
-        },
-        splits=splits,
-        refusals=chosen.refusals,
+        refusals=refusals,
+        late={bundle: why for bundle, why in late.items() if bundle in busy},
         holds={HeldReason.WORK: f"the round was cut short: {cut}"} if cut else {},
+        staying_rates=rates,
+        outlook=outlook,
     )
 
 
 def _staying(
-    rows: Rows,
-    twice: Mapping[BundleId, tuple[BrokerId, ...]],
+    cluster: PulsarCluster,
+    samples: Mapping[BrokerId, BrokerSample],
     rules: Rules,
-    grouped: Collection[Namespace],
     unknown: Mapping[Namespace, str],
 ) -> tuple[dict[BundleId, str], dict[BundleId, str], set[BundleId], dict[str, Rates]]:
     """Return why bundles stay, why they are late, those held from all moves, and kinds' rates."""
@@ -389,7 +342,8 @@ def _staying(
     late: dict[BundleId, str] = {}
     held: set[BundleId] = set()
     rates: dict[str, Rates] = {}
-    for bundle, _, traffic in rows:
+    twice = listed_twice(samples)
+    for bundle, traffic in chain.from_iterable(one.bundles.items() for one in samples.values()):
         namespace = namespace_of(bundle)
         kind, why = rules.stays(bundle, traffic)
         if bundle in twice:
@@ -398,7 +352,7 @@ def _staying(
             kind, why = kind or "policies unknown", why or unknown[namespace]
         if why and (kind != "partial" or namespace in unknown):
             held.add(bundle)
-        if namespace in grouped and not why:
+        if namespace in cluster.isolation.anti_affinity and not why:
             kind, why = "anti-affinity", _GROUPED
         if why:
             stays[bundle] = why
@@ -408,53 +362,36 @@ def _staying(
     return stays, late, held, rates
 
 
-def _worth_their_price(served: Served) -> set[BundleId]:
-    """Return the bundles of at least `LEAST_NEEDED` on brokers above `NEAR_ENOUGH`."""
-    loads = np.zeros((len(served.brokers), served.sizes.shape[1]))
-    np.add.at(loads, served.owner, served.sizes)
-    full = loads.max(axis=1)[served.owner] > NEAR_ENOUGH
-    worth = np.flatnonzero(full & (served.sizes.max(axis=1) >= LEAST_NEEDED))
-    return {served.bundles[row] for row in worth.tolist()}
+def _proposal(
+    cluster: PulsarCluster,
+    move: Move,
+    traffic: BundleTraffic,
+    strategy: str,
+    outlook: tuple[float, str],
+) -> BundleTask:
+    why, (max_over_mean, weighed_by) = _why(cluster.isolation, move, strategy), outlook
+    if traffic.needed and move.cause not in _DUTIES:
+        why = f"{why}, and no bundle without topics that others need helps"
+    reason = (
+        f"{why}; {traffic.msgs_per_s:,.0f} msg/s go to {move.target}, "
+        f"then the fullest broker has {max_over_mean:.2f} times the mean"
+        f"{f'; {weighed_by}' if weighed_by else ''}"
+    )
+    # It is outdated once the bundle has left its source.
+    planned = {move.bundle: move.source}
+    influence = total((traffic,))
+    return task_of(move, AskedBy.BALANCING, planned=planned, influence=influence, reason=reason)
 
 
-def _proposals(given: StrategyInput, chosen: ChosenMoves, strategy: str) -> tuple[BundleTask, ...]:
-    found = []
-    for move in chosen.plan.moves:
-        bundle, _, traffic = given.rows[move.bundle]
-        source, target = given.brokers[move.source], given.brokers[move.target]
-        cause = chosen.causes.get(bundle, Cause.IMBALANCE)
-        weighed = chosen.weighed.get(bundle, "")
-        why = f"{strategy} takes it off {source} ({cause})"
-        if cause in _DUTIES:
-            why = _why_due(given, bundle, source, cause)
-        if traffic.needed and cause not in _DUTIES:
-            why = f"{why}, and no bundle without topics that others need helps"
-        reason = (
-            f"{why}; {traffic.msgs_per_s:,.0f} msg/s go to {target}, "
-            f"then the fullest broker has {move.max_over_mean:.2f} times the mean"
-            f"{f'; {weighed}' if weighed else ''}"
-        )
-        found.append(
-            proposal(
-                kind=TaskKind.MOVE,
-                bundle=bundle,
-                source=source,
-                target=target,
-                cause=cause,
-                reason=reason,
-                influence=total((traffic,)),
-            )
-        )
-    return tuple(found)
-
-
-def _why_due(given: StrategyInput, bundle: BundleId, source: BrokerId, cause: Cause) -> str:
-    policies, namespace = given.cluster.isolation, namespace_of(bundle)
+def _why(policies: Policies, move: Move, strategy: str) -> str:
+    source, cause, namespace = move.source, move.cause, namespace_of(move.bundle)
     if cause is Cause.COUNT:
         return f"{source} has the most bundles without traffic"
     if cause is Cause.ANTI_AFFINITY:
         group = policies.anti_affinity[namespace]
         return f"{source} serves other namespaces of the anti-affinity group {group}"
+    if cause is not Cause.ISOLATION:
+        return f"{strategy} takes it off {source} ({cause})"
     governing = policies.governing(namespace)
     names = [name for name, one in policies.isolation.items() if governing in (None, one)]
     return f"isolation policy {', '.join(sorted(names))} keeps it off {source}"

@@ -7,16 +7,15 @@ from typing import Final
 import numpy as np
 
 from loadmanager.core.bundle_task import BundleTask, TaskKind, TaskState
-from loadmanager.core.bundle_traffic import BundleTraffic
-from loadmanager.core.cluster import ClusterView
+from loadmanager.core.duty_moves import Duties
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.joint.standing import QUIET
-from loadmanager.core.max_over_mean import Floats, Places, RatePlan, rate_plan
 from loadmanager.core.memory import RoundMemory
-from loadmanager.core.plan import Cause, Reason, Refusal
-from loadmanager.core.planner import Plan, Planner
+from loadmanager.core.plan import Cause
+from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
+from loadmanager.core.playback import Decided, Playback
 from loadmanager.core.shedding.contract import Shedder
 from loadmanager.core.shedding.joint import JointShedder
 from loadmanager.pulsar.answers import PulsarCluster
@@ -24,57 +23,6 @@ from loadmanager.pulsar.sampling import BrokerSample, Hosts, SampledLoads
 
 Samples = Mapping[BrokerId, BrokerSample]
 Missing = Mapping[BrokerId, str]
-Rows = tuple[tuple[BundleId, BrokerId, BundleTraffic], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StrategyInput:
-    """Input of a strategy: each bundle with its broker and traffic.
-
-    ``stays`` are the bundles that may not move, ``most_moves`` is the most moves of one round.
-    """
-
-    cluster: PulsarCluster
-    samples: Samples
-    rows: Rows
-    stays: Collection[BundleId]
-    most_moves: int
-
-    @property
-    def brokers(self) -> tuple[BrokerId, ...]:
-        return tuple(self.samples)
-
-    @property
-    def rates(self) -> Floats:
-        return np.array([(one.msgs_per_s, one.bytes_per_s) for *_, one in self.rows], dtype=float)
-
-    @property
-    def owner(self) -> Places:
-        place = {broker: number for number, broker in enumerate(self.samples)}
-        return np.array([place[broker] for _, broker, _ in self.rows], dtype=np.intp)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChosenMoves:
-    """The moves that a strategy chose, and why it leaves other bundles and brokers alone.
-
-    ``weighed`` are the benefit and
-    cost of each move, empty if none are compared.
-    """
-
-    plan: RatePlan
-    causes: Mapping[BundleId, Cause] = field(default_factory=dict)
-    weighed: Mapping[BundleId, str] = field(default_factory=dict)
-    refusals: tuple[Refusal, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecidedRound:
-    planner: Planner
-    view: ClusterView
-    memory: RoundMemory
-    plan: Plan
-
 
 _SEED: Final = 16
 _SLACK_S: Final = 1e-3
@@ -108,10 +56,10 @@ class Strategy:
     loads: SampledLoads = field(default_factory=lambda: SampledLoads("http://{}".format))
     hosts: Hosts | None = None
     acts: bool = True
-    decided: DecidedRound | None = None
+    decided: Decided | None = None
     _memory: RoundMemory = field(default_factory=RoundMemory)
-    _choice: DecidedRound | None = None
-    _last: DecidedRound | None = None
+    _choice: Decided | None = None
+    _last: Decided | None = None
     _rounds: int = 0
     _decided_s: float = float("-inf")
     _last_end_s: float = float("-inf")
@@ -131,50 +79,53 @@ class Strategy:
         Raises `StrategyInputMissing`: no broker reports all figures, now or soon.
         """
         unknown = {
-            broker: f"what it uses of its CPU is not known: {one.host.unknown}"
+            broker: one.host
             for broker, one in samples.items()
             if one.host is not None and one.host.unknown and not self.by_rates
         }
-        never = [broker for broker in unknown if not _pending(samples[broker])]
-        if samples and len(never) == len(samples) and not self.loads.ticks:
-            broker, why = next(iter(unknown.items()))
+        why = "what it uses of its CPU is not known"
+        whys = {broker: f"{why}: {one.unknown}" for broker, one in unknown.items()}
+        never = len(unknown) == len(samples) and not any(one.pending for one in unknown.values())
+        if samples and never and not self.loads.ticks:
+            broker = next(iter(unknown))
             raise StrategyInputMissing(
                 f"strategy {self.name} decides by brokers' usage and limit of CPU, and no broker "
-                f"reports them (such as {broker}: {why}); expected a strategy that needs none "
-                "(joint, uniform), or --cores"
+                f"reports them (such as {broker}: {whys[broker]}); expected a strategy that needs "
+                "none (joint, uniform), or --cores"
             )
         known = {broker: one for broker, one in samples.items() if broker not in unknown}
         self.decided = self._choice = None
         self.loads.take(cluster, known)
-        return known, {**missing, **unknown}
+        return known, {**missing, **whys}
 
-    def choose(self, given: StrategyInput) -> ChosenMoves:
-        """Return the moves; may be called more than once for the same samples."""
-        early = self._too_early(given)
-        self._choice = None if early else self._round(given)
-        shown = self._choice or (None if self.acts else self._last)
-        if shown is not None:
-            return _chosen(given, shown.plan, _weighed(shown))
-        resting = Refusal("", Reason.COOLING_DOWN, early)
-        return _chosen(given, Plan(moves=(), refusals=(resting,), memory=self._memory), {})
-
-    def _round(self, given: StrategyInput) -> DecidedRound:
-        policies = replace(given.cluster.isolation, staying=frozenset(given.stays))
-        settings = self.planner.settings
-        moves = min(settings.moves_per_round, given.most_moves)
-        planner = replace(
-            self.planner,
-            settings=replace(settings, moves_per_round=moves),
-            shedder=self._priced(self.planner.shedder),
+    def decide(
+        self,
+        cluster: PulsarCluster,
+        samples: Samples,
+        stays: Collection[BundleId],
+        duties: Duties,
+        *,
+        eases: bool,
+    ) -> Decided:
+        """Return a round's decision; may be called more than once for the same samples."""
+        every = [one for sample in samples.values() for one in sample.bundles.values()]
+        busy = any(one.msgs_per_s > 0 for one in every)
+        early = self._too_early(cluster, samples) if busy else "no traffic was counted"
+        # Without moves the last decision is made again until the next is due.
+        last = self._last if busy and early and not self.acts else None
+        playback = Playback(
+            replace(self.planner, shedder=self._priced(self.planner.shedder)),
+            # Ties are broken alike however often a window is decided on.
+            np.random.default_rng((_SEED, self._rounds - (last is not None))),
+            self._memory if last is None else last.memory,
         )
-        # Moves that policies require, which precede those of the strategy.
-        listed = self.loads.taken
-        due = {one: to for one, to, _ in given.rows if one not in listed[to].bundles}
-        view = self.loads.view(policies, due)
-        # Ties are broken alike however often a window is decided on.
-        rng = np.random.default_rng((_SEED, self._rounds))
-        plan = planner.round(view, self._memory, rng, draining=False)
-        return DecidedRound(planner=planner, view=view, memory=self._memory, plan=plan)
+        policies = replace(cluster.isolation, staying=frozenset(stays))
+        rests = early if last is None else ""
+        found = playback.round_with_duties(
+            self.loads.view, policies, duties, rests=rests, eases=eases
+        )
+        self._choice = None if early else found
+        return found
 
     def _priced(self, shedder: Shedder) -> Shedder:
         """Return a shedder that prices moves by their measured pauses, in half seconds."""
@@ -205,13 +156,13 @@ class Strategy:
             self._under_way.discard(task.bundle)
             self._last_end_s = self.loads.monotonic_s()
 
-    def _too_early(self, given: StrategyInput) -> str:
-        if self.by_rates and not self._waits(given.samples):
+    def _too_early(self, cluster: PulsarCluster, samples: Samples) -> str:
+        if self.by_rates and not self._waits(samples):
             return ""
-        shows_since_s = min((one.shows_since_s for one in given.samples.values()), default=0.0)
+        shows_since_s = min((one.shows_since_s for one in samples.values()), default=0.0)
         if shows_since_s < self._last_end_s:
             return "the figures of hosts began before the last move ended"
-        every_s = given.cluster.host_interval_s if self.hosts is not None else 0.0
+        every_s = cluster.host_interval_s if self.hosts is not None else 0.0
         left_s = self._decided_s + every_s - self.loads.now_s
         if left_s > _SLACK_S:
             return (
@@ -231,32 +182,12 @@ class Strategy:
         )
 
 
-def _pending(sample: BrokerSample) -> bool:
-    return sample.host is not None and sample.host.pending
-
-
-def _weighed(choice: DecidedRound) -> Mapping[BundleId, str]:
-    weigher = choice.planner.weigher(choice.view, choice.memory)
-    if weigher is None:
-        return {}
-    described = {}
-    for move in choice.plan.moves:
-        weighing = weigher.weighing(move.source, move.bundle)
-        described[move.bundle] = "" if weighing is None else weighing.describe_move(move.target)
-    return described
-
-
-def _chosen(given: StrategyInput, plan: Plan, weighed: Mapping[BundleId, str]) -> ChosenMoves:
-    rows = {(bundle, broker): row for row, (bundle, broker, _) in enumerate(given.rows)}
-    place = {broker: number for number, broker in enumerate(given.samples)}
-    moves = [
-        (rows[move.bundle, move.source], place[move.target])
-        for move in plan.moves
-        if move.source is not None and (move.bundle, move.source) in rows and move.target in place
-    ]
-    return ChosenMoves(
-        plan=rate_plan(given.rates, given.owner, len(place), moves),
-        causes={move.bundle: move.cause for move in plan.moves},
-        weighed=weighed,
-        refusals=plan.refusals,
-    )
+def weighed(one: Decided) -> Mapping[BundleId, str]:
+    """Return the benefit and cost of each move of the strategy, empty if it compares none."""
+    weigher = one.planner.weigher(one.view, one.memory)
+    return {
+        move.bundle: weighing.describe_move(move.target)
+        for move in one.plan.moves
+        if weigher is not None
+        and (weighing := weigher.weighing(move.source, move.bundle)) is not None
+    }

@@ -7,12 +7,11 @@ import pytest
 from fake_pulsar import EXTENSIBLE, FakePulsar
 
 from loadmanager.cli.attach_output import commands
-from loadmanager.core.bundle_task import TaskKind
+from loadmanager.core.bundle_task import AskedBy, task_of
 from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.ids import BrokerId, parse_bundle
-from loadmanager.core.plan import Cause
+from loadmanager.core.plan import Cause, Move
 from loadmanager.pulsar.answers import PulsarCluster
-from loadmanager.pulsar.moves import proposal
 from loadmanager.pulsar.observation import Observation
 from loadmanager.pulsar.sampling import BrokerSample
 from tests.attach.conftest import attach
@@ -92,14 +91,8 @@ def test_names_and_reasons_are_no_commands() -> None:
     source, target = BrokerId("a:8080"), BrokerId("b:8080")
     bundle = parse_bundle("t/n/0x00000000_0xffffffff")
     topic = "persistent://t/n/it's; rm -rf $HOME"
-    move = proposal(
-        kind=TaskKind.MOVE,
-        bundle=bundle,
-        source=source,
-        target=target,
-        cause=Cause.IMBALANCE,
-        reason="line one\nrm -rf /\x1b[2J",
-    )
+    away = Move(bundle, source, target, Cause.IMBALANCE)
+    move = task_of(away, AskedBy.BALANCING, reason="line one\nrm -rf /\x1b[2J")
     seen = Observation(
         cluster=PulsarCluster(name="x\nrm", brokers=(source, target), version="4.0.7"),
         samples={

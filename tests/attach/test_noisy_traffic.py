@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskEvent, TaskKind, advanced
+from loadmanager.core.bundle_task import TaskEvent, advanced
 from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, Namespace
@@ -79,17 +79,9 @@ class Cluster:
                 row, target = names.index(one.bundle), brokers.index(one.target)
                 self.moves.append((self.now_s, row, int(owner[row]), target))
                 owner[row] = target
-                task = BundleTask(
-                    kind=TaskKind.MOVE,
-                    bundles=(one.bundle,),
-                    source=one.source,
-                    target=one.target,
-                    cause=one.cause,
-                    asked_by=AskedBy.BALANCING,
-                )
-                for event in (TaskEvent.ORDER_WRITTEN, TaskEvent.DONE):
-                    task = advanced(task, event, self.now_s)
-                    strategy.task(task)
+                task = advanced(one, TaskEvent.ORDER_WRITTEN, self.now_s)
+                strategy.task(task)
+                strategy.task(advanced(task, TaskEvent.DONE, self.now_s))
             rests = bool(seen.proposals)
         return self
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from loadmanager.cli.attach_output import LastHour, columns, short_line, summary
-from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind, TaskState
+from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskState, task_of
 from loadmanager.core.ids import BrokerId, BundleId, parse_bundle
 from loadmanager.core.load import ResourceUsage
-from loadmanager.core.plan import Cause
+from loadmanager.core.plan import Cause, Move
 from loadmanager.core.rates import Rates
 from loadmanager.pulsar.answers import PulsarCluster
 from loadmanager.pulsar.observation import Observation
@@ -29,13 +29,9 @@ def task(
     note: str = "",
     influence: Rates | None = RATES,
 ) -> BundleTask:
-    return BundleTask(
-        kind=TaskKind.MOVE,
-        bundles=(bundle,),
-        source=BrokerId(source),
-        target=BrokerId(source.replace("1", "2", 1)),
-        cause=Cause.IMBALANCE,
-        asked_by=AskedBy.BALANCING,
+    target = BrokerId(source.replace("1", "2", 1))
+    return task_of(
+        *(Move(bundle, BrokerId(source), target, Cause.IMBALANCE), AskedBy.BALANCING),
         state=state,
         attempts=1,
         released_at_s=10.0,

@@ -59,7 +59,7 @@ async def test_requests_of_a_round_are_bounded(large: FakePulsar, tmp_path: Path
     admin = PulsarAdmin(Access(token_file=token))
     reader = ClusterReader(admin, (large.url,))
     sampler, observer = Sampler(admin, addresses(reader.url), Hosts()), Observer(admin)
-    placing = NewNamespaces(admin)
+    placing = NewNamespaces(admin, observer.strategy.loads)
 
     async def window() -> Counter[str]:
         cluster = await reader.read()

@@ -96,11 +96,10 @@ def look(
     rules: Rules | None = None,
     *,
     at: PulsarCluster | None = None,
-    grouped: tuple[Namespace, ...] = (),
 ) -> Observation:
     at = at or cluster()
     known, missing = decides.take(at, there, {})
-    seen = observe(at, known, missing, rules or Rules(), grouped, strategy=decides)
+    seen = observe(at, known, missing, rules or Rules(), strategy=decides)
     decides.record_choice()
     return seen
 
@@ -113,7 +112,9 @@ def moved(seen: Observation) -> set[Namespace]:
 def test_no_strategy_moves_what_never_moves_or_more_than_it_may(name: str) -> None:
     assert moved(look(strategy(name), samples()))
     assert moved(look(strategy(name), samples(), Rules(exclude=("shop/*",)))) == {BANK}
-    assert moved(look(strategy(name), samples(), grouped=(BANK,))) == {SHOP}
+    assert moved(
+        look(strategy(name), samples(), at=cluster(Policies(anti_affinity={BANK: "x"})))
+    ) == {SHOP}
     assert not moved(look(strategy(name), samples(non_persistent=True)))
     assert moved(
         look(strategy(name), samples(non_persistent=True), Rules(move_non_persistent=True))

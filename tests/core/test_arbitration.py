@@ -13,11 +13,12 @@ from loadmanager.core.bundle_task import (
     LiveTasks,
     TaskEvent,
     TaskKind,
+    task_of,
 )
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.core.orders import OrderChanges, SplitOrder
-from loadmanager.core.plan import Cause
+from loadmanager.core.plan import Cause, Move
 from loadmanager.core.splitting.merging import Merge
 
 A, B = Boundaries.even(Namespace("t/n"), 2).bundles
@@ -29,15 +30,7 @@ THERE = {A: B1, B: B1}
 
 def proposal(asked_by: AskedBy = AskedBy.BALANCING, **changes: Any) -> BundleTask:
     """Return a proposal to move A from b1 to b2, decided while both bundles were at b1."""
-    usual = BundleTask(
-        kind=TaskKind.MOVE,
-        bundles=(A,),
-        source=B1,
-        target=B2,
-        cause=Cause.IMBALANCE,
-        asked_by=asked_by,
-        planned=THERE,
-    )
+    usual = task_of(Move(A, B1, B2, Cause.IMBALANCE), asked_by, planned=THERE)
     return replace(usual, **changes)
 
 

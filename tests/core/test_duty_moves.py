@@ -3,13 +3,22 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 
-from loadmanager.core.duty_moves import Served, duty_moves
+from loadmanager.core.columns import Listing
+from loadmanager.core.duty_moves import Duties
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
+from loadmanager.core.load import BundleStats
+from loadmanager.core.load_tracker import BrokerLoad, LoadTracker
+from loadmanager.core.plan import Reason, Refusal
+from loadmanager.core.planner import Planner
+from loadmanager.core.planner_settings import PlannerSettings
+from loadmanager.core.playback import Decided, Playback
 from loadmanager.core.policies import IsolationPolicy, Policies
+from loadmanager.core.shedding.joint import JointShedder
 
 A, B, C = (BrokerId(f"{name}:1") for name in "abc")
 PAID = IsolationPolicy(namespaces=("shop/paid",), primary=("a",), secondary=("b",))
@@ -20,36 +29,41 @@ def bundles(namespace: str, count: int) -> list[BundleId]:
     return [BundleId(f"{namespace}/{lower}_{upper}") for lower, upper in pairwise(bounds)]
 
 
-def due(
+def decided(
     owned: Mapping[BrokerId, Iterable[BundleId]],
     *,
     policies: Policies | None = None,
-    held: Iterable[BundleId] = (),
-    idle: Iterable[BundleId] = (),
-    late: Iterable[BundleId] = (),
     loads: Mapping[BundleId, float] | None = None,
-    apart: Iterable[str] = (),
     registered: tuple[BrokerId, ...] = (A, B, C),
     most: int = 1000,
-) -> list[tuple[BundleId, BrokerId, str]]:
-    brokers = tuple(owned)
-    rows = [(bundle, place) for place, name in enumerate(owned) for bundle in owned[name]]
-    served = Served(
-        brokers=brokers,
-        registered=registered,
-        bundles=tuple(bundle for bundle, _ in rows),
-        owner=np.array([place for _, place in rows], dtype=np.intp),
-        sizes=np.array([[(loads or {}).get(bundle, 0.0)] for bundle, _ in rows]).reshape(-1, 1),
-        policies=policies or Policies(),
-        held=frozenset(held),
-        idle=frozenset(idle),
-        late=frozenset(late),
-        apart=frozenset(map(Namespace, apart)),
+    rests: str = "the strategy rests",
+    eases: bool = True,
+    **more: Iterable[str],
+) -> Decided:
+    """Return a round on brokers whose bundles have a rate of ``loads``, else none."""
+    tracker = LoadTracker()
+    for broker, names in owned.items():
+        stats = {name: BundleStats(msgs_in_per_s=(loads or {}).get(name, 0.0)) for name in names}
+        tracker.put(BrokerLoad(broker=broker, listing=Listing.of(stats)))
+    tracker.sample()
+    planner = Planner(shedder=JointShedder(), settings=PlannerSettings(settle_s=0.0))
+    duties: Any = {name: frozenset(names) for name, names in more.items()}
+    return Playback(planner, np.random.default_rng(0)).round_with_duties(
+        lambda obeyed, under_way: tracker.view(1.0, in_flight=under_way, policies=obeyed),
+        policies or Policies(),
+        Duties(registered=registered, most=most, **duties),
+        rests=rests,
+        eases=eases,
     )
-    return [
-        (served.bundles[one.bundle], brokers[one.target], str(one.cause))
-        for one in duty_moves(served, most)
-    ]
+
+
+def due(
+    owned: Mapping[BrokerId, Iterable[BundleId]], **given: Any
+) -> list[tuple[BundleId, BrokerId, str]]:
+    moves = decided(owned, **given).moves
+    where = {bundle: broker for broker, names in owned.items() for bundle in names}
+    assert all(one.source == where[one.bundle] for one in moves)
+    return [(one.bundle, one.target, str(one.cause)) for one in moves]
 
 
 def isolated(policy: IsolationPolicy = PAID) -> Policies:
@@ -158,10 +172,10 @@ def test_moves_of_groups_end_where_no_namespace_can_be_further_from_others(numbe
     assert found == []
 
 
-def counts_after(owned: Mapping[BrokerId, list[BundleId]], **more: object) -> Counter[BrokerId]:
+def counts_after(owned: Mapping[BrokerId, list[BundleId]]) -> Counter[BrokerId]:
     counts = Counter({name: len(names) for name, names in owned.items()})
     where = {bundle: name for name, names in owned.items() for bundle in names}
-    for bundle, target, cause in due(owned, idle=where, **more):  # type: ignore[arg-type]
+    for bundle, target, cause in due(owned, idle=where):
         assert cause == "count"
         counts[where[bundle]] -= 1
         counts[target] += 1
@@ -207,3 +221,34 @@ def test_counts_obey_policies_and_needed_topics_stay() -> None:
 
 def test_a_cluster_without_bundles_has_no_duties() -> None:
     assert due({A: [], B: []}, policies=isolated()) == []
+
+
+def test_the_strategy_follows_policies_and_what_is_counted_comes_last() -> None:
+    (paid,), idle, busy = bundles("shop/paid", 1), bundles("shop/x", 9), bundles("shop/busy", 4)
+    owned = {A: [], B: [*busy, paid, *idle], C: []}
+    loads = {**dict.fromkeys(busy, 100.0), paid: 200.0}
+    given: dict[str, Any] = {"policies": isolated(), "loads": loads, "idle": idle}
+    found = decided(owned, **given, rests="")
+    assert [one.bundle for one in found.urgent] == [paid]
+    # The brokers of a policy take no others, and the bundles that are due are not seen elsewhere.
+    assert {(one.bundle in busy, one.target) for one in found.plan.moves} == {(True, C)}
+    assert {(one.bundle in idle, one.target) for one in found.counted} == {(True, C)}
+    assert found.moves == (*found.urgent, *found.plan.moves, *found.counted)
+    limited = decided(owned, **given, rests="", most=2)
+    assert [len(one) for one in (limited.urgent, limited.plan.moves, limited.counted)] == [1, 1, 0]
+    rests = decided(owned, **given)
+    assert (rests.plan.moves, rests.urgent) == ((), found.urgent)
+    assert rests.plan.refusals == (Refusal("", Reason.COOLING_DOWN, "the strategy rests"),)
+
+
+@pytest.mark.parametrize(
+    ("large", "eases", "moved"), [(100.0, True, True), (100.0, False, False), (1.0, True, False)]
+)
+def test_a_late_bundle_moves_if_nothing_else_does_and_it_is_worth_it(
+    large: float, *, eases: bool, moved: bool
+) -> None:
+    late, (stays,) = bundles("shop/x", 2), bundles("shop/y", 1)
+    owned, loads = {A: [*late, stays], B: []}, {**dict.fromkeys(late, large), stays: 100.0}
+    policies = Policies(staying=frozenset({stays}))
+    found = decided(owned, loads=loads, late=late, eases=eases, rests="", policies=policies)
+    assert len({one.bundle for one in found.plan.moves}.intersection(late)) == moved

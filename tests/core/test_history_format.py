@@ -11,7 +11,15 @@ from small_view import bundle, make_view
 from snapshot_of_history import report_of, snapshot_of
 
 from loadmanager.core.averages import Average, BundleAverages
-from loadmanager.core.bundle_task import AskedBy, BundleTask, Pause, TaskEvent, TaskKind, advanced
+from loadmanager.core.bundle_task import (
+    AskedBy,
+    BundleTask,
+    Pause,
+    TaskEvent,
+    TaskKind,
+    advanced,
+    task_of,
+)
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.history.files import FileName, hour_of, hour_of_partition, partition
@@ -71,17 +79,7 @@ REPORT = LoadReport(
 TOLD = report_record(REPORT, at_ms=NOON_MS, due="age", interval_s=None, window_s=2.0)
 LINE = json.loads(encode(TOLD, ORIGIN, 7))
 
-TASK = BundleTask(
-    number=1,
-    epoch=3,
-    kind=TaskKind.MOVE,
-    bundles=(A,),
-    source=B1,
-    target=B2,
-    cause=Cause.IMBALANCE,
-    asked_by=AskedBy.BALANCING,
-    proposed_at_s=0.0,
-)
+TASK = task_of(Move(A, B1, B2, Cause.IMBALANCE), AskedBy.BALANCING, number=1, epoch=3)
 
 Hot = tuple[ClusterView, Plan]
 
@@ -429,14 +427,7 @@ Events = Mapping[float, TaskEvent]
 
 def task(events: Events, **changes: Any) -> BundleTask:
     """Return a task that was proposed at second 0, after what happened at which second."""
-    proposal = BundleTask(
-        kind=TaskKind.MOVE,
-        bundles=(X,),
-        source=B1,
-        target=B2,
-        cause=Cause.OVERLOADED,
-        asked_by=AskedBy.BALANCING,
-    )
+    proposal = task_of(Move(X, B1, B2, Cause.OVERLOADED), AskedBy.BALANCING)
     one = replace(proposal, number=4, epoch=7, **changes)
     for at_s, event in events.items():
         one = advanced(one, event, at_s)

@@ -15,10 +15,11 @@ from loadmanager.core.bundle_task import (
     TaskKind,
     TaskState,
     advanced,
+    task_of,
 )
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.orders import SplitOrder
-from loadmanager.core.plan import Cause
+from loadmanager.core.plan import Cause, Move
 
 A, B = BundleId("t/n/0x00000000_0x80000000"), BundleId("t/n/0x80000000_0xffffffff")
 B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
@@ -28,15 +29,8 @@ def proposal(
     asked_by: AskedBy = AskedBy.BALANCING, *bundles: BundleId, **changes: Any
 ) -> BundleTask:
     """Return a proposal to move A, or other bundles, from b1 to b2."""
-    usual = BundleTask(
-        kind=TaskKind.MOVE,
-        bundles=bundles or (A,),
-        source=B1,
-        target=B2,
-        cause=Cause.IMBALANCE,
-        asked_by=asked_by,
-    )
-    return replace(usual, **changes)
+    usual = task_of(Move(A, B1, B2, Cause.IMBALANCE), asked_by)
+    return replace(usual, bundles=bundles or (A,), **changes)
 
 
 def ordered(tasks: LiveTasks, wanted: BundleTask, event: TaskEvent | None = None) -> BundleTask:
@@ -176,17 +170,7 @@ def test_a_task_that_cannot_be_followed_is_dropped_and_not_counted() -> None:
     assert (tasks.of(A), tasks.of(B), tasks.under_way(B1)) == (None, other, 1)
 
 
-TASK = BundleTask(
-    number=3,
-    epoch=7,
-    kind=TaskKind.MOVE,
-    bundles=(A,),
-    source=B1,
-    target=B2,
-    cause=Cause.OVERLOADED,
-    asked_by=AskedBy.BALANCING,
-    proposed_at_s=10.0,
-)
+TASK = proposal(number=3, epoch=7, cause=Cause.OVERLOADED, proposed_at_s=10.0)
 
 RELEASED = TaskEvent.SOURCE_RELEASED
 

@@ -1,31 +1,36 @@
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.max_over_mean import RatePlan, rate_plan
+from loadmanager.core.plan import Cause, Move
+from loadmanager.core.rates import Rates
 
 
 def plan(
     rates: list[list[float]], owner: list[int], brokers: int, moves: list[tuple[int, int]]
 ) -> RatePlan:
-    shape = (len(owner), len(rates[0]) if rates else 2)
-    every = np.array(rates, dtype=float).reshape(shape)
-    return rate_plan(every, np.array(owner, dtype=np.intp), brokers, moves)
+    """Return the plan of moves, each of the bundle and the target with these numbers."""
+    owned: dict[BrokerId, dict[BundleId, Rates]] = {BrokerId(f"{n}:1"): {} for n in range(brokers)}
+    names = tuple(owned)
+    for row, (msgs, size) in enumerate(rates):
+        owned[names[owner[row]]][BundleId(str(row))] = Rates(msgs, 0.0, size, 0.0)
+    return rate_plan(
+        owned, [Move(BundleId(str(row)), None, names[to], Cause.IMBALANCE) for row, to in moves]
+    )
 
 
 def test_each_move_is_evaluated_after_those_before_it() -> None:
     found = plan([[1.0, 100.0]] * 12, [0] * 12, 3, [(row, 1 + row % 2) for row in range(8)])
     assert found.max_over_mean == pytest.approx(3.0)
     assert found.least_max_over_mean == pytest.approx(1.0)
-    after = [one.max_over_mean for one in found.moves]
-    assert after == pytest.approx([(12 - moved) / 4 for moved in range(1, 9)])
-    assert found.planned_max_over_mean == after[-1]
-    assert {(one.source, one.target) for one in found.moves} == {(0, 1), (0, 2)}
-    assert plan([[1.0]] * 12, [0] * 12, 3, []).planned_max_over_mean == pytest.approx(3.0)
+    assert found.after == pytest.approx([(12 - moved) / 4 for moved in range(1, 9)])
+    assert found.planned_max_over_mean == found.after[-1]
+    assert plan([[1.0, 0.0]] * 12, [0] * 12, 3, []).planned_max_over_mean == pytest.approx(3.0)
     # A swap leaves each broker what it had.
-    swapped = plan([[1.0], [1.0]], [0, 1], 2, [(0, 1), (1, 0)])
-    assert [one.max_over_mean for one in swapped.moves] == pytest.approx([2.0, 1.0])
+    swapped = plan([[1.0, 0.0], [1.0, 0.0]], [0, 1], 2, [(0, 1), (1, 0)])
+    assert swapped.after == pytest.approx([2.0, 1.0])
 
 
 @pytest.mark.parametrize(
@@ -37,8 +42,8 @@ def test_each_move_is_evaluated_after_those_before_it() -> None:
         ([[1.0, 3.0], [1.0, 1.0]], [0, 1], 1.5, 1.5),
         ([[1.0, 0.0], [3.0, 0.0]], [0, 1], 1.5, 1.5),
         # No assignment splits a bundle, and the mean of less than a billionth is noise.
-        ([[9.0], [1.0], [1.0]], [0, 1, 1], 9 / 5.5, 9 / 5.5),
-        ([[1e-10], [0.0]], [0, 1], 1.0, 1.0),
+        ([[9.0, 0.0], [1.0, 0.0], [1.0, 0.0]], [0, 1, 1], 9 / 5.5, 9 / 5.5),
+        ([[1e-10, 0.0], [0.0, 0.0]], [0, 1], 1.0, 1.0),
     ],
 )
 def test_the_fullest_broker_and_its_bound(

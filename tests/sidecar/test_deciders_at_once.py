@@ -24,15 +24,15 @@ from loadmanager.core.bundle_task import (
     BundleTask,
     Dispatched,
     TaskEvent,
-    TaskKind,
     TaskState,
+    task_of,
 )
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import LoadReport
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.orders import decode_orders
-from loadmanager.core.plan import Cause
+from loadmanager.core.plan import Cause, Move
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.wire.policies import encode_boundaries
 from loadmanager.core.wire.reports import encode_registration
@@ -152,14 +152,8 @@ async def test_an_error_of_one_decider_leaves_no_other_without_an_answer(cluster
 
     def moved(bundle: BundleId) -> BundleTask:
         source = cluster.server(bundle)
-        return BundleTask(
-            kind=TaskKind.MOVE,
-            bundles=(bundle,),
-            source=source.name,
-            target=next(host.name for host in cluster.hosts if host is not source),
-            cause=Cause.REQUESTED,
-            asked_by=AskedBy.PEOPLE,
-        )
+        target = next(host.name for host in cluster.hosts if host is not source)
+        return task_of(Move(bundle, source.name, target, Cause.REQUESTED), AskedBy.PEOPLE)
 
     first, second = (moved(bundle) for bundle in boundaries.bundles)
     answers = await asyncio.gather(tasks.dispatch([first], known=fail), tasks.dispatch([second]))

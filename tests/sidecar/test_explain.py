@@ -30,7 +30,7 @@ from loadmanager.admin.overview import (
     scarcest_first,
 )
 from loadmanager.core import znodes
-from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind, TaskState
+from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskState, task_of
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.explaining import Decision, Outcome
@@ -404,14 +404,9 @@ def loaded(cpu: float, seen_s: float) -> BrokerLoad:
 
 
 def moving(number: int = 1, influence: Rates | None = TAKEN) -> BundleTask:
-    return BundleTask(
+    return task_of(
+        *(Move(BundleId(BUNDLE), B1, B2, Cause.OVERLOADED), AskedBy.BALANCING),
         number=number,
-        kind=TaskKind.MOVE,
-        bundles=(BundleId(BUNDLE),),
-        source=B1,
-        target=B2,
-        cause=Cause.OVERLOADED,
-        asked_by=AskedBy.BALANCING,
         influence=influence,
         state=TaskState.ORDERED,
     )

@@ -15,13 +15,13 @@ from loadmanager.admin.overview import (
     most_refused,
 )
 from loadmanager.core.balancing import Balancing
-from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind, TaskState
+from loadmanager.core.bundle_task import AskedBy, TaskState, task_of
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.explaining import Candidate, Decision, Explanation, Outcome
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.joint.weighing import BundleCost, CostSource, Payback, PredictedUse, Weighing
 from loadmanager.core.optimality import Optimality
-from loadmanager.core.plan import Cause, Reason, Refusal
+from loadmanager.core.plan import Cause, Move, Reason, Refusal
 from loadmanager.core.planner import Planner
 from loadmanager.core.rates import Rates
 from loadmanager.core.shadow import Shadow, Shadowed
@@ -54,15 +54,10 @@ LEFT_ALONE = Decision(
     code=Reason.NO_IMPROVEMENT,
     detail="b1:8080 stands at 0.600, without it at 0.500",
 )
-LIVE = BundleTask(
+LIVE = task_of(
+    *(Move(BUNDLE, B1, B3, Cause.DRAINING), AskedBy.DRAIN),
     number=12,
     epoch=4,
-    kind=TaskKind.MOVE,
-    bundles=(BUNDLE,),
-    source=B1,
-    target=B3,
-    cause=Cause.DRAINING,
-    asked_by=AskedBy.DRAIN,
     influence=Rates(500.0, 1000.0, 5e5, 2e6),
     state=TaskState.ORDERED,
     proposed_at_s=100.0,
@@ -70,15 +65,11 @@ LIVE = BundleTask(
     attempted_at_s=115.5,
     attempts=2,
 )
-ENDED = BundleTask(
+ENDED = task_of(
+    Move(BundleId("t/other/0x00000000_0xffffffff"), None, B1, Cause.UNOWNED),
+    AskedBy.UNOWNED,
     number=11,
     epoch=4,
-    kind=TaskKind.PLACE,
-    bundles=(BundleId("t/other/0x00000000_0xffffffff"),),
-    source=None,
-    target=B1,
-    cause=Cause.UNOWNED,
-    asked_by=AskedBy.UNOWNED,
     state=TaskState.SUPERSEDED,
     proposed_at_s=40.0,
     ordered_at_s=40.25,
