@@ -37,6 +37,7 @@ log = structlog.get_logger()
 
 IGNORED: Final[Mapping[tuple[str, str], str]] = {
     ("planner", "learned_costs"): "there is no published cost model any more",
+    ("lookup", "mode"): "every sidecar answers lookups, and asks the leader itself",
 }
 """Keys of former versions that have no meaning any more, with the reason."""
 

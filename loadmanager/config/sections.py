@@ -587,9 +587,6 @@ class LookupSettings(Section):
 
     dynamic = frozenset({"wait_s", "max_concurrent", "retry_after_s"})
 
-    mode: Literal["answer", "redirect"] = "answer"
-    """answer: any sidecar answers for every bundle, and asks the leader if the bundle has no owner.
-    redirect: it redirects the client to the leader, as Pulsar does."""
     wait_s: float = Field(5.0, ge=0, le=60)
     """How long a lookup waits for a bundle that is under way before it is answered 503."""
     max_concurrent: int = Field(50_000, ge=1, le=10_000_000)

@@ -15,7 +15,6 @@ from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, namespace_of
-from loadmanager.core.lookup import LeaderPlace, LookupMode, LookupStep, next_step
 from loadmanager.core.wire.records import decode_lock, decode_partitions
 from loadmanager.ports.coordination import Connection, CoordinationError
 from loadmanager.ports.host import Clock
@@ -25,7 +24,6 @@ from loadmanager.ports.lookup import (
     NotLeader,
     Owner,
     Readiness,
-    Redirection,
     Unavailable,
 )
 
@@ -104,8 +102,6 @@ _ASK_AGAIN_S = 1.0
 _READ_WITHIN_S = 0.5
 _MOST_SPLITS_MEANWHILE = 5
 
-_Question = tuple[BundleId, LookupMode, bool]
-
 
 class BundleCut(Unavailable):
     """The bundle was split, or its namespace deleted: the topic is in another one now."""
@@ -154,7 +150,6 @@ class LookupService:
         ask_leader: AskLeader,
         assigned: Callable[[BundleId], Awaitable[BrokerId]],
         *,
-        mode: LookupMode,
         settings: RuntimeSettings,
         unready: Callable[[], Iterable[str]] = tuple,
     ) -> None:
@@ -169,9 +164,8 @@ class LookupService:
         self._ask_leader = ask_leader
         self._assigned = assigned
         self._topic_hash = context.topic_hash
-        self._mode = mode
         self._settings = settings
-        self._waiting: dict[_Question, asyncio.Task[Owner | Redirection]] = {}
+        self._waiting: dict[BundleId, asyncio.Task[Owner]] = {}
 
     @property
     def cluster_state_version(self) -> int:
@@ -205,14 +199,13 @@ class LookupService:
         return self._naming.owner(boundaries.at(self._topic_hash.position(topic)))
 
     async def find_owner(self, topic: TopicName) -> Owner:
-        found = await self._follow(topic, LookupMode.ANSWER, authoritative=False)
-        assert isinstance(found, Owner)  # noqa: S101 - answer mode never redirects
-        return found
-
-    async def find_owner_or_redirect(
-        self, topic: TopicName, *, authoritative: bool
-    ) -> Owner | Redirection:
-        return await self._follow(topic, self._mode, authoritative=authoritative)
+        for _ in range(_MOST_SPLITS_MEANWHILE):
+            bundle = await self.bundle_of(topic)
+            try:
+                return await self._find(bundle)
+            except BundleCut as cut:
+                log.debug("lookup.bundle.split", topic=str(topic), why=str(cut))
+        raise Unavailable(f"the bundle of {topic} is being split again and again")
 
     async def bundle_of(self, topic: TopicName) -> BundleId:
         boundaries = await self.boundaries(topic.namespace)
@@ -244,46 +237,30 @@ class LookupService:
 
     # --- waiting -------------------------------------------------------------------
 
-    async def _follow(
-        self, topic: TopicName, mode: LookupMode, *, authoritative: bool
-    ) -> Owner | Redirection:
-        for _ in range(_MOST_SPLITS_MEANWHILE):
-            bundle = await self.bundle_of(topic)
-            try:
-                return await self._find(bundle, mode, authoritative=authoritative)
-            except BundleCut as cut:
-                log.debug("lookup.bundle.split", topic=str(topic), why=str(cut))
-        raise Unavailable(f"the bundle of {topic} is being split again and again")
-
     def _was_cut(self, bundle: BundleId) -> bool:
         boundaries = self._cluster_state.known_boundaries(namespace_of(bundle))
         return boundaries is None or bundle not in boundaries
 
-    async def _find(
-        self, bundle: BundleId, mode: LookupMode, *, authoritative: bool
-    ) -> Owner | Redirection:
+    async def _find(self, bundle: BundleId) -> Owner:
         """Find the owner; concurrent lookups of one bundle share the wait."""
         owner = self._naming.owner(bundle)
         if owner:
             return owner
-        key = (bundle, mode, authoritative)
-        task = self._waiting.get(key)
+        task = self._waiting.get(bundle)
         if task is None:
-            task = asyncio.ensure_future(self._search(bundle, mode, authoritative=authoritative))
-            self._waiting[key] = task
+            task = asyncio.ensure_future(self._search(bundle))
+            self._waiting[bundle] = task
 
-            def ended(done: asyncio.Task[Owner | Redirection]) -> None:
-                self._waiting.pop(key, None)
+            def ended(done: asyncio.Task[Owner]) -> None:
+                self._waiting.pop(bundle, None)
                 if not done.cancelled():
                     done.exception()  # The requester may have gone away, and the error is no bug.
 
             task.add_done_callback(ended)
         return await asyncio.shield(task)
 
-    async def _search(
-        self, bundle: BundleId, mode: LookupMode, *, authoritative: bool
-    ) -> Owner | Redirection:
-        """Find the owner: in the list of the lock's broker, in all if few, or by the chain.
+    async def _search(self, bundle: BundleId) -> Owner:
+        """Find the owner: in the list of the lock's broker, in all if few, or by the leader.
 
         A lookup that waits follows the list of the broker that is to own the bundle: each change
         of it reaches it at once. While it is not known which one that is, it follows all lists
@@ -297,7 +274,7 @@ class LookupService:
         elif lists.is_small:
             await lists.until_read(_READ_WITHIN_S)
         with _Following(lists, self._clock, partial(self._holder, bundle)) as following:
-            return await self._follow_steps(bundle, mode, following, authoritative=authoritative)
+            return await self._await_owner(bundle, following)
 
     async def _read_again(self, bundle: BundleId) -> bool:
         """Read the list that named the owner last, or else the lock, and its broker's list.
@@ -333,12 +310,11 @@ class LookupService:
             node = await self._coordination.get(path)
         return None if node is None else decode_lock(path, node.data).broker
 
-    async def _follow_steps(
-        self, bundle: BundleId, mode: LookupMode, following: "_Following", *, authoritative: bool
-    ) -> Owner | Redirection:
-        """Take the steps of a lookup until an answer or the timeout.
+    async def _await_owner(self, bundle: BundleId, following: "_Following") -> Owner:
+        """Return the owner; a leader is asked, unless the bundle is under way and not for long.
 
-        The leader is not asked about a bundle under way, unless that takes long.
+        Without a leader the lookup waits for the next one: if followers decided themselves, two of
+        them could decide on different views.
         """
         begun_s = self._clock.monotonic_s()
         deadline_s = begun_s + self._settings.now.config.lookup.wait_s
@@ -350,24 +326,15 @@ class LookupService:
                 return owner
             now_s = self._clock.monotonic_s()
             coming = self._naming.pending_owner(bundle) if now_s - begun_s < _ASK_AGAIN_S else None
-            leader, place = self._cluster_state.leader, self._leader_place()
-            step = next_step(
-                mode, place, owned=False, authoritative=authoritative, coming=coming is not None
-            )
+            leader = self._cluster_state.leader
             if self._was_cut(bundle):
                 raise BundleCut(f"{bundle} is no bundle of its namespace now")
-            if step is LookupStep.REDIRECT_TO_LEADER and leader:
-                return Redirection(leader.sidecar_url, authoritative=False)
-            if step is LookupStep.REDIRECT_TO_COMING and (redirect := self._redirect(coming, mode)):
-                return redirect
-            if step in {LookupStep.AWAIT_OWNER, LookupStep.REDIRECT_TO_COMING}:
+            if coming is not None or leader is None:
                 why = self._what_is_awaited(coming, why)
                 await following.find(coming)
             elif ask_again_at_s <= now_s and (now_s < deadline_s or not ask_again_at_s):
-                planned, why = await self._ask(bundle, step, deadline_s - now_s)
+                planned, why = await self._ask(bundle, leader, deadline_s - now_s)
                 ask_again_at_s = self._clock.monotonic_s() + _ASK_AGAIN_S
-                if redirect := self._redirect(planned, mode):
-                    return redirect
                 await following.find(planned)
                 continue
             if now_s >= deadline_s:
@@ -378,23 +345,15 @@ class LookupService:
         if self._naming.changes.version == version:
             await self._naming.changes.wait(timeout_s)
 
-    def _leader_place(self) -> LeaderPlace:
-        leader = self._cluster_state.leader
-        if leader is None:
-            return LeaderPlace.NOWHERE
-        here = leader.instance == self._identity.instance
-        return LeaderPlace.HERE if here else LeaderPlace.ELSEWHERE
-
     async def _ask(
-        self, bundle: BundleId, step: LookupStep, left_s: float
+        self, bundle: BundleId, leader: LeaderInfo, left_s: float
     ) -> tuple[BrokerId | None, str]:
         try:
             async with asyncio.timeout(max(left_s, _ASK_AGAIN_S)):
-                if step is LookupStep.ASSIGN_HERE:
+                if leader.instance == self._identity.instance:
                     planned = await self._assigned(bundle)
                 else:
-                    assert self._cluster_state.leader  # noqa: S101 - the step says that there is one
-                    planned = await self._ask_leader(self._cluster_state.leader, bundle)
+                    planned = await self._ask_leader(leader, bundle)
         except TimeoutError:
             return None, "the leader has not decided in time"
         except (NotLeader, Unavailable) as error:
@@ -406,9 +365,3 @@ class LookupService:
         if coming is not None:
             return f"{coming} is to own it and does not serve it yet"
         return "no leader is elected" if self._cluster_state.leader is None else before
-
-    def _redirect(self, planned: BrokerId | None, mode: LookupMode) -> Redirection | None:
-        if planned is None or mode is not LookupMode.REDIRECT or planned == self._identity.broker:
-            return None
-        known = self._cluster_state.brokers.get(planned)
-        return Redirection(known.registration.sidecar_url, authoritative=True) if known else None

@@ -23,18 +23,6 @@ class Owner:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Redirection:
-    """The client is to ask the sidecar at ``sidecar_url`` instead.
-
-    ``authoritative`` means that the leader decided: the sidecar at that URL then answers the
-    lookup and never redirects it again.
-    """
-
-    sidecar_url: str
-    authoritative: bool
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderInfo:
     """The elected leader, as its election node names it."""
@@ -116,14 +104,6 @@ class LookupService(Protocol):
         Waits, up to the configured time, for a bundle that is under way. Raises `NamespaceUnknown`:
         the topic's namespace does not exist; `Unavailable`: no broker owns the bundle, and none
         could be made to in time.
-        """
-
-    async def find_owner_or_redirect(
-        self, topic: TopicName, *, authoritative: bool
-    ) -> Owner | Redirection:
-        """Return the owner, or the sidecar to ask instead, for clients that follow redirects.
-
-        Raises like `find_owner`; with ``authoritative`` it never returns a redirection.
         """
 
     async def bundle_of(self, topic: TopicName) -> BundleId: ...

@@ -30,13 +30,12 @@ from loadmanager.core.bundle_traffic import SNAPSHOTS, BundleTraffic
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName, LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, parse_broker
-from loadmanager.core.lookup import LookupMode
 from loadmanager.core.orders import encode_owned
 from loadmanager.leader.election import Term
 from loadmanager.lookup.service import LookupService, OwnBundles
 from loadmanager.ports.broker import BrokerError
 from loadmanager.ports.coordination import CoordinationError, Disconnected, TooLarge
-from loadmanager.ports.lookup import NamespaceUnknown, Owner, Redirection, Unavailable
+from loadmanager.ports.lookup import NamespaceUnknown, Owner, Unavailable
 from loadmanager.pulsar.answers import (
     ClusterReader,
     read_boundaries,
@@ -92,13 +91,7 @@ class ObservedLookups(LookupService):
         """Refuse: Pulsar places a bundle at its first lookup."""
         raise Unavailable(f"{bundle}: Pulsar's brokers place bundles by themselves")
 
-    async def _follow(
-        self,
-        topic: TopicName,
-        mode: LookupMode,  # noqa: ARG002 - the broker's answer ends every chain of redirects
-        *,
-        authoritative: bool,  # noqa: ARG002
-    ) -> Owner | Redirection:
+    async def find_owner(self, topic: TopicName) -> Owner:
         bundle = await self.bundle_of(topic)
         if known := self.owner_if_known(topic):
             return known

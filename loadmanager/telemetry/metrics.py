@@ -38,10 +38,10 @@ from loadmanager.core.shadow import Shadow
 
 _BOUNDS_S: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0, 5.0)
 
-_RESULTS: Final = ("answered", "redirected", "failed")
+_RESULTS: Final = ("answered", "failed")
 
-# Pulsar's names for the same three.
-_PULSAR_NAMES: Final = {"answered": "answers", "redirected": "redirects", "failed": "failures"}
+# Pulsar's names for the same two.
+_PULSAR_NAMES: Final = {"answered": "answers", "failed": "failures"}
 
 
 class LookupMetrics(Collector):
@@ -60,9 +60,6 @@ class LookupMetrics(Collector):
 
     def answered(self, seconds: float) -> None:
         self._count("answered", seconds)
-
-    def redirected(self, seconds: float) -> None:
-        self._count("redirected", seconds)
 
     def failed(self, seconds: float) -> None:
         self._count("failed", seconds)

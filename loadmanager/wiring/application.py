@@ -24,7 +24,6 @@ from loadmanager.config import Config
 from loadmanager.core.health import HealthRules
 from loadmanager.core.ids import BrokerId, BundleId, belongs_to_a_broker
 from loadmanager.core.load import HostUsage
-from loadmanager.core.lookup import LookupMode
 from loadmanager.leader.election import Election, Term
 from loadmanager.leader.term import ForeignTerm, Leadership, LeaderTerm, read_ahead
 from loadmanager.lookup.service import LookupService, OwnBundles, OwnerResolver
@@ -124,7 +123,6 @@ class Application:
             OwnerResolver(context, own),
             ask_leader,
             self.leading.assign,
-            mode=LookupMode(config.lookup.mode),
             settings=settings,
             unready=lambda: (*self.member.unready(), *self.reachability.unready()),
         )

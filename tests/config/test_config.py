@@ -221,7 +221,7 @@ def test_every_fault_of_every_source_is_told_at_once(file: Path) -> None:
         'loose = 1\n[broker]\nid = "nohost"\n[sidecar]\nlisten_prot = 1\n'
         '[zookeper]\n[zookeeper]\nsession_timeout_s = 500\n[host]\nscope = "process"\nnics = [1]\n'
     )
-    environ = {"LOADMANAGER_LOOKUP__MODE": "guess"}
+    environ = {"LOADMANAGER_LOOKUP__WAIT_S": "soon"}
     assert faults_of(file, environ, ("leader.settle_s=soon", "leader")) == (
         f"{file}: loose stands in no section; expected [section] above it",
         f"{file}: [sidecar] listen_prot; no such key; did you mean listen_port?",
@@ -231,7 +231,7 @@ def test_every_fault_of_every_source_is_told_at_once(file: Path) -> None:
         f"{file}: [zookeeper] session_timeout_s = 500; expected a number from 1 to 120",
         f'{file}: [host] nics = [1]; expected a list of texts, such as ["eth0"]',
         "--set leader.settle_s=soon; expected a number from 0 to 3600",
-        'environment LOADMANAGER_LOOKUP__MODE=guess; expected one of "answer", "redirect"',
+        "environment LOADMANAGER_LOOKUP__WAIT_S=soon; expected a number from 0 to 60",
         (
             f'[host] cores is not set (with {file}: [host] scope = "process"); expected the number '
             "of cores the broker may use, because [host] scope is process"
@@ -331,10 +331,11 @@ def test_an_unknown_key_is_answered_with_the_closest_one(key: str, suggestion: s
 
 def test_a_key_that_has_no_meaning_any_more_is_ignored_with_a_warning() -> None:
     with capture_logs() as logs:
-        config = load_config(None, {**ID, "LOADMANAGER_PLANNER__LEARNED_COSTS": "maybe"})
+        former = {"LOADMANAGER_PLANNER__LEARNED_COSTS": "maybe", "LOADMANAGER_LOOKUP__MODE": "x"}
+        config = load_config(None, {**ID, **former})
     assert config == load_config(None, ID)
     assert [(one["event"], one["key"]) for one in logs] == [
-        ("configuration.key.ignored", "planner.learned_costs")
+        ("configuration.key.ignored", key) for key in ("lookup.mode", "planner.learned_costs")
     ]
 
 

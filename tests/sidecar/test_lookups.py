@@ -1,5 +1,4 @@
 import asyncio
-from functools import partial
 
 import pytest
 from stories import now_s, placed, served, story
@@ -11,7 +10,6 @@ from loadmanager.ports.lookup import (
     LookupRefused,
     NamespaceUnknown,
     Owner,
-    Redirection,
     Unavailable,
 )
 from tests.testbed.faults.agent import Agent
@@ -77,8 +75,6 @@ async def test_an_unknown_namespace_is_told_as_such(cluster: Cluster) -> None:
     assert answering.owner_if_known(topic) is None
     with pytest.raises(NamespaceUnknown, match="namespace no/where does not exist"):
         await answering.find_owner(topic)
-    with pytest.raises(NamespaceUnknown):
-        await answering.find_owner_or_redirect(topic, authoritative=False)
     with pytest.raises(NamespaceUnknown):
         await answering.partitions(topic)
 
@@ -153,42 +149,6 @@ async def test_a_silent_leader_is_asked_again_until_time_is_up(cluster: Cluster)
     with pytest.raises(Unavailable, match="the leader has not decided in time"):
         await follower.look_up(last)
     assert now_s() - asked_at_s < 6.0
-
-
-@story(3, lookup={"mode": "redirect"})
-async def test_a_redirect_leads_to_the_leader_then_to_the_owner(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(6)
-    follower = next(agent for agent in cluster.agents if not agent.leads)
-    seen = set()
-    for bundle in boundaries.bundles:
-        topic = topic_in(boundaries, bundle)
-        first = await follower.app.answering.find_owner_or_redirect(topic, authoritative=False)
-        assert first == Redirection(cluster.leader.url, authoritative=False)
-        second = await cluster.leader.app.answering.find_owner_or_redirect(
-            topic, authoritative=False
-        )
-        if isinstance(second, Redirection):
-            assert second.authoritative
-            target = cluster.agent_at(second.sidecar_url)
-            assert target is not None
-            assert target is not cluster.leader
-            second = await target.app.answering.find_owner_or_redirect(topic, authoritative=True)
-        assert isinstance(second, Owner)
-        await cluster.until(partial(cluster.servers, bundle))
-        assert cluster.servers(bundle) == [cluster.agent_of(second.broker).host]
-        seen.add(second.broker)
-    assert len(seen) == 3  # So each way was gone: leader itself, and others.
-
-
-@story(2, lookup={"mode": "redirect"})
-async def test_who_is_asked_authoritatively_waits_and_never_sends_on(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(1)
-    follower = next(agent for agent in cluster.agents if not agent.leads)
-    topic = topic_in(boundaries, boundaries.bundles[0])
-    with pytest.raises(Unavailable, match="no broker owns it yet"):
-        await follower.app.answering.find_owner_or_redirect(topic, authoritative=True)
-    # To find an owner it asks the leader itself, even in this mode.
-    assert isinstance(await follower.look_up(topic), Owner)
 
 
 @story(2)
@@ -336,20 +296,6 @@ async def test_a_lookup_that_waited_in_vain_says_for_whom(cluster: Cluster) -> N
     for host in hosts:
         with pytest.raises(Unavailable, match=f"{hosts[1].name} is to own it and does not serve"):
             await cluster.agent_of(host.name).look_up(topic)
-
-
-@story(3, lookup={"mode": "redirect"})
-async def test_in_redirect_mode_the_client_is_sent_to_the_planned_owner(cluster: Cluster) -> None:
-    topic, source, target, other = await _on_its_way(cluster, by_s=0.5)
-    await asyncio.sleep(0.05)
-    onward = Redirection(cluster.agent_of(target.name).url, authoritative=True)
-    for host in (source, other):
-        answering = cluster.agent_of(host.name).app.answering
-        assert await answering.find_owner_or_redirect(topic, authoritative=False) == onward
-    answering = cluster.agent_of(target.name).app.answering
-    answer = await answering.find_owner_or_redirect(topic, authoritative=True)
-    assert not isinstance(answer, Redirection)
-    assert answer.broker == target.name
 
 
 @story(3)

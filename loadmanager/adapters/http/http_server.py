@@ -166,9 +166,7 @@ class HttpServer:
         if self._tls is not None:
             self._refreshing = asyncio.create_task(self._refresh(self._tls), name="tls files")
         bound = int(runner.addresses[0][1])
-        log.info(
-            "http.server.listening", host=host or "*", port=bound, mode=self._lookups.settings.mode
-        )
+        log.info("http.server.listening", host=host or "*", port=bound)
         return bound
 
     def tune(self, lookups: LookupSettings) -> None:

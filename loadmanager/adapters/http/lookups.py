@@ -1,9 +1,7 @@
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Final
-from urllib.parse import quote
 
 from aiohttp import web
 from aiohttp.http import HttpVersion11
@@ -30,7 +28,7 @@ from loadmanager.adapters.http.routes import (
 from loadmanager.config.sections import LookupSettings
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import TopicName, topic_from_parts
-from loadmanager.ports.lookup import LookupService, Owner, Redirection
+from loadmanager.ports.lookup import LookupService, Owner
 from loadmanager.telemetry.metrics import LookupMetrics
 
 LOOKUP_PREFIX: Final = "/lookup/v2/topic/"
@@ -56,8 +54,6 @@ class LookupData(Document):
 class LookupQuery(Query):
     """The parameters of a lookup."""
 
-    authoritative: str = ""
-    """`true` in redirects by the leader, `false` in redirects to the leader."""
     listener_name: str = Field("", alias="listenerName")
     """The name of an advertised listener, through which the client connects."""
 
@@ -103,7 +99,6 @@ class Lookups(Resource, tag="lookup"):
         "GET",
         LOOKUP_PREFIX + _TOPIC_PATH,
         Reply(200, "The owner and its URLs.", LookupData),
-        Reply(307, "In redirect mode: the client sends the lookup to `Location`, once."),
         Reply(404, "The namespace does not exist."),
         Reply(405, "The domain of the topic is not known."),
         Reply(
@@ -121,11 +116,7 @@ class Lookups(Resource, tag="lookup"):
         except LoadManagerError:
             self._metrics.failed(time.perf_counter() - started_s)
             raise
-        seconds = time.perf_counter() - started_s
-        if reply.status == _MOVED:
-            self._metrics.redirected(seconds)
-        else:
-            self._metrics.answered(seconds)
+        self._metrics.answered(time.perf_counter() - started_s)
         return reply
 
     @operation(
@@ -161,37 +152,11 @@ class Lookups(Resource, tag="lookup"):
 
     async def _reply(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
         topic = _topic(target.captured)
-        ask = _Ask.of(request, target)
-        answer = self._answers.of_topic(topic, ask.listener, ask.line)
-        if answer is not None:
-            return _reply(answer)
-        if self.settings.mode == "answer":
-            owner = await self._find_owner(topic)
-            return _reply(self._answers.naming(owner, ask.listener))
-        return await self._owner_or_redirect(topic, ask, target)
-
-    async def _owner_or_redirect(
-        self, topic: TopicName, ask: "_Ask", target: Target
-    ) -> web.StreamResponse:
-        """Answer or redirect; a chain has at most one hop to the leader and one from it.
-
-        Clients do not send ``authoritative``; redirects of sidecars always do. So a request
-        with ``authoritative=false`` has already been redirected to the leader: if another
-        redirect to a leader is due, the sidecars' views differ, and the owner is resolved here.
-        """
-        async with self._slot():
-            found = await self._lookup.find_owner_or_redirect(
-                topic, authoritative=ask.authoritative
-            )
-            if isinstance(found, Redirection) and ask.redirected and not found.authoritative:
-                found = await self._lookup.find_owner(topic)
-        if isinstance(found, Owner):
-            return _reply(self._answers.naming(found, ask.listener))
-        if ask.authoritative:
-            raise unavailable(
-                f"{topic} was redirected by its leader already", self.settings.retry_after_s
-            )
-        return _moved(_lookup_url(found, ask, target))
+        listener = target.query("listenerName") or request.headers.get(LISTENER_HEADER, "")
+        answer = self._answers.of_topic(topic, listener, _plain_line(request))
+        if answer is None:
+            answer = self._answers.naming(await self._find_owner(topic), listener)
+        return _reply(answer)
 
     async def _find_owner(self, topic: TopicName) -> Owner:
         owner = self._lookup.owner_if_known(topic)
@@ -217,30 +182,6 @@ class Lookups(Resource, tag="lookup"):
             self._metrics.pending(self._pending)
 
 
-@dataclass(frozen=True, slots=True)
-class _Ask:
-    """The parameters of a lookup other than its topic.
-
-    ``line`` is its first line if the answer depends on nothing else in the request, else None.
-    """
-
-    listener: str
-    authoritative: bool
-    redirected: bool
-    line: bytes | None
-
-    @classmethod
-    def of(cls, request: web.BaseRequest, target: Target) -> "_Ask":
-        in_header = request.headers.get(LISTENER_HEADER, "")
-        authoritative = target.query("authoritative").lower()
-        return cls(
-            listener=target.query("listenerName") or in_header,
-            authoritative=authoritative == "true",
-            redirected=bool(authoritative),
-            line=_plain_line(request),
-        )
-
-
 def _plain_line(request: web.BaseRequest) -> bytes | None:
     """Return the first line of a lookup if its answer depends on nothing else in the request."""
     raw = request.raw_path
@@ -253,13 +194,6 @@ def _plain_line(request: web.BaseRequest) -> bytes | None:
 def _topic(segments: tuple[str, ...]) -> TopicName:
     domain, tenant, namespace, local = segments
     return topic_from_parts(domain, tenant, namespace, local)
-
-
-def _lookup_url(to: Redirection, ask: _Ask, target: Target) -> str:
-    query = f"authoritative={'true' if to.authoritative else 'false'}"
-    if ask.listener:
-        query += f"&listenerName={quote(ask.listener, safe='')}"
-    return f"{to.sidecar_url.rstrip('/')}{target.path}?{query}"
 
 
 def _reply(answer: Answer) -> web.Response:

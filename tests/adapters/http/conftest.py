@@ -37,7 +37,6 @@ from loadmanager.ports.lookup import (
     NotLeader,
     Owner,
     Readiness,
-    Redirection,
     Unavailable,
 )
 from loadmanager.telemetry.metrics import LookupMetrics
@@ -76,7 +75,6 @@ class FakeLookup:
     leader: LeaderInfo | None = None
     leads: bool = True
     taker: str | None = "b1:8080"
-    redirection: Redirection | None = None
     reasons: tuple[str, ...] = ()
     troubles: tuple[str, ...] = ()
     namespaces: dict[Namespace, Boundaries] = field(default_factory=dict)
@@ -124,15 +122,6 @@ class FakeLookup:
                 raise Unavailable(f"no broker can take {bundle}", 2.5)
             self.give(bundle, self.taker)
         return self.owners[bundle]
-
-    async def find_owner_or_redirect(
-        self, topic: TopicName, *, authoritative: bool
-    ) -> Owner | Redirection:
-        await self.bundle_of(topic)
-        if self.redirection and not authoritative:
-            await self._pass_gate()
-            return self.redirection
-        return await self.find_owner(topic)
 
     async def bundle_of(self, topic: TopicName) -> BundleId:
         bundle = self.bundle_in_picture(topic)
