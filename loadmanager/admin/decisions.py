@@ -48,7 +48,6 @@ from loadmanager.core.memory import shifted
 from loadmanager.core.plan import Cause, Reason
 from loadmanager.core.planner import Planner
 from loadmanager.core.playback import Playback
-from loadmanager.core.reason_texts import REASONS, sentence
 from loadmanager.core.snapshot.codec import agreed, encode_snapshot, in_force, in_force_to_json
 from loadmanager.core.snapshot.document import InForce, RunningLoad, Snapshot
 from loadmanager.leader.decisions import Assessment, Observation
@@ -383,7 +382,7 @@ def explanation_to_json(account: Account) -> dict[str, Any]:
         "candidates": [
             {
                 **_in_camel_case(one),
-                "meaning": "" if one.refused is None else sentence(one.refused),
+                "meaning": "" if one.refused is None else one.refused.meaning,
             }
             for one in story.candidates
         ],
@@ -415,8 +414,7 @@ def _named(value: object, names: str) -> dict[str, Any]:
 
 
 def _in_words(code: Cause | Reason) -> dict[str, str]:
-    takes = REASONS[code].remedy if isinstance(code, Reason) else ""
-    return {"meaning": sentence(code), "takes": takes}
+    return {"meaning": code.meaning, "takes": code.takes}
 
 
 class PlanQuery(Query):
@@ -447,7 +445,7 @@ class PlannedMove(Document):
     @computed_field
     def meaning(self) -> str:
         """The cause in words."""
-        return sentence(self.cause)
+        return self.cause.meaning
 
 
 class PlannedRefusal(Document):
@@ -460,12 +458,12 @@ class PlannedRefusal(Document):
     @computed_field
     def meaning(self) -> str:
         """The reason in words."""
-        return sentence(self.reason)
+        return self.reason.meaning
 
     @computed_field
     def takes(self) -> str:
         """What would have to change for the subject to be moved."""
-        return REASONS[self.reason].remedy
+        return self.reason.takes
 
 
 class PlanDocument(Document):

@@ -6,7 +6,6 @@ from pydantic import Field
 
 from loadmanager.adapters.http.operations import Document, Flag, Query, Whole
 from loadmanager.core.bundle_task import BundleTask
-from loadmanager.core.reason_texts import sentence
 from loadmanager.core.shadow import Shadow
 from loadmanager.leader.decisions import Assessment
 
@@ -268,7 +267,7 @@ def _document(tasks: TaskList, task: BundleTask) -> TaskDocument:
         kind=task.kind.value,
         bundles=list(task.bundles),
         cause=task.cause.value,
-        meaning=sentence(task.cause),
+        meaning=task.cause.meaning,
         asked_by=task.asked_by.word,
         state=task.state.value,
         live=not task.state.ended,

@@ -16,7 +16,6 @@ from loadmanager.core.ids import BrokerId
 from loadmanager.core.load_tracker import BrokerLoad
 from loadmanager.core.optimality import BalancePoint, last_hour
 from loadmanager.core.plan import Reason, Refusal
-from loadmanager.core.reason_texts import REASONS, sentence
 from loadmanager.core.scores import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, MEMORY
 from loadmanager.leader.records import TaskGain
 from loadmanager.leader.term import Leadership, LeaderTerm
@@ -199,8 +198,8 @@ def most_refused(refusals: Iterable[Refusal]) -> list[RefusalDocument]:
         RefusalDocument(
             reason=reason.value,
             count=count,
-            meaning=sentence(reason),
-            takes=REASONS[reason].remedy,
+            meaning=reason.meaning,
+            takes=reason.takes,
             subject=examples[reason].subject,
             detail=examples[reason].detail,
         )

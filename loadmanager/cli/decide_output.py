@@ -12,7 +12,6 @@ from loadmanager.core.plan import Move
 from loadmanager.core.planner import Planner
 from loadmanager.core.playback import Round
 from loadmanager.core.projection import has_capacities, loads
-from loadmanager.core.reason_texts import sentence
 from loadmanager.core.snapshot.codec import in_force
 from loadmanager.core.snapshot.document import Snapshot
 
@@ -67,7 +66,7 @@ def _round(number: int, one: Round, planner: Planner) -> dict[str, Any]:
                 "subject": refusal.subject,
                 "reason": refusal.reason.value,
                 "detail": refusal.detail,
-                "meaning": sentence(refusal.reason),
+                "meaning": refusal.reason.meaning,
             }
             for refusal in one.plan.refusals
         ],

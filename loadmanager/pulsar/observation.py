@@ -27,7 +27,6 @@ from loadmanager.core.plan import Cause, Move, Refusal, cut_short
 from loadmanager.core.policies import Policies
 from loadmanager.core.rate_splits import best_split_point, worth_cutting
 from loadmanager.core.rates import Rates, total
-from loadmanager.core.reason_texts import REASONS
 from loadmanager.core.wire.policies import isolation_to_json
 from loadmanager.pulsar.answers import PulsarCluster
 from loadmanager.pulsar.moves import CUT_AT, cut_of
@@ -268,7 +267,7 @@ def listed_twice(
 
 def refusal_text(refusal: Refusal) -> str:
     detail = f" ({refusal.detail})" if refusal.detail else ""
-    return f"{REASONS[refusal.reason].meaning.removesuffix('.')}{detail}"
+    return f"{refusal.reason.meaning.removesuffix('.')}{detail}"
 
 
 _NOTHING: Final[Mapping[Namespace, str]] = MappingProxyType({})

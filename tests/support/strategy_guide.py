@@ -9,9 +9,8 @@ from loadmanager.config.sections import SheddingSettings
 from loadmanager.config.strategies import default_planner, own_placement
 from loadmanager.core.filters import Filters
 from loadmanager.core.placement import PLACEMENTS
-from loadmanager.core.plan import Cause
+from loadmanager.core.plan import Cause, Reason
 from loadmanager.core.planner_settings import PlannerSettings
-from loadmanager.core.reason_texts import CAUSES, REASONS
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.settings import Setting, groups_of, settings_of
 from loadmanager.core.shedding import SHEDDERS
@@ -90,14 +89,14 @@ def strategy_guide(chapters: str = "") -> str:
         "",
         "Why a bundle moves.",
         "",
-        *_rows(("cause", "what it says"), ((f"`{one.value}`", CAUSES[one]) for one in Cause)),
+        *_rows(("cause", "what it says"), ((f"`{one.value}`", one.meaning) for one in Cause)),
         "## Reasons",
         "",
         _WHERE_REASONS_ARE,
         "",
         *_rows(
             ("reason", "what it says", "what it would take"),
-            ((f"`{reason.value}`", one.meaning, one.remedy) for reason, one in REASONS.items()),
+            ((f"`{one.value}`", one.meaning, one.takes) for one in Reason),
         ),
     ]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
