@@ -34,7 +34,7 @@ from loadmanager.cli.namespaces import (
 )
 from loadmanager.cli.options import SectionedGroup
 from loadmanager.cli.pipeline import history_group, pipeline_command
-from loadmanager.cli.running import agent, broker, completion_command, zookeeper_command
+from loadmanager.cli.running import agent, broker, zookeeper_command
 from loadmanager.cli.simulate import simulate_command
 from loadmanager.cli.token import token_command
 from loadmanager.cli.top import top_command
@@ -45,6 +45,7 @@ REMOVED: Final[Mapping[str, str]] = {
     "spark": "PySpark's own bin/spark-class, as docs/pipeline.md shows",
     "show-commands": "docs/command-line.md, which `make reference` writes in a checkout",
     "cost-model": "`loadmanager pipeline costs`, a report: decisions use no published costs",
+    "completion": 'eval "$(_LOADMANAGER_COMPLETE=bash_source loadmanager)", or zsh_, fish_source',
     "namespaces": "`pulsar-admin namespaces`, or /admin/v2/namespaces (docs/rest-api.md)",
     "isolation": "`pulsar-admin ns-isolation-policy`, or /admin/v2/clusters (docs/rest-api.md)",
 }
@@ -96,7 +97,6 @@ main.add_section(
     resume_command,
     token_command,
     config_commands,
-    completion_command,
 )
 main.add_section(
     "Try",

@@ -190,20 +190,3 @@ def zookeeper_command(host: str, port: int, data_dir: Path | None, tick_ms: int)
                     )
     except EmbeddedZooKeeperError as error:
         raise click.ClickException(str(error)) from error
-
-
-@click.command("completion")
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@click.pass_context
-def completion_command(context: click.Context, shell: str) -> None:
-    """Print a script that lets a shell complete commands and options.
-
-    Example: loadmanager completion bash > ~/.local/share/bash-completion/completions/loadmanager
-    """
-    from click.shell_completion import get_completion_class
-
-    kind = get_completion_class(shell)
-    if kind is None:
-        raise click.UsageError(f"{shell}: this version of click cannot complete for it")
-    root = context.find_root()
-    click.echo(kind(root.command, {}, "loadmanager", "_LOADMANAGER_COMPLETE").source())

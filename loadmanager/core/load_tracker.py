@@ -440,7 +440,6 @@ class Tally:
         now_s: float,
         *,
         in_flight: Mapping[BundleId, BrokerId] = _NO_MOVES,
-        recently_moved: Iterable[BundleId] = (),
         policies: Policies = NO_POLICIES,
     ) -> ClusterView:
         """Return the cluster as of this snapshot.
@@ -460,7 +459,6 @@ class Tally:
             brokers=broker_columns(self.entries, self.bundles, owned, moved),
             bundles=self.bundles,
             owned=owned,
-            recently_moved=frozenset(recently_moved),
             moved=moved,
             policies=policies,
             top_bundles=self._tops(),
@@ -614,12 +612,9 @@ class LoadTracker:
         now_s: float,
         *,
         in_flight: Mapping[BundleId, BrokerId] = _NO_MOVES,
-        recently_moved: Iterable[BundleId] = (),
         policies: Policies = NO_POLICIES,
     ) -> ClusterView:
-        return self.tally().view(
-            now_s, in_flight=in_flight, recently_moved=recently_moved, policies=policies
-        )
+        return self.tally().view(now_s, in_flight=in_flight, policies=policies)
 
     def tally(self) -> Tally:
         """Return a snapshot of the current state, which later reports do not affect."""
@@ -636,23 +631,3 @@ class LoadTracker:
 def _emas(past: list[float], values: FloatArray, kept_fraction: float) -> list[float]:
     averages: list[float] = exponential_average(np.array(past), values, kept_fraction).tolist()
     return averages
-
-
-def view_of(
-    loads: Iterable[BrokerLoad],
-    averages: Mapping[BundleId, BundleAverages],
-    *,
-    now_s: float = 0.0,
-    in_flight: Mapping[BundleId, BrokerId] = _NO_MOVES,
-    recently_moved: Iterable[BundleId] = (),
-    policies: Policies = NO_POLICIES,
-    weights: ResourceWeights | None = None,
-) -> ClusterView:
-    """Return a view made from scratch, for simulations, replays and tests."""
-    tracker = LoadTracker(weights=weights)
-    for load in loads:
-        tracker.put(load)
-    tracker.seed(averages)
-    return tracker.view(
-        now_s, in_flight=in_flight, recently_moved=recently_moved, policies=policies
-    )

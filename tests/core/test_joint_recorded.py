@@ -6,6 +6,7 @@ h5 and h6 a broker then reports 0.44 to 0.50 of its CPU for a minute, and the ot
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def rounds(name: str) -> list[tuple[bool, bool, float]]:
             moved.append((at_s, BundleId(f"public/demo/{rest[0]}")))
         else:
             recent = [bundle for moved_s, bundle in moved if at_s - moved_s < GRACE_S]
-            seen = tracker.view(1000 + at_s, recently_moved=recent)
+            seen = replace(tracker.view(1000 + at_s), recently_moved=frozenset(recent))
             shed = shedder.shed(seen, memory)
             memory = shed.memory
             columns = seen.brokers

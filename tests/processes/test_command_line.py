@@ -165,4 +165,3 @@ async def _ask_the_leader(shell: Shell) -> None:
     tasks = (await shell.well("tasks", "--all", "--json")).json
     assert {one["state"] for one in tasks["tasks"]} >= {"serving"}
     assert "serving" in (await shell.well("tasks", "--all")).out
-    assert "loadmanager" in (await shell.well("completion", "bash")).out

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from small_view import bundle
+from small_view import bundle, view_of
 
 from loadmanager.core.averages import Average, BundleAverages
 from loadmanager.core.cluster import ClusterView
@@ -14,7 +14,7 @@ from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.joint.deciding import learned_from
 from loadmanager.core.joint.state import JointState
 from loadmanager.core.load import BundleStats
-from loadmanager.core.load_tracker import BrokerLoad, view_of
+from loadmanager.core.load_tracker import BrokerLoad
 from loadmanager.core.memory import Memory
 from loadmanager.core.planner import Plan
 from loadmanager.core.rates import Rates

@@ -101,8 +101,8 @@ machine-readable output. Exit codes: 0 for success, 2 for invalid input or a nam
 exist, 1 if the sidecar refuses, fails or cannot be reached. Every
 command has `-h`, and `loadmanager --version` prints the version.
 
-`loadmanager completion bash` (`zsh`, `fish`) prints a script that lets a shell complete commands
-and options.
+`eval "$(_LOADMANAGER_COMPLETE=bash_source loadmanager)"` (`zsh_source`, `fish_source`) lets a shell
+complete commands and options.
 """
 
 

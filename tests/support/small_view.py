@@ -1,4 +1,4 @@
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -7,8 +7,25 @@ from loadmanager.core.cluster import ClusterView, TopBundle
 from loadmanager.core.columns import Listing
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
 from loadmanager.core.load import BundleStats
-from loadmanager.core.load_tracker import BrokerLoad, view_of
+from loadmanager.core.load_tracker import BrokerLoad, LoadTracker
 from loadmanager.core.rates import Rates
+from loadmanager.core.scores import ResourceWeights
+
+
+def view_of(
+    loads: Iterable[BrokerLoad],
+    averages: Mapping[BundleId, BundleAverages],
+    *,
+    now_s: float = 0.0,
+    recently_moved: Iterable[BundleId] = (),
+    weights: ResourceWeights | None = None,
+    **given: Any,
+) -> ClusterView:
+    tracker = LoadTracker(weights=weights)
+    for load in loads:
+        tracker.put(load)
+    tracker.seed(averages)
+    return replace(tracker.view(now_s, **given), recently_moved=frozenset(recently_moved))
 
 
 def bundle(number: int, namespace: str = "t/n") -> BundleId:

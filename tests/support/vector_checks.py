@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
+from small_view import view_of
 
 from loadmanager.core.averages import Average, BundleAverages
 from loadmanager.core.bundles import Boundaries
@@ -21,7 +22,7 @@ from loadmanager.core.errors import InvalidName
 from loadmanager.core.hashing import FULL_RANGE_END, crc32, position
 from loadmanager.core.ids import BrokerId, BundleId, bundle_id, namespace_of, parse_topic
 from loadmanager.core.load import BundleStats
-from loadmanager.core.load_tracker import BrokerLoad, LoadTracker, view_of
+from loadmanager.core.load_tracker import BrokerLoad, LoadTracker
 from loadmanager.core.memory import Memory
 from loadmanager.core.placement import (
     LeastAverageUsage,

@@ -357,11 +357,11 @@ class Operation:
     name: str
     method: str
     path: str
-    tag: str
     summary: str
     details: str
     role: Role
     replies: tuple[Reply, ...]
+    tag: str = ""
     takes: tuple[str, ...] = ()
     query: type[BaseModel] | None = None
     body: Any = None
@@ -394,15 +394,13 @@ def operation(
     method: str,
     path: str,
     *replies: Reply,
-    tag: str = "",
     role: Role | None = None,
     query: type[BaseModel] | None = None,
-    parameters: Mapping[str, Parameter] | None = None,
-    leader: bool = False,
-    raw: bool = False,
+    **more: Any,
 ) -> Callable[[Method], Method]:
     """Declare a method as the answer to ``method path``; it may answer several.
 
+    ``more`` are other fields of `Operation`: ``tag``, ``parameters``, ``leader``, ``raw``.
     ``query`` is for methods without a parameter of that name: it is read, and of its values those
     are passed that the method has parameters for.
     """
@@ -417,7 +415,6 @@ def operation(
             name=function.__name__,
             method=method,
             path=path,
-            tag=tag,
             summary=summary,
             details="\n\n".join(" ".join(text.split()) for text in details.split("\n\n")),
             role=role or (Role.READ if method == "GET" else Role.ADMIN),
@@ -430,9 +427,7 @@ def operation(
             query=query or hints.get("query"),
             body=hints.get("body"),
             body_optional="body" in given and given["body"].default is None,
-            parameters=parameters or {},
-            leader=leader,
-            raw=raw,
+            **more,
         )
         # Decorators are applied from the bottom, so the first one in the text comes first.
         setattr(function, _MARK, [one, *declared])
