@@ -12,6 +12,8 @@ from loadmanager.admin.brokers import BalancingState
 from loadmanager.admin.decisions import DecisionsQuery, Explainer, decision_to_json
 from loadmanager.admin.documents import TaskDocument, TaskList, TasksQuery, tasks_document
 from loadmanager.common.context import Context
+from loadmanager.core.balancing import Balancing
+from loadmanager.core.explaining import Decision
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load_tracker import BrokerLoad
 from loadmanager.core.optimality import BalancePoint, last_hour
@@ -157,13 +159,35 @@ def gained(
     ]
 
 
-def course_rows(points: Iterable[BalancePoint]) -> list[tuple[int, float, float, float]]:
-    return [(one.at_ms, one.gap, one.largest, one.bound) for one in points]
-
-
 def scarcest_first(brokers: Iterable[BrokerDocument]) -> list[BrokerDocument]:
     return sorted(
         brokers, key=lambda one: (-(one.largest_fraction or 0.0), -one.bytes_per_s, one.broker)
+    )
+
+
+def overview_document(
+    brokers: Iterable[BrokerDocument],
+    tasks: TaskList,
+    gains: Mapping[int, TaskGain] = MappingProxyType({}),
+    *,
+    decisions: Iterable[Decision],
+    course: Iterable[BalancePoint],
+    balancing: Balancing,
+    **known: Any,
+) -> OverviewDocument:
+    ordered = scarcest_first(brokers)
+    return OverviewDocument(
+        leader=tasks.leader,
+        epoch=tasks.epoch,
+        at_ms=tasks.at_ms,
+        balancing=BalancingState.model_validate(balancing),
+        course=[(one.at_ms, one.gap, one.largest, one.bound) for one in course],
+        brokers=ordered[:MOST_BROKERS],
+        brokers_in_all=len(ordered),
+        resources=resources_of(ordered),
+        tasks=gained(tasks, gains),
+        decisions=[decision_to_json(one) for one in decisions],
+        **known,
     )
 
 
@@ -222,29 +246,21 @@ class OverviewRequests:
         term = self.leading.require_term()
         tasks = self.explainer.tasks(TasksQuery(limit=MOST_TASKS))
         now_s, at_ms = tasks.now_s, tasks.at_ms
-        brokers = scarcest_first(self._brokers(term, now_s))
-        return OverviewDocument(
+        return overview_document(
+            self._brokers(term, now_s),
+            tasks,
+            term.gains.updated(),
+            decisions=self.explainer.decisions(DecisionsQuery(limit=MOST_DECISIONS)),
+            course=last_hour(term.optimality_watch.course, at_ms, _MOST_POINTS),
             cluster=self.cluster,
-            leader=tasks.leader,
-            epoch=tasks.epoch,
             since_ms=term.began_at_ms,
-            at_ms=at_ms,
             measure="use",
             held="",
-            balancing=BalancingState.model_validate(term.steering.balancing),
-            course=course_rows(last_hour(term.optimality_watch.course, at_ms, _MOST_POINTS)),
-            brokers=brokers[:MOST_BROKERS],
-            brokers_in_all=len(brokers),
-            resources=resources_of(brokers),
+            balancing=term.steering.balancing,
             bundles=len(self.context.cluster_state.owners),
             unowned=len(term.placement_worker.unowned),
             missing=list(self._missing(term, at_ms, now_s))[:MOST_MISSING],
-            tasks=gained(tasks, term.gains.updated()),
             refusals=self._refusals(term, tasks.epoch),
-            decisions=[
-                decision_to_json(one)
-                for one in self.explainer.decisions(DecisionsQuery(limit=MOST_DECISIONS))
-            ],
             actions=[*_ACTIONS, *([_SPLIT] if self.splits else [])],
         )
 

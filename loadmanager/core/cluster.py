@@ -142,10 +142,6 @@ class ClusterView:
                 free[row] = False
         return free
 
-    def owner_of(self, bundle: BundleId) -> BrokerId | None:
-        """Return the target of ``bundle`` if it is under way, else its listed owner or None."""
-        return self.moved.get(bundle) or self.listed_owner(bundle)
-
     def listed_owner(self, bundle: BundleId) -> BrokerId | None:
         row = self.bundles.row(bundle)
         listed = -1 if row is None else int(self.owned.listed_by[row])

@@ -21,10 +21,9 @@ from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Mask
 from loadmanager.core.filters import fewest, fewest_by_domain, namespaces_on
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
-from loadmanager.core.max_over_mean import over_mean
+from loadmanager.core.max_over_mean import NEAR_ENOUGH, over_mean
 from loadmanager.core.plan import Cause, Move
 from loadmanager.core.policies import open_to
-from loadmanager.core.rate_splits import NEAR_ENOUGH
 
 # Count by which a broker may exceed another, as a fraction of the mean; one more is allowed.
 MOST_MORE: Final = 0.1

@@ -7,13 +7,13 @@ from typing import Final, Literal
 
 import numpy as np
 
-from loadmanager.core.bundle_task import TaskState
+from loadmanager.core.bundle_task import BundleTask, TaskState
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId, belongs_to_a_broker, namespace_of
 from loadmanager.core.joint.weighing import Payback, Weighing
 from loadmanager.core.memory import RoundMemory
 from loadmanager.core.plan import Cause, Move, Reason, Refusal
-from loadmanager.core.planner import Plan, Planner
+from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import Mode
 from loadmanager.core.projection import loads, loads_with
 from loadmanager.core.scores import FloatArray
@@ -200,19 +200,6 @@ class Known:
     refusals: Mapping[str, Sequence[Refusal]] | None
 
 
-def decisions_of(plan: Plan, *, at_ms: int, epoch: int, number: int) -> list[Decision]:
-    moved = Outcome.MOVED if plan.moves else Outcome.OBSERVED
-    found = [
-        move_decision(move, moved, at_ms=at_ms, epoch=epoch, number=number)
-        for move in (*plan.moves, *plan.observed)
-    ]
-    found += [
-        refusal_decision(refusal, at_ms=at_ms, epoch=epoch, number=number)
-        for refusal in plan.refusals
-    ]
-    return found
-
-
 def refusal_decision(refusal: Refusal, *, at_ms: int, epoch: int, number: int = 0) -> Decision:
     return Decision(
         at_ms=at_ms,
@@ -226,7 +213,7 @@ def refusal_decision(refusal: Refusal, *, at_ms: int, epoch: int, number: int = 
 
 
 def move_decision(
-    move: Move, outcome: Outcome, *, at_ms: int, epoch: int, number: int = 0
+    move: Move | BundleTask, outcome: Outcome, *, at_ms: int, epoch: int, number: int = 0
 ) -> Decision:
     return Decision(
         at_ms=at_ms,

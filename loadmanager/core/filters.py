@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from loadmanager.core.cluster import ClusterView, Moved
 from loadmanager.core.columns import Indices, Mask
-from loadmanager.core.ids import BundleId, Domain, Namespace, namespace_of
+from loadmanager.core.ids import BundleId, Namespace, namespace_of
 from loadmanager.core.plan import Reason, Refusal, Steps
 from loadmanager.core.policies import DEFAULT_DOMAIN, IsolationPolicy, hosts_matching, open_to
 from loadmanager.core.scores import ResourceWeights
@@ -169,10 +169,8 @@ class Filters(Settings):
     )
     weights: ResourceWeights = field(default_factory=ResourceWeights)
 
-    def eligible(
-        self, view: ClusterView, bundle: BundleId | None, domain: Domain = "persistent"
-    ) -> Eligibility:
-        """Return which brokers may take ``bundle``, which has topics of ``domain``.
+    def eligible(self, view: ClusterView, bundle: BundleId | None) -> Eligibility:
+        """Return which brokers may take ``bundle``.
 
         None stands for a bundle to which no policy applies. The order is Pulsar's. Unlike in
         Pulsar, a mandatory rule is never dropped when no broker remains: a bundle that no broker
@@ -182,8 +180,7 @@ class Filters(Settings):
         found = Eligibility(view)
         found.refuse(brokers.draining, Reason.DRAINING)
         found.refuse(view.age_s > self.max_report_age_s, Reason.REPORT_STALE)
-        serves = brokers.non_persistent if domain == "non-persistent" else brokers.persistent
-        found.refuse(~serves, Reason.DOMAIN_UNSUPPORTED)
+        found.refuse(~brokers.persistent, Reason.DOMAIN_UNSUPPORTED)
         if bundle is not None and view.policies.isolation:
             found.refuse(isolated(view, namespace_of(bundle), self.weights), Reason.ISOLATED)
         found.prefer(brokers.topics <= self.max_topics, Reason.TOO_MANY_TOPICS)

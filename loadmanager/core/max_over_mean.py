@@ -1,10 +1,13 @@
 """How far the fullest broker is from the mean, by message and byte rates, before and after moves.
 
-It is what an observer without usage and limits of brokers can say of a cluster.
+It is what an observer without usage and limits of brokers can say of a cluster. In any assignment
+some broker has the largest bundle: if moves cannot bring the fullest broker near the mean, bundles
+that are a large fraction of it are split between two of their topics, into parts that are alike.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -22,6 +25,12 @@ LEAST_RATE_PER_S: Final = 1e-9
 
 LEAST_SHARE: Final = 1e-12
 """A bundle with less than this fraction of a broker's mean counts as idle in that rate."""
+
+NEAR_ENOUGH: Final = 1.10
+"""No bundle is split if moves bring the fullest broker to at most this multiple of the mean."""
+
+LEAST_CUT: Final = 0.25
+"""A bundle with less than this fraction of a broker's mean is small enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +89,30 @@ def _least(sizes: Floats, brokers: int) -> float:
     shape = (brokers, sizes.shape[1])
     same_class = np.zeros(brokers, dtype=np.intp)
     return lower_bound(sizes[None], np.zeros(shape), np.ones(shape), same_class)
+
+
+def worth_cutting(share_of_mean: float, planned_max_over_mean: float) -> bool:
+    """Return whether a bundle's size prevents an even distribution of the load."""
+    return planned_max_over_mean > NEAR_ENOUGH and share_of_mean >= LEAST_CUT
+
+
+def best_split_point(upper: int, loads: Iterable[tuple[int, float]]) -> int | None:
+    """Return where to split a bundle so that the loads of its parts are as equal as possible.
+
+    Args:
+        upper: the bundle's upper bound.
+        loads: positions of its topics with their loads; topics without load are ignored.
+
+    Returns:
+        The first position of the second part; None if no split leaves load on both sides.
+    """
+    found = sorted((position, load) for position, load in loads if load > 0)
+    total = sum(load for _, load in found)
+    cuts: list[tuple[float, int]] = []
+    left = 0.0
+    for (before, load), (after, _) in pairwise(found):
+        left += load
+        cut = max(before + 1, before + (after - before) // 2)
+        if before < after and cut < upper:
+            cuts.append((abs(total - 2 * left), cut))
+    return min(cuts)[1] if cuts else None

@@ -1,12 +1,13 @@
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.filters import Filters
-from loadmanager.core.ids import BrokerId, BundleId, Domain
+from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.joint.learning import Learned
 from loadmanager.core.joint.weighing import Weigher
 from loadmanager.core.memory import Memory, RoundMemory
@@ -21,6 +22,7 @@ from loadmanager.core.settings import with_arithmetic
 from loadmanager.core.shedding import Deciding, Shedder, ThresholdShedder
 
 _LEAST_BROKERS = 2
+NONE_LEAVE: Mapping[BundleId, BrokerId] = MappingProxyType({})
 
 
 def closed_gate(
@@ -90,20 +92,6 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
-    """The placement of one bundle: its next owner, or why there is none.
-
-    ``view`` counts the bundle on its next owner; use it for the next placement before new
-    reports arrive.
-    """
-
-    move: Move | None
-    refusals: tuple[Refusal, ...]
-    memory: RoundMemory
-    view: ClusterView
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Planner:
     """Turns the offers of strategies into moves.
 
@@ -167,31 +155,25 @@ class Planner:
     def place(
         self,
         view: ClusterView,
-        bundle: BundleId,
+        bundles: Iterable[BundleId],
         memory: RoundMemory,
         rng: np.random.Generator,
         *,
-        domain: Domain = "persistent",
-        leaving: BrokerId | None = None,
+        leaving: Mapping[BundleId, BrokerId] = NONE_LEAVE,
         cause: Cause = Cause.UNOWNED,
-    ) -> Placed:
-        """Return the placement of a bundle without an owner, between two rounds.
+    ) -> RoundWork:
+        """Place bundles without an owner, between two rounds, each after those before.
 
-        Or, with ``cause``, of a bundle that is ``leaving`` its owner, which cannot be chosen. A
+        Or, with ``cause``, bundles that are ``leaving`` their owner, which cannot be chosen. A
         bundle that is already under way keeps its target.
         """
-        target = view.moved.get(bundle)
-        if target is not None:
-            move = Move(bundle, None, target, Cause.UNOWNED)
-            return Placed(move=move, refusals=(), memory=memory, view=view)
         work = self._begin(view, memory, rng)
-        placed = work.place(bundle, domain, leaving=leaving, cause=cause)
-        return Placed(
-            move=placed,
-            refusals=tuple(work.refusals),
-            memory=replace(memory, placement=work.memory),
-            view=work.view,
-        )
+        for bundle in bundles:
+            if (target := work.view.moved.get(bundle)) is not None:
+                work.moves.append(Move(bundle, None, target, Cause.UNOWNED))
+            else:
+                work.place(bundle, leaving=leaving.get(bundle), cause=cause)
+        return work
 
     def weigher(self, view: ClusterView, memory: RoundMemory) -> Weigher | None:
         """Return the weigher of the next round, within the limits for all strategies.

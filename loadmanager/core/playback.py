@@ -6,7 +6,6 @@ decided on them, and what strategies remember from one decision to the next, is 
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -17,13 +16,11 @@ from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BundleStats, LoadReport, ResourceUsage
 from loadmanager.core.memory import RoundMemory
 from loadmanager.core.plan import Cause, Move, Reason, Refusal
-from loadmanager.core.planner import Plan, Planner
+from loadmanager.core.planner import NONE_LEAVE, Plan, Planner
 from loadmanager.core.policies import Policies
 from loadmanager.core.projection import after_move, settled
 from loadmanager.core.scores import RESOURCES, ResourceWeights
 from loadmanager.core.snapshot.document import RunningLoad, Snapshot, tracker_of, view_of_snapshot
-
-NONE_LEAVE: Mapping[BundleId, BrokerId] = MappingProxyType({})
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -110,21 +107,15 @@ class Playback:
 
         No bundle goes to the broker that it is ``leaving``.
         """
-        moves: list[Move] = []
-        refusals: dict[BundleId, tuple[Refusal, ...]] = {}
-        for bundle in bundles:
-            answer = self.planner.place(
-                view, bundle, self.memory, self.rng, leaving=leaving.get(bundle), cause=cause
-            )
-            view, self.memory = answer.view, answer.memory
-            if answer.move is None:
-                refusals[bundle] = answer.refusals
-            else:
-                moves.append(answer.move)
-        return moves, refusals
+        work = self.planner.place(
+            view, bundles, self.memory, self.rng, leaving=leaving, cause=cause
+        )
+        if work.refusals or work.view is not view:
+            self.memory = replace(self.memory, placement=work.memory)
+        return work.moves, {BundleId(one.subject): (one,) for one in work.refusals}
 
 
-ROUND_INTERVAL_S: Final = 60.0
+_INTERVAL_S: Final = 60.0
 _SAMPLES_PER_ROUND: Final = 6
 
 
@@ -150,7 +141,6 @@ def run_rounds(
     planner: Planner,
     rng: np.random.Generator,
     count: int = 1,
-    interval_s: float = ROUND_INTERVAL_S,
 ) -> Iterator[Round]:
     """Yield ``count`` rounds of ``planner``, the first on the snapshot itself.
 
@@ -161,7 +151,7 @@ def run_rounds(
     done: Round | None = None
     for _ in range(count):
         if done is not None:
-            snapshot = following(snapshot, done, planner.weights, interval_s)
+            snapshot = following(snapshot, done, planner.weights)
         view = view_of_snapshot(snapshot, planner.weights)
         plan = playback.round(view, unowned=snapshot.unowned, draining=True)
         before = settled(view, planner.cost)
@@ -172,22 +162,20 @@ def run_rounds(
         yield done
 
 
-def following(
-    snapshot: Snapshot, done: Round, weights: ResourceWeights, interval_s: float
-) -> Snapshot:
-    """Return the snapshot ``interval_s`` later, after all moves under way have completed."""
+def following(snapshot: Snapshot, done: Round, weights: ResourceWeights) -> Snapshot:
+    """Return the snapshot a minute later, after all moves under way have completed."""
     arrived = dict(done.after.moved)
     placed = {move.bundle for move in done.moves}
     ago_s = snapshot.membership_changed_ago_s
     later = replace(
         snapshot,
-        taken_at_ms=snapshot.taken_at_ms + round(interval_s * 1000),
+        taken_at_ms=snapshot.taken_at_ms + round(_INTERVAL_S * 1000),
         reports=_moved(snapshot, arrived, done.after),
         owners={**snapshot.owners, **arrived},
         in_flight={},
         unowned=tuple(bundle for bundle in snapshot.unowned if bundle not in placed),
-        membership_changed_ago_s=None if ago_s is None else ago_s + interval_s,
-        departed_ago_s=tuple(left + interval_s for left in snapshot.departed_ago_s),
+        membership_changed_ago_s=None if ago_s is None else ago_s + _INTERVAL_S,
+        departed_ago_s=tuple(left + _INTERVAL_S for left in snapshot.departed_ago_s),
     )
     tracker = tracker_of(snapshot, weights)
     for broker, report in later.reports.items():

@@ -7,7 +7,7 @@ import numpy as np
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices
 from loadmanager.core.filters import FINDING, Eligibility, Filters, Limits, RestrictedTargets
-from loadmanager.core.ids import BrokerId, BundleId, Domain, namespace_of
+from loadmanager.core.ids import BrokerId, BundleId, namespace_of
 from loadmanager.core.memory import Memory
 from loadmanager.core.placement import Placement, choose
 from loadmanager.core.plan import Cause, Move, Offer, Reason, Refusal, Steps
@@ -45,7 +45,6 @@ class RoundWork:
     def place(
         self,
         bundle: BundleId,
-        domain: Domain = "persistent",
         *,
         leaving: BrokerId | None = None,
         cause: Cause = Cause.UNOWNED,
@@ -55,7 +54,7 @@ class RoundWork:
         The bundle has no owner, or is ``leaving`` a broker, which cannot be chosen.
         """
         row = None if leaving is None else self.view.brokers.index.get(leaving)
-        eligible = self._eligible(bundle, row, domain)
+        eligible = self._eligible(bundle, row)
         mask = eligible.mask
         if row is not None:
             mask[row] = False
@@ -197,12 +196,10 @@ class RoundWork:
         else:
             self._shed(offer, target)
 
-    def _eligible(
-        self, bundle: BundleId, row: int | None, domain: Domain = "persistent"
-    ) -> Eligibility:
+    def _eligible(self, bundle: BundleId, row: int | None) -> Eligibility:
         if row is not None:
             self.steps.spend(row, self.filters.steps(self.view, bundle), FINDING)
-        return self.filters.eligible(self.view, bundle, domain)
+        return self.filters.eligible(self.view, bundle)
 
     def cut_short(self) -> Iterator[Refusal]:
         """Yield what used up the steps of the round, if they are."""

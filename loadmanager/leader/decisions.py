@@ -28,8 +28,8 @@ from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.memory import RoundMemory
 from loadmanager.core.optimality import BalancePoint, Divided, Optimality
 from loadmanager.core.plan import Cause, Move, Reason, Refusal, cut_short
-from loadmanager.core.planner import Plan, Planner
-from loadmanager.core.playback import NONE_LEAVE, Playback
+from loadmanager.core.planner import NONE_LEAVE, Plan, Planner
+from loadmanager.core.playback import Playback
 from loadmanager.core.rates import Rates
 from loadmanager.core.shadow import Seen, Shadow, after_round
 from loadmanager.leader.reconciliation import UnclaimedOrders

@@ -7,13 +7,7 @@ import numpy as np
 
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskState
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.explaining import (
-    Decision,
-    Outcome,
-    decisions_of,
-    move_decision,
-    refusal_decision,
-)
+from loadmanager.core.explaining import Decision, Outcome, move_decision, refusal_decision
 from loadmanager.core.history.records import (
     RoundFacts,
     bundles_records,
@@ -92,13 +86,10 @@ class DecisionLog:
         for refusal in plan.refusals:
             self.refusals.setdefault(refusal.subject, []).append(refusal)
         known = frozenset[str](brokers)
-        for made in decisions_of(
-            replace(plan, moves=()),
-            at_ms=self.last_round_at_ms,
-            epoch=self._epoch,
-            number=self.rounds,
-        ):
-            decision = self._entered(made)
+        at: Any = {"at_ms": self.last_round_at_ms, "epoch": self._epoch, "number": self.rounds}
+        found = [move_decision(one, Outcome.OBSERVED, **at) for one in plan.observed]
+        found += [refusal_decision(one, **at) for one in plan.refusals]
+        for decision in map(self._entered, found):
             # A round has an entry for every broker; these would displace the moves.
             if decision.subject not in known:
                 self._recent.append(decision)

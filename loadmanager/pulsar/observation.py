@@ -20,12 +20,11 @@ from loadmanager.core.ids import (
     range_of,
 )
 from loadmanager.core.joint.standing import TOLERANCE
-from loadmanager.core.max_over_mean import RatePlan, rate_plan
+from loadmanager.core.max_over_mean import RatePlan, best_split_point, rate_plan, worth_cutting
 from loadmanager.core.move_limits import HeldReason
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.plan import Cause, Move, Refusal, cut_short
 from loadmanager.core.policies import Policies
-from loadmanager.core.rate_splits import best_split_point, worth_cutting
 from loadmanager.core.rates import Rates, total
 from loadmanager.core.wire.policies import isolation_to_json
 from loadmanager.pulsar.answers import PulsarCluster
@@ -148,7 +147,8 @@ class Observation:
     last; ``staying_rates`` are the rates of those that never move, by what kind they are of.
     ``holds`` is why nothing moves now, or not all that should; ``lost`` are brokers that have left.
     ``outlook`` is how full the fullest broker is after each move and all before it, and the
-    benefit and cost of the move, "" if none are compared.
+    benefit and cost of the move, "" if none are compared. ``twice`` are the bundles that more than
+    one broker lists, with these brokers.
     """
 
     cluster: PulsarCluster
@@ -166,11 +166,7 @@ class Observation:
     lost: tuple[BrokerId, ...] = ()
     staying_rates: Mapping[str, Rates] = field(default_factory=dict)
     outlook: Mapping[BundleId, tuple[float, str]] = field(default_factory=dict)
-
-    @property
-    def twice(self) -> Mapping[BundleId, tuple[BrokerId, ...]]:
-        """Bundles that more than one broker lists, with these brokers."""
-        return listed_twice(self.samples)
+    twice: Mapping[BundleId, tuple[BrokerId, ...]] = field(default_factory=dict)
 
     @property
     def shares(self) -> Mapping[str, float]:
@@ -290,7 +286,8 @@ def observe(
     ``unknown`` ones stay, for the reason given. ``idle`` bundles are spread by count, and those
     with topics that others need move late.
     """
-    stays, late, held, rates = _staying(cluster, samples, rules, unknown)
+    twice = listed_twice(samples)
+    stays, late, held, rates = _staying(cluster, samples, rules, twice, unknown)
     owned = {broker: sample.bundles for broker, sample in samples.items()}
     every = {bundle: one for bundles in owned.values() for bundle, one in bundles.items()}
     busy = {bundle for bundle, one in every.items() if one.msgs_per_s > 0}
@@ -316,7 +313,9 @@ def observe(
         missing=missing,
         plan=plan if busy else None,
         proposals=tuple(
-            _proposal(cluster, move, every[move.bundle], strategy.name, outlook[move.bundle])
+            _proposal(
+                cluster.isolation, move, every[move.bundle], strategy.name, outlook[move.bundle]
+            )
             for move in decided.moves
         ),
         staying={bundle: why for bundle, why in stays.items() if bundle in busy},
@@ -327,6 +326,7 @@ def observe(
         holds={HeldReason.WORK: f"the round was cut short: {cut}"} if cut else {},
         staying_rates=rates,
         outlook=outlook,
+        twice=twice,
     )
 
 
@@ -334,6 +334,7 @@ def _staying(
     cluster: PulsarCluster,
     samples: Mapping[BrokerId, BrokerSample],
     rules: Rules,
+    twice: Mapping[BundleId, tuple[BrokerId, ...]],
     unknown: Mapping[Namespace, str],
 ) -> tuple[dict[BundleId, str], dict[BundleId, str], set[BundleId], dict[str, Rates]]:
     """Return why bundles stay, why they are late, those held from all moves, and kinds' rates."""
@@ -341,7 +342,6 @@ def _staying(
     late: dict[BundleId, str] = {}
     held: set[BundleId] = set()
     rates: dict[str, Rates] = {}
-    twice = listed_twice(samples)
     for bundle, traffic in chain.from_iterable(one.bundles.items() for one in samples.values()):
         namespace = namespace_of(bundle)
         kind, why = rules.stays(bundle, traffic)
@@ -362,15 +362,27 @@ def _staying(
 
 
 def _proposal(
-    cluster: PulsarCluster,
+    policies: Policies,
     move: Move,
     traffic: BundleTraffic,
     strategy: str,
     outlook: tuple[float, str],
 ) -> BundleTask:
-    why, (max_over_mean, weighed_by) = _why(cluster.isolation, move, strategy), outlook
-    if traffic.needed and move.cause not in _DUTIES:
-        why = f"{why}, and no bundle without topics that others need helps"
+    (max_over_mean, weighed_by), source = outlook, move.source
+    namespace = namespace_of(move.bundle)
+    if move.cause is Cause.COUNT:
+        why = f"{source} has the most bundles without traffic"
+    elif move.cause is Cause.ANTI_AFFINITY:
+        group = policies.anti_affinity[namespace]
+        why = f"{source} serves other namespaces of the anti-affinity group {group}"
+    elif move.cause is Cause.ISOLATION:
+        governing = policies.governing(namespace)
+        names = [name for name, one in policies.isolation.items() if governing in (None, one)]
+        why = f"isolation policy {', '.join(sorted(names))} keeps it off {source}"
+    else:
+        why = f"{strategy} takes it off {source} ({move.cause})"
+        if traffic.needed:
+            why = f"{why}, and no bundle without topics that others need helps"
     reason = (
         f"{why}; {traffic.msgs_per_s:,.0f} msg/s go to {move.target}, "
         f"then the fullest broker has {max_over_mean:.2f} times the mean"
@@ -382,20 +394,6 @@ def _proposal(
     return task_of(move, AskedBy.BALANCING, planned=planned, influence=influence, reason=reason)
 
 
-def _why(policies: Policies, move: Move, strategy: str) -> str:
-    source, cause, namespace = move.source, move.cause, namespace_of(move.bundle)
-    if cause is Cause.COUNT:
-        return f"{source} has the most bundles without traffic"
-    if cause is Cause.ANTI_AFFINITY:
-        group = policies.anti_affinity[namespace]
-        return f"{source} serves other namespaces of the anti-affinity group {group}"
-    if cause is not Cause.ISOLATION:
-        return f"{strategy} takes it off {source} ({cause})"
-    governing = policies.governing(namespace)
-    names = [name for name, one in policies.isolation.items() if governing in (None, one)]
-    return f"isolation policy {', '.join(sorted(names))} keeps it off {source}"
-
-
 def document(
     seen: Observation, *, requests: int, answer_bytes: int, traffic: bool = False
 ) -> dict[str, Any]:
@@ -404,7 +402,8 @@ def document(
     With ``traffic`` it also has the isolation policies and, for each broker, the traffic of each
     of its bundles in columns, which `pulsar.what_if` reads.
     """
-    plan = seen.plan
+    plan, policies = seen.plan, seen.cluster.isolation.isolation
+    isolation = {name: isolation_to_json(one) for name, one in policies.items()}
     return {
         "cluster": seen.cluster.name,
         "version": seen.cluster.version,
@@ -444,17 +443,13 @@ def document(
         "placements": [_fields(one, "bundle", "target", "reason") for one in seen.placements],
         "staying": dict(seen.staying),
         "movingLast": dict(seen.late),
-        **({"isolation": _isolation(seen.cluster)} if traffic else {}),
+        **({"isolation": isolation} if traffic else {}),
         "cost": {"requests": requests, "answerBytes": answer_bytes},
     }
 
 
 def _fields(one: object, *names: str) -> dict[str, Any]:
     return {to_camel(name): getattr(one, name) for name in names}
-
-
-def _isolation(cluster: PulsarCluster) -> dict[str, Any]:
-    return {name: isolation_to_json(one) for name, one in cluster.isolation.isolation.items()}
 
 
 def _broker(name: BrokerId, sample: BrokerSample) -> dict[str, Any]:

@@ -44,25 +44,21 @@ from loadmanager.adapters.http.security.guard import (
     refuse_foreign_page,
 )
 from loadmanager.admin.brokers import BalancingState
-from loadmanager.admin.decisions import decision_to_json
 from loadmanager.admin.documents import TaskList
 from loadmanager.admin.overview import (
-    MOST_BROKERS,
     MOST_DECISIONS,
     MOST_TASKS,
     MissingDocument,
     OverviewDocument,
     broker_document,
-    course_rows,
-    gained,
     most_refused,
-    scarcest_first,
+    overview_document,
 )
 from loadmanager.config.sections import HistorySettings, HttpSettings
 from loadmanager.core.balancing import Balancing, BalancingMode
 from loadmanager.core.bundle_task import BundleTask, TaskKind, TaskState
 from loadmanager.core.errors import LoadManagerError
-from loadmanager.core.explaining import Decision, Outcome
+from loadmanager.core.explaining import Decision, Outcome, move_decision
 from loadmanager.core.history.records import (
     Origin,
 )
@@ -93,10 +89,6 @@ def _refusals(seen: Observation, held: str) -> tuple[Refusal, ...]:
     return (Refusal("", Reason.WITHIN_THRESHOLD, seen.verdict), *found)
 
 
-class PortUnusable(LoadManagerError):
-    pass
-
-
 LIMITS: Final = HttpSettings(max_connections=256, max_head_bytes=16_384, max_body_bytes=65_536)
 
 
@@ -110,7 +102,7 @@ async def listening(
 ) -> AsyncIterator[ConnectionServer]:
     """Serve ``routes`` within `LIMITS`; ``check`` refuses requests before they are looked at.
 
-    Raises `PortUnusable`: the port cannot be listened on; ``option`` is what names it.
+    Raises `LoadManagerError`: the port cannot be listened on; ``option`` is what names it.
     """
     table = RouteTable(routes)
 
@@ -132,7 +124,7 @@ async def listening(
                 await TimedSite(runner, one, server=server, handshake_s=LIMITS.head_s).start()
         except OSError as error:
             why = error.strerror or str(error)
-            raise PortUnusable(f"{option} {port}: {why}; expected a free port") from None
+            raise LoadManagerError(f"{option} {port}: {why}; expected a free port") from None
         yield server
     finally:
         watching.cancel()
@@ -157,18 +149,6 @@ async def served_metrics(
         if port is not None:
             await stack.enter_async_context(listening(routes, "--metrics-port", port, host))
         yield AttachMetrics(registry)
-
-
-def show_window(metrics: AttachMetrics, seen: Observation) -> None:
-    differing = seen.cluster.differing(SHEDDING)
-    metrics.pulsar_shedding.set(nan if not differing else float("true" in differing))
-    for reason in HeldReason:
-        metrics.held.labels(reason.value).set(reason in seen.holds)
-    metrics.max_over_mean.set(nan if seen.plan is None else seen.plan.max_over_mean)
-    metrics.least_max_over_mean.set(nan if seen.plan is None else seen.plan.least_max_over_mean)
-    metrics.brokers.set(len(seen.cluster.brokers))
-    metrics.brokers_missing.set(len(seen.missing))
-    metrics.bundles_listed_twice.set(len(seen.twice))
 
 
 _NAME: Final = "attach"
@@ -217,17 +197,11 @@ class AttachOverviews:
         self._seen, self._held = seen, "" if self._paused else held
         self._rounds += 1
         self.course.note(seen, at_ms)
+        outcome = Outcome.MOVED if self.balances and not held else Outcome.OBSERVED
         self._decisions.extendleft(
-            Decision(
-                at_ms=at_ms,
-                epoch=self._epoch,
-                round=self._rounds,
-                subject=one.bundle,
-                outcome=Outcome.MOVED if self.balances and not held else Outcome.OBSERVED,
-                code=one.cause,
+            replace(
+                move_decision(one, outcome, at_ms=at_ms, epoch=self._epoch, number=self._rounds),
                 detail=one.reason,
-                source=one.source,
-                target=one.target,
             )
             for one in seen.proposals
         )
@@ -249,47 +223,39 @@ class AttachOverviews:
         seen, at_ms = self._seen, self._clock.wall_ms()
         if seen is None:
             raise Unavailable(self.waits() or "no window of the cluster is over yet")
-        brokers = scarcest_first(
-            broker_document(
-                broker,
-                bundles=len(sample.bundles),
-                topics=sample.topics_in_bundles,
-                msgs_per_s=sample.total.msgs_per_s,
-                bytes_per_s=sample.total.bytes_per_s,
-            )
-            for broker, sample in seen.samples.items()
-        )
         tasks = sorted(self._tasks.values(), key=lambda one: (one.state.ended, -one.number))
-        return OverviewDocument(
+        return overview_document(
+            (
+                broker_document(
+                    broker,
+                    bundles=len(sample.bundles),
+                    topics=sample.topics_in_bundles,
+                    msgs_per_s=sample.total.msgs_per_s,
+                    bytes_per_s=sample.total.bytes_per_s,
+                )
+                for broker, sample in seen.samples.items()
+            ),
+            TaskList(
+                tasks=tasks,
+                found=len(tasks),
+                leader=_NAME,
+                epoch=self._epoch,
+                at_ms=at_ms,
+                now_s=self._clock.monotonic_s(),
+            ),
+            decisions=self._decisions,
+            course=self.course.points(at_ms),
             cluster=seen.cluster.name,
-            leader=_NAME,
-            epoch=self._epoch,
             since_ms=self._began_ms,
-            at_ms=at_ms,
             measure="rate",
-            balancing=BalancingState.model_validate(self._balancing),
-            course=course_rows(self.course.points(at_ms)),
-            brokers=brokers[:MOST_BROKERS],
-            brokers_in_all=len(brokers),
-            resources=[],
-            bundles=sum(one.bundles for one in brokers),
+            balancing=self._balancing,
+            bundles=sum(len(one.bundles) for one in seen.samples.values()),
             unowned=0,
             missing=[
                 MissingDocument(broker=one, why=why, since_ms=None)
                 for one, why in seen.missing.items()
             ],
-            tasks=gained(
-                TaskList(
-                    tasks=tasks,
-                    found=len(tasks),
-                    leader=_NAME,
-                    epoch=self._epoch,
-                    at_ms=at_ms,
-                    now_s=self._clock.monotonic_s(),
-                )
-            ),
             refusals=most_refused(seen.refusals),
-            decisions=[decision_to_json(one) for one in self._decisions],
             held=self._held,
             actions=[] if self._state is None else ["pause", "resume"],
         )
@@ -420,7 +386,15 @@ class TermReports:
 
     def window(self, seen: Observation, held: str = "") -> None:
         """Show a window, write the last round, and keep what was decided until the next."""
-        show_window(self.metrics, seen)
+        metrics, plan, differing = self.metrics, seen.plan, seen.cluster.differing(SHEDDING)
+        metrics.pulsar_shedding.set(nan if not differing else float("true" in differing))
+        for reason in HeldReason:
+            metrics.held.labels(reason.value).set(reason in seen.holds)
+        metrics.max_over_mean.set(nan if plan is None else plan.max_over_mean)
+        metrics.least_max_over_mean.set(nan if plan is None else plan.least_max_over_mean)
+        metrics.brokers.set(len(seen.cluster.brokers))
+        metrics.brokers_missing.set(len(seen.missing))
+        metrics.bundles_listed_twice.set(len(seen.twice))
         self.overviews.round(seen, held)
         self._round_over()
         loads, decided, recorder = self.strategy.loads, self.strategy.decided, self._recorder
@@ -442,7 +416,7 @@ class TermReports:
             recorder.took(broker, loads.at_ms)
         recorder.ticked()
         if decided is not None:
-            plan, view, balances = decided.plan, decided.view, self.overviews.balances
+            made, view, balances = decided.plan, decided.view, self.overviews.balances
             recorder.began_round(
                 view.now_s,
                 lambda: view,
@@ -452,9 +426,9 @@ class TermReports:
                 steering="active" if balances else "observing",
                 reported_at_ms=dict.fromkeys(loads.taken, loads.at_ms),
             )
-            moves, observed = (plan.moves, ()) if balances and not held else ((), plan.moves)
-            refusals = (*plan.refusals, *_refusals(seen, held))
-            recorder.decided(view, replace(plan, moves=moves, observed=observed, refusals=refusals))
+            moves, observed = (made.moves, ()) if balances and not held else ((), made.moves)
+            refusals = (*made.refusals, *_refusals(seen, held))
+            recorder.decided(view, replace(made, moves=moves, observed=observed, refusals=refusals))
             self._unordered = "failed" if moves else "observed" if observed else "quiet"
         self._window_ms = 0
 

@@ -30,8 +30,8 @@ from loadmanager.core.ids import (
     range_of,
 )
 from loadmanager.core.load import BrokerUrls
+from loadmanager.core.max_over_mean import best_split_point
 from loadmanager.core.orders import SplitOrder
-from loadmanager.core.rate_splits import best_split_point
 from loadmanager.core.rates import Rates
 from loadmanager.core.wire.policies import (
     decode_anti_affinity,

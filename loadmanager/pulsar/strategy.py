@@ -19,19 +19,12 @@ from loadmanager.core.playback import Decided, Playback
 from loadmanager.core.shedding.contract import Shedder
 from loadmanager.core.shedding.joint import JointShedder
 from loadmanager.pulsar.answers import PulsarCluster
-from loadmanager.pulsar.sampling import BrokerSample, Hosts, SampledLoads
-
-Samples = Mapping[BrokerId, BrokerSample]
-Missing = Mapping[BrokerId, str]
+from loadmanager.pulsar.sampling import Hosts, SampledLoads, Samples
 
 _SEED: Final = 16
 _SLACK_S: Final = 1e-3
 _PAUSES: Final = 20
 _LONGEST_PAUSE_S: Final = 60.0
-
-
-class StrategyInputMissing(LoadManagerError):
-    """No broker reports the figures that the strategy needs; the message says which and why."""
 
 
 @dataclass(slots=True)
@@ -61,7 +54,6 @@ class Strategy:
     _choice: Decided | None = None
     _last: Decided | None = None
     _rounds: int = 0
-    _decided_s: float = float("-inf")
     _last_end_s: float = float("-inf")
     _under_way: set[BundleId] = field(default_factory=set)
     _pauses_s: deque[float] = field(default_factory=lambda: deque(maxlen=_PAUSES))
@@ -72,11 +64,11 @@ class Strategy:
         return self.hosts is None or isinstance(self.planner.shedder, JointShedder)
 
     def take(
-        self, cluster: PulsarCluster, samples: Samples, missing: Missing
-    ) -> tuple[Samples, Missing]:
+        self, cluster: PulsarCluster, samples: Samples, missing: Mapping[BrokerId, str]
+    ) -> tuple[Samples, Mapping[BrokerId, str]]:
         """Count the samples of a window; return those to decide on, and why others are missing.
 
-        Raises `StrategyInputMissing`: no broker reports all figures, now or soon.
+        Raises `LoadManagerError`: no broker reports all figures, now or soon.
         """
         unknown = {
             broker: one.host
@@ -88,7 +80,7 @@ class Strategy:
         never = len(unknown) == len(samples) and not any(one.pending for one in unknown.values())
         if samples and never and not self.loads.ticks:
             broker = next(iter(unknown))
-            raise StrategyInputMissing(
+            raise LoadManagerError(
                 f"strategy {self.name} decides by brokers' usage and limit of CPU, and no broker "
                 f"reports them (such as {broker}: {whys[broker]}); expected a strategy that needs "
                 "none (joint, uniform), or --cores"
@@ -139,7 +131,6 @@ class Strategy:
         if self._choice is None:
             return
         self._rounds += 1
-        self._decided_s = self.loads.now_s
         self._last = self._choice
         self._memory = self._choice.plan.memory_before_orders(self._memory)
 
@@ -163,7 +154,8 @@ class Strategy:
         if shows_since_s < self._last_end_s:
             return "the figures of hosts began before the last move ended"
         every_s = cluster.host_interval_s if self.hosts is not None else 0.0
-        left_s = self._decided_s + every_s - self.loads.now_s
+        decided_s = float("-inf") if self._last is None else self._last.view.now_s
+        left_s = decided_s + every_s - self.loads.now_s
         if left_s > _SLACK_S:
             return (
                 f"brokers measure their hosts every {every_s:g} s; "

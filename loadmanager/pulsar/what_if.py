@@ -34,10 +34,6 @@ _PLANNER: Final = Planner(
 _RATES: Final = ("msgsInPerS", "msgsOutPerS", "bytesInPerS", "bytesOutPerS")
 
 
-class SnapshotRefused(LoadManagerError):
-    """The content is no observation of a cluster, or lacks the broker or namespace to change."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """A hypothetical change: brokers added and lost, and factors on the traffic of namespaces."""
@@ -64,7 +60,7 @@ class Forecast:
 
 
 def snapshot_in(content: Any, where: str) -> Snapshot:
-    """Read the output of ``attach --once --json``. Raises `SnapshotRefused`."""
+    """Read the output of ``attach --once --json``. Raises `LoadManagerError`: it is none."""
     owned = {}
     try:
         for broker in content["brokers"]:
@@ -76,14 +72,14 @@ def snapshot_in(content: Any, where: str) -> Snapshot:
         every = parse_fields(f"{where}: isolation", json.dumps(policies).encode())
         isolation = {name: isolation_from(every.inner(name)) for name in every.names()}
     except (KeyError, TypeError, ValueError, OverflowError, InvalidName, MalformedContent) as error:
-        raise SnapshotRefused(
+        raise LoadManagerError(
             f"{where}: {type(error).__name__} {error}; expected what "
             "loadmanager attach --once --json has printed"
         ) from None
     rates = [stats.row() for bundles in owned.values() for stats in bundles.values()]
     if not owned or not all(0 <= one <= TOTAL.most for one in chain.from_iterable(rates)):
         why = f"rates from 0 to {TOTAL.most:g}, of at least one broker"
-        raise SnapshotRefused(f"{where}: expected {why}")
+        raise LoadManagerError(f"{where}: expected {why}")
     return _having(
         Snapshot(reports={}, policies=Policies(isolation=isolation, staying=stays)), owned
     )
@@ -110,7 +106,7 @@ def _having(seen: Snapshot, owned: Mapping[BrokerId, Mapping[BundleId, BundleSta
 
 
 def forecast(seen: Snapshot, change: Change) -> Forecast:
-    """Raises `SnapshotRefused`: a broker or namespace does not exist, or no broker is left."""
+    """Raises `LoadManagerError`: a broker or namespace does not exist, or no broker is left."""
     _check(seen, change)
     every = {
         broker: {
@@ -167,13 +163,13 @@ def _check(seen: Snapshot, change: Change) -> None:
     for broker in change.lose:
         if broker not in seen.reports:
             known = ", ".join(seen.reports)
-            raise SnapshotRefused(f"broker {broker} is not there; expected one of {known}")
+            raise LoadManagerError(f"broker {broker} is not there; expected one of {known}")
     if change.add + len(seen.reports) == len(set(change.lose)):
-        raise SnapshotRefused("no broker would be left; expected at least one")
+        raise LoadManagerError("no broker would be left; expected at least one")
     there = {namespace_of(one) for report in seen.reports.values() for one in report.bundles}
     for namespace in change.times:
         if namespace not in there:
-            raise SnapshotRefused(f"namespace {namespace} has no bundle; expected one that has")
+            raise LoadManagerError(f"namespace {namespace} has no bundle; expected one that has")
 
 
 def _loads(

@@ -17,8 +17,8 @@ from loadmanager.core.columns import Indices
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.plan import Cause, Move, Reason, Refusal
-from loadmanager.core.planner import EARLY_ROUND_S, Plan, Planner
-from loadmanager.core.playback import NONE_LEAVE, Playback
+from loadmanager.core.planner import EARLY_ROUND_S, NONE_LEAVE, Plan, Planner
+from loadmanager.core.playback import Playback
 from loadmanager.core.policies import NO_POLICIES, Policies
 from loadmanager.core.rates import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
 from loadmanager.core.shedding import Deciding

@@ -211,16 +211,14 @@ def test_bundles_nobody_measured_are_spread_in_both_modes(mode: Mode) -> None:
     made, rng, targets = planner(mode, placement=PlannedPlacement()), np.random.default_rng(1), []
     memory = RoundMemory(placement=Memory(planned={bundle(0): BrokerId("b7:1")}))
     for number in range(100, 200):
-        placed = made.place(view, bundle(number), memory, rng)
-        assert placed.move is not None
-        targets.append(placed.move.target)
-        assert placed.memory.placement.planned == memory.placement.planned
+        placed = made.place(view, [bundle(number)], memory, rng)
+        targets += [move.target for move in placed.moves]
+        assert placed.memory.planned == memory.placement.planned
     assert len(set(targets)) > 10
     for size in (1.0, 5.0):
         other = make_view({f"b{n}:1": (0.5, {n: size}) for n in range(20)})
-        placed = made.place(other, bundle(0), memory, rng)
-        assert placed.move is not None
-        assert placed.move.target == "b7:1"
+        (move,) = made.place(other, [bundle(0)], memory, rng).moves
+        assert move.target == "b7:1"
 
 
 def test_what_a_swap_brings_back_counts_always_but_in_parity() -> None:
@@ -288,8 +286,8 @@ def test_each_placement_takes_a_step_only_in_parity() -> None:
             memory = RoundMemory(placement=past)
             after = made.round(view, memory, rng, unowned=unowned[:count]).memory
             usages[mode].append(after.placement.usage[BrokerId("a:1")])
-        placed = made.place(view, unowned[0], after, rng).memory
-        assert (placed == after) == (mode is Mode.SAFE)
+        placed = made.place(view, unowned[:1], after, rng).memory
+        assert (placed == after.placement) == (mode is Mode.SAFE)
     assert usages[Mode.SAFE] == pytest.approx([0.9, 0.9, 0.9])
     assert usages[Mode.PARITY][:2] == pytest.approx([1.0, 0.9])
     assert usages[Mode.PARITY][2] < 0.9
@@ -314,8 +312,8 @@ def test_without_a_candidate_there_is_a_reason_in_both_modes(
 ) -> None:
     view = make_view({"a:1": (0.5, {})}, {"a:1": {"draining": True}})
     made = planner(mode, placement=kind())
-    placed = made.place(view, bundle(1), RoundMemory(), np.random.default_rng(1))
-    assert placed.move is None
+    placed = made.place(view, [bundle(1)], RoundMemory(), np.random.default_rng(1))
+    assert placed.moves == []
     assert [refusal.reason for refusal in placed.refusals] == [Reason.NO_CANDIDATE]
     with pytest.raises(UnknownBroker, match="b:1 has no load report"):
         view.rows([BrokerId("b:1")])

@@ -3,17 +3,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from snapshot_samples import B1, B2, HIGH, LOW, hot_and_idle, report
+from snapshot_samples import B1, B2, HIGH, LOW, report
 
 from loadmanager.core.cluster import UnknownBroker
 from loadmanager.core.explaining import (
     Candidate,
-    Decision,
     Explanation,
     Kind,
     Known,
     Outcome,
-    decisions_of,
     explain_broker,
     explain_bundle,
     move_decision,
@@ -22,7 +20,7 @@ from loadmanager.core.explaining import (
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.memory import RoundMemory
 from loadmanager.core.plan import Cause, Move, Reason, Refusal
-from loadmanager.core.planner import Plan, Planner
+from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import Mode, PlannerSettings
 from loadmanager.core.policies import IsolationPolicy, Policies
 from loadmanager.core.snapshot.document import Snapshot, view_of_snapshot
@@ -252,30 +250,7 @@ def test_decisions_about_it_are_passed_on() -> None:
     assert explain_bundle(known(), LOW, (told,)).decisions == (told,)
 
 
-@pytest.mark.parametrize("observe", [False, True])
-def test_every_move_and_refusal_of_a_round_is_a_decision(observe: bool) -> None:
-    planner = Planner(settings=PlannerSettings(observe=observe))
-    view = view_of_snapshot(hot_and_idle())
-    plan = planner.round(view, RoundMemory(), np.random.default_rng(0))
-    got = decisions_of(plan, at_ms=7, epoch=3, number=2)
-    moves = (*plan.moves, *plan.observed)
-    assert moves
-    assert len(got) == len(moves) + len(plan.refusals)
-    assert got[0] == Decision(
-        at_ms=7,
-        epoch=3,
-        round=2,
-        subject=moves[0].bundle,
-        outcome=Outcome.OBSERVED if observe else Outcome.MOVED,
-        code=Cause.OVERLOADED,
-        source=B1,
-        target=moves[0].target,
-    )
-    assert got[-1].outcome is Outcome.LEFT_ALONE
-    assert got[-1].detail == plan.refusals[-1].detail
-
-
 def test_a_bundle_that_nobody_owned_was_placed() -> None:
-    plan = Plan(moves=(Move(LOW, None, B1, Cause.UNOWNED),), refusals=(), memory=RoundMemory())
-    (got,) = decisions_of(plan, at_ms=7, epoch=3, number=2)
+    move = Move(LOW, None, B1, Cause.UNOWNED)
+    got = move_decision(move, Outcome.MOVED, at_ms=7, epoch=3, number=2)
     assert (got.outcome, got.code, got.source) == (Outcome.PLACED, Cause.UNOWNED, None)

@@ -23,10 +23,8 @@ THREE = {"a:1": (0.5, {1: 1.0}), "b:1": (0.5, {2: 1.0}), "c:1": (0.5, {3: 1.0})}
 IDLE: dict[str, tuple[float, dict[int, float]]] = {name: (0.5, {}) for name in THREE}
 
 
-def refused(
-    view: ClusterView, filters: Filters | None = None, **given: object
-) -> dict[str, Reason]:
-    found = (filters or Filters()).eligible(view, BUNDLE, **given)  # type: ignore[arg-type]  # one keyword
+def refused(view: ClusterView, filters: Filters | None = None) -> dict[str, Reason]:
+    found = (filters or Filters()).eligible(view, BUNDLE)
     assert len(found.rows) + len(found.refusals()) == len(view.brokers.names)
     return {refusal.subject: refusal.reason for refusal in found.refusals()}
 
@@ -38,12 +36,6 @@ def test_who_takes_nothing_has_a_reason() -> None:
     assert found == {"b:1": Reason.DOMAIN_UNSUPPORTED}
     found = refused(make_view(THREE, {"b:1": {"topics": 50_001}}))
     assert found == {"b:1": Reason.TOO_MANY_TOPICS}
-
-
-def test_non_persistent_topics_need_a_broker_for_them() -> None:
-    view = make_view(THREE, {"b:1": {"non_persistent": False}})
-    assert refused(view, domain="non-persistent") == {"b:1": Reason.DOMAIN_UNSUPPORTED}
-    assert refused(view, domain="topic") == {}
 
 
 def test_too_many_topics_everywhere_refuse_nobody() -> None:

@@ -378,12 +378,9 @@ def test_many_placements_at_once_are_spread() -> None:
     seen = view(brokers, {**traffic, **dict.fromkeys(range(15, 20), Traffic(msgs=3000))})
     planner = Planner(shedder=JointShedder(), placement=JointPlacement())
     memory = RoundMemory(shedder=JointShedder().watch(seen, Memory()))
-    rng, given_to = np.random.default_rng(1), []
-    for number in range(1, 9):
-        placed = planner.place(seen, bundle(number), memory, rng)
-        assert placed.move is not None
-        seen, memory = placed.view, placed.memory
-        given_to.append(placed.move.target)
+    placed = planner.place(seen, map(bundle, range(1, 9)), memory, np.random.default_rng(1))
+    given_to = [move.target for move in placed.moves]
+    assert len(given_to) == 8
     assert given_to.count(BrokerId("d:1")) >= 5
     assert len(set(given_to)) > 1
 

@@ -120,7 +120,7 @@ def test_a_round_with_every_strategy_and_what_is_told_of_it(
     known = Known(view=view, planner=planner, memory=memory, refusals=None)
     explain_broker(known, BROKERS[0], ())
     explain_bundle(known, view.bundles.names[0], ())
-    planner.place(view, bundle_id(NAMESPACE, 2**30, 2**31), memory, rng)
+    planner.place(view, [bundle_id(NAMESPACE, 2**30, 2**31)], memory, rng)
 
 
 def test_a_report_of_20000_bundles_is_written_and_read_as_it_was() -> None:

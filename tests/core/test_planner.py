@@ -326,39 +326,28 @@ def test_a_bundle_does_not_go_to_the_broker_it_leaves_however_idle() -> None:
     a, b = BrokerId("a:1"), BrokerId("b:1")
     brokers = {"a:1": (0.1, {1: 100.0}), "b:1": (0.9, dict.fromkeys(range(20, 29), 100.0))}
     view, rng = make_view(brokers, now_s=100.0), np.random.default_rng(1)
-    leaving: dict[str, Any] = {"leaving": a, "cause": Cause.REQUESTED}
-    assert Planner().place(view, bundle(1), RoundMemory(), rng).view.moved[bundle(1)] == a
-    placed = Planner().place(view, bundle(1), RoundMemory(), rng, **leaving)
-    assert placed.move == Move(bundle(1), a, b, Cause.REQUESTED)
+    leaving: dict[str, Any] = {"leaving": {bundle(1): a}, "cause": Cause.REQUESTED}
+    assert Planner().place(view, [bundle(1)], RoundMemory(), rng).view.moved[bundle(1)] == a
+    placed = Planner().place(view, [bundle(1)], RoundMemory(), rng, **leaving)
+    assert placed.moves == [Move(bundle(1), a, b, Cause.REQUESTED)]
     assert placed.view.brokers.traffic[view.row(a)].sum() < view.brokers.traffic[view.row(a)].sum()
     nobody = make_view(brokers, {"b:1": {"draining": True}}, now_s=100.0)
-    placed = Planner().place(nobody, bundle(1), RoundMemory(), rng, **leaving)
-    assert placed.move is None
+    placed = Planner().place(nobody, [bundle(1)], RoundMemory(), rng, **leaving)
+    assert placed.moves == []
     (refusal,) = placed.refusals
     assert (refusal.reason, refusal.detail) == (Reason.NO_CANDIDATE, "1 draining")
-
-
-def test_bundles_asked_for_one_by_one_spread_too() -> None:
-    view = make_view({f"b{n}:1": (0.2, {n: 100.0}) for n in range(3)})
-    planner, memory, rng = Planner(), RoundMemory(), np.random.default_rng(1)
-    targets = []
-    for number in range(50, 56):
-        placed = planner.place(view, bundle(number), memory, rng)
-        assert placed.move is not None
-        targets.append(placed.move.target)
-        view, memory = placed.view, placed.memory
-    assert Counter(targets) == {f"b{n}:1": 2 for n in range(3)}
-    again = planner.place(view, bundle(50), memory, rng)
-    assert again.move is not None
-    assert again.move.target == targets[0]
 
 
 def test_a_playback_places_each_bundle_after_those_before() -> None:
     view = make_view({f"b{n}:1": (0.2, {n: 100.0}) for n in range(3)}, now_s=100.0)
     playback = Playback(Planner(), np.random.default_rng(1))
-    moves, refused = playback.place(view, map(bundle, range(50, 56)))
+    moves, refused = playback.place(view, map(bundle, (*range(50, 56), 50)))
+    # One that is under way keeps its target.
+    assert moves.pop() == moves[0]
     assert Counter(move.target for move in moves) == {f"b{n}:1": 2 for n in range(3)}
     assert refused == {}
+    memory = playback.memory
+    assert (playback.place(view, ()), playback.memory is memory) == (([], {}), True)
     assert playback.round(view).memory is playback.memory
     leaving = {bundle(0): BrokerId("b0:1")}
     moves, refused = playback.place(make_view({"b0:1": (0.2, {0: 9.0})}), leaving, leaving)

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.core.hashing import FULL_RANGE_END
-from loadmanager.core.rate_splits import best_split_point, worth_cutting
+from loadmanager.core.max_over_mean import best_split_point, worth_cutting
 
 
 def test_large_bundles_are_cut_if_needed() -> None:

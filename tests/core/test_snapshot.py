@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_view import owner_of
 from snapshot_samples import B1, B2, HIGH, LOW, NS, average, hot_and_idle, report, whole_snapshot
 from synthetic_cluster import synthetic_brokers
 
@@ -341,7 +342,7 @@ def test_unowned_bundles_are_placed_first_and_once() -> None:
     assert first.moves[0].bundle == orphan
     assert first.moves[0].source is None
     assert orphan not in {move.bundle for move in second.moves}
-    assert second.before.owner_of(orphan) == first.moves[0].target
+    assert owner_of(second.before, orphan) == first.moves[0].target
 
 
 def test_what_was_in_flight_has_arrived_in_the_next_round() -> None:

@@ -48,6 +48,10 @@ def _averages(size: float) -> BundleAverages:
     return BundleAverages(Average(10, 10, rates), Average(1000, 10, rates))
 
 
+def owner_of(view: ClusterView, bundle: BundleId) -> BrokerId | None:
+    return view.moved.get(bundle) or view.listed_owner(bundle)
+
+
 def make_view(
     brokers: Mapping[str, tuple[float, Mapping[int, float]]],
     changed: Mapping[str, Mapping[str, Any]] | None = None,

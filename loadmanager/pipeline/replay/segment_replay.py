@@ -10,8 +10,8 @@ import numpy as np
 from loadmanager.core.columns import Indices
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.placement import RoundRobin
-from loadmanager.core.planner import Planner
-from loadmanager.core.playback import NONE_LEAVE, Playback
+from loadmanager.core.planner import NONE_LEAVE, Planner
+from loadmanager.core.playback import Playback
 from loadmanager.core.projection import loads
 from loadmanager.core.scores import RESOURCES, FloatArray
 from loadmanager.core.shedding import ThresholdShedder
