@@ -51,7 +51,7 @@ JOBS: Final[Mapping[str, str]] = MappingProxyType(
 """The purpose of each job, in the order in which they depend on each other."""
 
 _MODULES: Final[Mapping[str, str]] = MappingProxyType(
-    {"moves": "move_effects.job", "costs": "costs", "report": "reporting.job"}
+    {"moves": "move_effects", "costs": "costs", "report": "reporting.job"}
 )
 """The modules of jobs that are not ``job`` in the folder of the job's name."""
 

@@ -12,28 +12,15 @@ from playwright.sync_api import expect
 from whole_demo import Demo
 
 from loadmanager.pipeline.jobs import JOBS
-from loadmanager.pipeline.reporting import (
-    balance,
-    capacity,
-    cost_quality,
-    hottest,
-    intake,
-    move_results,
-    namespaces,
-    replayed,
-    speeds,
-    split_candidates,
-)
+from loadmanager.pipeline.reporting.job import SECTIONS
+from loadmanager.pipeline.reporting.loads import HOTTEST
+from loadmanager.pipeline.reporting.shapes import NAMESPACES
 
 pytestmark = [
     *(pytest.mark.thorough, pytest.mark.spark, pytest.mark.processes),
     pytest.mark.timeout(900),
 ]
-PARTS = (
-    *(balance, move_results, hottest, split_candidates, namespaces),
-    *(capacity, speeds, cost_quality, replayed, intake),
-)
-DRAWN = (hottest, namespaces)
+DRAWN = (HOTTEST, NAMESPACES)
 """What there is to draw of however short a history: what has no course."""
 
 
@@ -52,11 +39,11 @@ def path_without_java(tmp_path: Path) -> str:
 def opens_in_a_browser(report: Path, picture: Path) -> None:
     """Look at the page as an operator does; a picture of it is left for who wants to see it."""
     with chromium() as browser, opened(browser, report) as (page, heard):
-        for part in PARTS:
-            expect(page.get_by_role("heading", name=part.TITLE, exact=True)).to_be_visible()
+        for part in SECTIONS:
+            expect(page.get_by_role("heading", name=part.title, exact=True)).to_be_visible()
         for part in DRAWN:
-            heading = page.get_by_role("heading", name=part.TITLE, exact=True)
-            assert page.locator("section", has=heading).locator(".plot").count() > 0, part.TITLE
+            heading = page.get_by_role("heading", name=part.title, exact=True)
+            assert page.locator("section", has=heading).locator(".plot").count() > 0, part.title
         expect(page.get_by_text("No advice: it needs 4.0 h of history and 20")).to_be_visible()
         for chart in page.locator(".plot").all():
             chart.scroll_into_view_if_needed()

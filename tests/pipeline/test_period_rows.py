@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average
 from loadmanager.core.bounds import DAY_MS, HOUR_MS
 from loadmanager.core.rates import Rates
-from loadmanager.pipeline.move_effects.windows import fitting_window_s
+from loadmanager.pipeline.move_effects import fitting_window_s
 from loadmanager.pipeline.rollup.leader_averages import Listings, State, replayed
 from loadmanager.pipeline.rollup.period_rows import DAY, RATES, Periods, periods_of
 

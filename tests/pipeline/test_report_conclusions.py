@@ -1,6 +1,5 @@
 """What the report concludes of rows as the tables have them, of days, and of trends."""
 
-from dataclasses import replace
 from datetime import date, timedelta
 from typing import Any
 
@@ -14,14 +13,14 @@ from small_report import HOUR_MS, MONDAY_MS
 
 from loadmanager.charts import page
 from loadmanager.core.splitting.finder import SplitRules
-from loadmanager.pipeline.reporting import balance, capacity, move_results, optimality
-from loadmanager.pipeline.reporting.capacity import HORIZON_DAYS, SHORT, trend
+from loadmanager.pipeline.reporting import loads, moves
+from loadmanager.pipeline.reporting.capacity import CAPACITY, HORIZON_DAYS, SHORT, trend
 from loadmanager.pipeline.reporting.formats import UNKNOWN, many, percent, plain, scaled, span
 from loadmanager.pipeline.reporting.job import report_page, too_short
-from loadmanager.pipeline.reporting.namespaces import judged
+from loadmanager.pipeline.reporting.loads import BALANCE, DISTANCE
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight, next_steps
+from loadmanager.pipeline.reporting.shapes import judged, to_merge, to_split
 from loadmanager.pipeline.reporting.sources import believed_days
-from loadmanager.pipeline.reporting.split_candidates import to_merge, to_split
 
 RULES = SplitRules()
 
@@ -43,7 +42,7 @@ def test_a_short_history_gives_nothing_to_act_on() -> None:
 def concluded(**changed: Any) -> list[str]:
     """Return what is concluded of a total with some other figures, after its weight."""
     found = small_report.distance()
-    shown = optimality.show(replace(found, total={**found.total, **changed}))
+    shown = DISTANCE.show({**found, "total": {**found["total"], **changed}})
     return [f"{one.weight.name} {one.text}" for one in shown.findings]
 
 
@@ -68,17 +67,18 @@ def test_a_strategy_that_would_have_been_closer_is_named_with_its_moves() -> Non
         "the cluster's was 25 %, with 1,310 moves instead of 960."
     )
     found = small_report.distance()
-    none = optimality.show(replace(found, shadows=[{**found.shadows[0], "regret": 0.04}]))
+    shadow = {**found["shadows"][0], "regret": 0.04}
+    none = DISTANCE.show({**found, "shadows": [shadow]})
     assert none.findings[1] == Finding(
         Weight.FINE, "No strategy beside would have been closer to the best by more than 5 %."
     )
 
 
 def test_without_data_the_part_says_so_and_draws_nothing() -> None:
-    empty = optimality.show(None)
+    empty = DISTANCE.show({"total": None})
     assert "No leader recorded how far the cluster was" in empty.html("x")
     assert (len(empty.body), empty.findings) == (1, ())
-    alone = optimality.show(replace(small_report.distance(), shadows=[], regrets=[]))
+    alone = DISTANCE.show({**small_report.distance(), "shadows": [], "regrets": []})
     text = alone.html("x")
     assert "[shedding] shadows names them" in text
     assert text.count('class="plot"') == 1
@@ -198,8 +198,8 @@ def capacity_told(days: int, level: float, slope: float, noise: float = 0.0) -> 
     hours = np.arange(24 * days)
     drawn = np.repeat(np.random.default_rng(5).normal(0.0, noise, days), 24)
     loads = level + 0.05 * np.sin(hours / 24 * 2 * np.pi) + slope * hours / 24 + drawn
-    found = capacity.Capacity(resource="cpu", hours_ms=hours * 3_600_000, loads=loads, brokers=3)
-    return capacity.show(found).findings[0]
+    found = {"resource": "cpu", "hours_ms": hours * 3_600_000, "loads": loads, "brokers": 3}
+    return CAPACITY.show(found).findings[0]
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_where_several_tell_of_each_day_all_are_believed(numbers: list[int]) -> 
     assert told(numbers, []) == tuple(days(min(numbers), max(numbers)))
 
 
-def loads(days: float, slope: float) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def course(days: float, slope: float) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return hours and loads of a daily rhythm between 0.2 and 0.4, weekends half, growing."""
     hours = np.arange(round(days * 24), dtype=np.int64)
     rhythm = 0.3 + 0.1 * np.sin(hours / 24 * 2 * np.pi)
@@ -279,7 +279,7 @@ def loads(days: float, slope: float) -> tuple[NDArray[np.int64], NDArray[np.floa
 def test_a_trend_is_found_with_the_days_that_are_left(
     days: float, slope: float, more: float, period_h: int, left: float | None
 ) -> None:
-    hours, values = loads(days, slope)
+    hours, values = course(days, slope)
     found = trend(hours, values + more)
     assert found is not None
     assert found.period_h == period_h
@@ -295,7 +295,7 @@ def test_a_trend_is_found_with_the_days_that_are_left(
 def test_the_interval_covers_the_true_slope_as_often_as_it_says() -> None:
     inside = 0
     for seed in range(200):
-        hours, values = loads(28, 0.002)
+        hours, values = course(28, 0.002)
         days = np.repeat(np.random.default_rng(seed).normal(0.0, 0.02, 28), 24)
         found = trend(hours, values + days)
         assert found is not None
@@ -305,12 +305,12 @@ def test_the_interval_covers_the_true_slope_as_often_as_it_says() -> None:
 
 
 def test_missing_hours_are_left_out_and_too_few_have_no_trend() -> None:
-    hours, values = loads(28, 0.005)
+    hours, values = course(28, 0.005)
     kept = np.random.default_rng(3).random(len(hours)) > 0.3
     found = trend(hours[kept], values[kept])
     assert found is not None
     assert found.slope_per_day == pytest.approx(0.005, rel=0.02)
-    assert trend(*loads(2, 0.01)) is None
+    assert trend(*course(2, 0.01)) is None
     assert trend(np.zeros(0, dtype=np.int64), np.zeros(0)) is None
 
 
@@ -320,19 +320,19 @@ PLAIN_BYTES = len(page("empty"))
 
 
 def test_the_largest_map_and_the_most_moves_that_are_drawn_are_small() -> None:
-    hours = balance.POINTS // 2
-    loads = balance.LoadMap(
-        hours_ms=[MONDAY_MS + hour * HOUR_MS for hour in range(hours)],
-        brokers=[f"broker-{at}.a-long-name.example.org:8080" for at in range(balance.BROKERS)],
-        loads=[DRAWN.random(hours).tolist() for _ in range(balance.BROKERS)],
-        all_brokers=1000,
-    )
+    hours, brokers = loads.POINTS // 2, range(loads.BROKERS)
+    drawn = {
+        "hours_ms": [MONDAY_MS + hour * HOUR_MS for hour in range(hours)],
+        "brokers": [f"broker-{at}.a-long-name.example.org:8080" for at in brokers],
+        "loads": [DRAWN.random(hours).tolist() for _ in brokers],
+        "all_brokers": 1000,
+    }
     points = [
         {
             "at_ms": MONDAY_MS + at * HOUR_MS,
             **{name: float(DRAWN.random()) for name in ("mean", "highest", "lowest")},
         }
-        for at in range(balance.POINTS)
+        for at in range(loads.POINTS)
     ]
     days = [
         {
@@ -348,13 +348,13 @@ def test_the_largest_map_and_the_most_moves_that_are_drawn_are_small() -> None:
             "target": f"b-{at * 7}:80", "cause": "overloaded", "verdict": "helped",
             "spread_expected": float(DRAWN.random()), "spread_after": float(DRAWN.random()),
         }
-        for at in range(move_results.SAMPLE)
+        for at in range(moves.SAMPLE)
     ]  # fmt: skip
+    lines = {"measure": "score", "step_ms": 1, "points": points, "days": days, "moves": {}}
+    others: dict[str, list[Any]] = {key: [] for key in ("worst", "returned", "reasons", "pauses")}
     parts = [
-        balance.show(
-            balance.Balance(measure="score", step_ms=1, points=points, days=days, map=loads)
-        ),
-        move_results.show(move_results.MoveResults(facts={}, summary=[SUMMARY], sample=sample)),
+        BALANCE.show({**lines, "map": drawn}),
+        moves.MOVES.show({"facts": {}, "summary": [SUMMARY], "sample": sample, **others}),
     ]
     assert len(report_page({"large": parts})) < PLAIN_BYTES + 300_000
 

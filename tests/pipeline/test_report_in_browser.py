@@ -8,7 +8,7 @@ from chromium import MANY_COLOURS, chromium, colours, fetched_alone, opened
 from playwright.sync_api import Locator, Page, expect
 
 pytestmark = pytest.mark.browser
-CHARTS = 16
+CHARTS = 15
 
 
 @pytest.fixture(scope="module")

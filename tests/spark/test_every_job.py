@@ -9,19 +9,7 @@ from history_sinks import finished, lines_in
 
 from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.jobs import JOBS, Work
-from loadmanager.pipeline.reporting import (
-    balance,
-    capacity,
-    cost_quality,
-    hottest,
-    intake,
-    move_results,
-    namespaces,
-    optimality,
-    replayed,
-    speeds,
-    split_candidates,
-)
+from loadmanager.pipeline.reporting.job import SECTIONS
 from loadmanager.pipeline.running import run_job
 from loadmanager.pipeline.store import Store
 
@@ -30,10 +18,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
-PARTS = (
-    *(balance, optimality, move_results, hottest, split_candidates, namespaces),
-    *(capacity, speeds, cost_quality, replayed, intake),
-)
 Worked = tuple[Store, dict[str, list[str]]]
 
 
@@ -41,8 +25,8 @@ def test_the_report_has_every_part_and_lacks_no_job(worked: Worked) -> None:
     store, said = worked
     assert said["report"][0].startswith(f"{store.out}/report.html: ")
     text = Path(store.out, "report.html").read_text(encoding="utf-8")
-    for part in PARTS:
-        assert f">{part.TITLE}</h2>" in text, part.TITLE
+    for part in SECTIONS:
+        assert f">{part.title}</h2>" in text, part.title
     assert "loadmanager pipeline " not in text
     assert text.count('class="plot"') >= 14
 

@@ -4,7 +4,6 @@ import shutil
 from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -15,26 +14,16 @@ from pyspark.sql.types import DataType, DoubleType, LongType, StringType
 from loadmanager.pipeline.contract import Table
 from loadmanager.pipeline.costs import BACKGROUNDS, COST_QUALITY, COST_TERMS
 from loadmanager.pipeline.jobs import Work
-from loadmanager.pipeline.move_effects.job import (
-    MOVE_EFFECTS,
-    MOVE_PREDICTIONS,
-    MOVE_SUMMARY,
-    PING_PONG,
-)
+from loadmanager.pipeline.move_effects import MOVE_EFFECTS, MOVE_SUMMARY, PING_PONG
 from loadmanager.pipeline.replay.job import REPLAY_SCORES, REPLAY_TRUST
-from loadmanager.pipeline.reporting import (
-    balance,
-    capacity,
-    cost_quality,
-    hottest,
-    move_results,
-    optimality,
-    replayed,
-    speeds,
-)
 from loadmanager.pipeline.reporting import job as report
-from loadmanager.pipeline.reporting.bundle_sizes import sizes
-from loadmanager.pipeline.reporting.parts import Finding, Weight
+from loadmanager.pipeline.reporting.capacity import CAPACITY
+from loadmanager.pipeline.reporting.cost_parts import QUALITY, SPEEDS
+from loadmanager.pipeline.reporting.loads import BALANCE, DISTANCE, HOTTEST, RANKED
+from loadmanager.pipeline.reporting.moves import MOVES
+from loadmanager.pipeline.reporting.parts import Finding, Section, Weight
+from loadmanager.pipeline.reporting.runs import REPLAYED
+from loadmanager.pipeline.reporting.shapes import sizes
 from loadmanager.pipeline.reporting.sources import Tables, bounds_ms, sound
 from loadmanager.pipeline.rollup.frames import (
     BROKER_HOURS,
@@ -49,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-PARTS = (balance, move_results, hottest, capacity, speeds, cost_quality, replayed)
+PARTS = (BALANCE, MOVES, HOTTEST, CAPACITY, SPEEDS, QUALITY, REPLAYED)
 CLUSTER = "small"
 MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
 AHEAD = datetime(2099, 1, 1, tzinfo=UTC)
@@ -115,18 +104,13 @@ def rollup(spark: "SparkSession") -> dict[Table, "DataFrame"]:
 
 
 def moves(spark: "SparkSession") -> dict[Table, "DataFrame"]:
-    around = dict.fromkeys(("covered_s", "score", "cpu", "memory", "direct_memory",
-                            "bandwidth_in", "bandwidth_out"), 0.5)  # fmt: skip
-    cpu = {"traffic_share": 20.0, "realised": 25.0}
     effects = [
         {"seq": number, "at": MONDAY, "ordered_at": MONDAY + timedelta(minutes=number),
          "date": MONDAY.date(), "bundle": f"t/n/{number}", "source": "old-1:8080",
          "target": "new-1:8080", "outcome": "moved", "cause": "overloaded", "pause_s": 0.3,
          "verdict": ("helped", "helped", "hurt", "unknown")[number % 4],
          "reason": "no hand-over is recorded" if number % 4 == 3 else "",
-         "spread_expected": 0.4, "spread_after": 0.3, "gain": 0.1, "source_before": around,
-         "target_change": {"cpu": cpu, "direct_memory": None, "bandwidth_in": None,
-                           "bandwidth_out": None}}
+         "spread_expected": 0.4, "spread_after": 0.3, "gain": 0.1}
         for number in range(8)
     ]  # fmt: skip
     summary = {
@@ -134,12 +118,10 @@ def moves(spark: "SparkSession") -> dict[Table, "DataFrame"]:
         "helped": 4, "hurt": 2, "helped_fraction": 2 / 3, "returns": 2, "pause_s": 2.4,
     }  # fmt: skip
     returned = {"rank": 1, "bundle": "t/n/0", "returns": 2, "moves": 3, "brokers": 2}
-    errors = {"resource": "cpu", "model": "traffic_share", "changes": 8, "error_fraction": 0.04}
     return {
         MOVE_EFFECTS: rows(spark, MOVE_EFFECTS, effects),
         MOVE_SUMMARY: rows(spark, MOVE_SUMMARY, [summary]),
         PING_PONG: rows(spark, PING_PONG, [returned]),
-        MOVE_PREDICTIONS: rows(spark, MOVE_PREDICTIONS, [errors]),
     }
 
 
@@ -218,25 +200,25 @@ def test_each_part_says_what_makes_it(spark: "SparkSession", bare: Store) -> Non
 
 
 @pytest.fixture(scope="module")
-def found(full: Store) -> Mapping[ModuleType, Any]:
+def found(full: Store) -> Mapping[Section, Any]:
     return {part: part.read(Tables(full, CLUSTER)) for part in PARTS}
 
 
-Found = Mapping[ModuleType, Any]
+Found = Mapping[Section, Any]
 
 
 def test_balance_is_read_by_intervals_and_by_days(found: Found) -> None:
-    told = found[balance]
-    assert told.measure == "score"
-    assert len(told.points) == HOURS
-    assert told.points[0]["highest"] == pytest.approx(0.6)
-    assert told.points[0]["lowest"] == pytest.approx(0.2)
-    assert [row["day"] for row in told.days] == [f"2026-01-0{day}" for day in (5, 6, 7, 8)]
-    assert [row["uneven"] for row in told.days] == [1.0, 1.0, 1.0, 1.0]
-    assert told.days[-1]["max_over_mean"] == pytest.approx(1.6)
-    assert told.map.brokers == sorted(BROKERS)
-    assert told.map.loads[0][0] == pytest.approx(0.4)
-    assert sum(told.moves.values()) == 8
+    told = found[BALANCE]
+    assert told["measure"] == "score"
+    assert len(told["points"]) == HOURS
+    assert told["points"][0]["highest"] == pytest.approx(0.6)
+    assert told["points"][0]["lowest"] == pytest.approx(0.2)
+    assert [row["day"] for row in told["days"]] == [f"2026-01-0{day}" for day in (5, 6, 7, 8)]
+    assert [row["uneven"] for row in told["days"]] == [1.0, 1.0, 1.0, 1.0]
+    assert told["days"][-1]["max_over_mean"] == pytest.approx(1.6)
+    assert told["map"]["brokers"] == sorted(BROKERS)
+    assert told["map"]["loads"][0][0] == pytest.approx(0.4)
+    assert sum(told["moves"].values()) == 8
 
 
 def test_only_the_asked_for_time_is_told_of(full: Store) -> None:
@@ -246,7 +228,7 @@ def test_only_the_asked_for_time_is_told_of(full: Store) -> None:
     assert minutes(Tables(full, CLUSTER, since=MONDAY + timedelta(hours=30))) == HOURS - 30
     assert minutes(Tables(full, CLUSTER, until=MONDAY + timedelta(hours=1))) == 1
     assert minutes(Tables(full, "another")) == 0
-    assert balance.read(Tables(full, CLUSTER, until=MONDAY)) is None
+    assert BALANCE.read(Tables(full, CLUSTER, until=MONDAY)) is None
 
 
 def test_a_clock_far_ahead_spoils_no_part(spark: "SparkSession", full: Store, found: Found) -> None:
@@ -266,10 +248,10 @@ def test_a_clock_far_ahead_spoils_no_part(spark: "SparkSession", full: Store, fo
         "bundle_load": with_ahead("bundle_load"),
     }
     tables = Tables(GivenStore(spark, full.out, given), CLUSTER)
-    told: Found = {part: part.read(tables) for part in (balance, capacity)}
-    assert told[balance].points == found[balance].points
-    assert told[balance].map == found[balance].map
-    assert told[capacity].loads.tolist() == found[capacity].loads.tolist()
+    told: Found = {part: part.read(tables) for part in (BALANCE, CAPACITY)}
+    assert told[BALANCE]["points"] == found[BALANCE]["points"]
+    assert told[BALANCE]["map"] == found[BALANCE]["map"]
+    assert told[CAPACITY]["loads"].tolist() == found[CAPACITY]["loads"].tolist()
     lately, as_ever = sizes(tables), sizes(Tables(full, CLUSTER))
     assert lately is not None
     assert as_ever is not None
@@ -278,7 +260,7 @@ def test_a_clock_far_ahead_spoils_no_part(spark: "SparkSession", full: Store, fo
 
 def test_the_distance_from_the_best_is_read_of_all(spark: "SparkSession", full: Store) -> None:
     tables = Tables(full, CLUSTER)
-    assert optimality.read(tables) is None
+    assert DISTANCE.read(tables) == {"total": None}
     began_ms, _ = bounds_ms(sound(tables.table("broker_load")), "at") or (0, 0)
     now = datetime.fromtimestamp(began_ms / 1000, UTC)
     of_round = {"at": now, "date": now.date(), "active_gap": 0.25, "active_moves": 3}
@@ -295,62 +277,61 @@ def test_the_distance_from_the_best_is_read_of_all(spark: "SparkSession", full: 
         "optimality": rows(spark, INGESTED["optimality"], [*gaps, late]),
         "shadows": rows(spark, INGESTED["shadows"], [*shadows, {**late, "strategy": "B"}]),
     }
-    found = optimality.read(Tables(GivenStore(spark, full.out, given), CLUSTER))
+    found = DISTANCE.read(Tables(GivenStore(spark, full.out, given), CLUSTER))
     assert found is not None
-    assert (found.total["rounds"], found.total["gap"]) == (2, pytest.approx(0.3))
-    assert [row["largest"] for row in found.points] == [pytest.approx(0.52)]
-    assert [(row["strategy"], row["rounds"], row["moves"]) for row in found.shadows] == [
+    assert (found["total"]["rounds"], found["total"]["gap"]) == (2, pytest.approx(0.3))
+    assert [row["largest"] for row in found["points"]] == [pytest.approx(0.52)]
+    assert [(row["strategy"], row["rounds"], row["moves"]) for row in found["shadows"]] == [
         ("B", 2, 4),
         ("A", 1, 2),
     ]
-    assert [row["regret"] for row in found.shadows] == pytest.approx([0.15, -0.05])
-    assert [(row["strategy"], row["regret"]) for row in found.regrets] == [
+    assert [row["regret"] for row in found["shadows"]] == pytest.approx([0.15, -0.05])
+    assert [(row["strategy"], row["regret"]) for row in found["regrets"]] == [
         ("A", pytest.approx(-0.05)),
         ("B", pytest.approx(0.15)),
     ]
     # All rounds are of one interval: that is no course to draw.
-    assert "is not drawn: there are fewer than three points" in optimality.show(found).html("x")
+    assert "is not drawn: there are fewer than three points" in DISTANCE.show(found).html("x")
 
 
 def test_capacity_is_read_of_the_scarcest_resource(found: Found) -> None:
-    told = found[capacity]
-    assert told.resource == "cpu"
-    assert len(told.loads) == HOURS
-    assert told.loads[0] == pytest.approx(0.3)
-    words = capacity.show(told).findings[0].text
+    told = found[CAPACITY]
+    assert told["resource"] == "cpu"
+    assert len(told["loads"]) == HOURS
+    assert told["loads"][0] == pytest.approx(0.3)
+    words = CAPACITY.show(told).findings[0].text
     assert "+2.40 points a day" in words
     assert "weekdays look like a trend" in words
 
 
 def test_the_slow_broker_is_found(found: Found) -> None:
-    told = found[speeds]
-    assert told.learned
-    assert {row["broker"]: row["slope"] for row in told.brokers} == {
+    told = found[SPEEDS]
+    assert told["learned"]
+    assert {row["broker"]: row["slope"] for row in told["brokers"]} == {
         "old-1:8080": pytest.approx(1.0),
         "old-2:8080": pytest.approx(1.5),
         "new-1:8080": pytest.approx(1.0),
     }
-    words = speeds.show(told).findings[0].text
+    words = SPEEDS.show(told).findings[0].text
     assert words.startswith("old-2:8080 needs 50 % more CPU")
 
 
 def test_predictions_are_held_against_what_was_measured(found: Found) -> None:
-    told = found[cost_quality]
-    assert len(told.hours) == 60
-    right = [row for row in told.hours if row["broker"] != "old-2:8080"]
+    told = found[QUALITY]
+    assert len(told["hours"]) == 60
+    right = [row for row in told["hours"] if row["broker"] != "old-2:8080"]
     assert [row["predicted"] for row in right] == pytest.approx([row["used"] for row in right])
 
 
 def test_rankings_moves_and_scores_are_read(found: Found) -> None:
-    hot, moved, tried = found[hottest], found[move_results], found[replayed]
-    assert [row["rank"] for row in hot.hottest] == list(range(1, hottest.SHOWN + 1))
-    assert [row["hour"] for row in hot.week] == list(range(HOURS))
-    assert len(moved.sample) == 6
-    assert [row["count"] for row in moved.reasons] == [2]
-    assert moved.changes[0]["realised"] == 25.0
-    assert [row["name"] for row in tried.scores] == ["avg+avg", "(recorded)"]
-    assert tried.trust[4]["level"] == "fair"
-    shown = replayed.show(tried)
+    hot, moved, tried = found[HOTTEST], found[MOVES], found[REPLAYED]
+    assert [row["rank"] for row in hot["hottest"]] == list(range(1, RANKED + 1))
+    assert [row["hour"] for row in hot["week"]] == list(range(HOURS))
+    assert len(moved["sample"]) == 6
+    assert [row["count"] for row in moved["reasons"]] == [2]
+    assert [row["name"] for row in tried["scores"]] == ["avg+avg", "(recorded)"]
+    assert tried["trust"][4]["level"] == "fair"
+    shown = REPLAYED.show(tried)
     assert shown.findings == [Finding(Weight.ACT, "Try avg+avg, observing first.")]
     assert "fair: 77% of the traffic lay elsewhere" in shown.html("x")
 
@@ -362,4 +343,4 @@ def test_a_replay_of_a_version_without_advice_is_to_be_made_again(
     shutil.copytree(full.out, folder)
     former = Store(spark, str(folder))
     former.replace("replay", replays(spark), {})
-    assert replayed.read(Tables(former, CLUSTER)) is None
+    assert REPLAYED.read(Tables(former, CLUSTER)) is None

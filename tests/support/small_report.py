@@ -9,21 +9,14 @@ import numpy as np
 from loadmanager.core.splitting.finder import SplitRules
 from loadmanager.pipeline.replay.advice import Advice, Verdict
 from loadmanager.pipeline.replay.trust import Level
-from loadmanager.pipeline.reporting import (
-    balance,
-    capacity,
-    cost_quality,
-    hottest,
-    intake,
-    move_results,
-    namespaces,
-    optimality,
-    replayed,
-    speeds,
-    split_candidates,
-)
+from loadmanager.pipeline.reporting import shapes
+from loadmanager.pipeline.reporting.capacity import CAPACITY
+from loadmanager.pipeline.reporting.cost_parts import QUALITY, SPEEDS
 from loadmanager.pipeline.reporting.job import report_page
+from loadmanager.pipeline.reporting.loads import BALANCE, DISTANCE, HOTTEST
+from loadmanager.pipeline.reporting.moves import MOVES
 from loadmanager.pipeline.reporting.parts import Part, lacking
+from loadmanager.pipeline.reporting.runs import INTAKE, REPLAYED
 
 EVIL: Final = "shop/<script>alert(1)</script>"
 """A name that history could hold; it is to be shown, and nothing else."""
@@ -69,23 +62,23 @@ def balance_part() -> Part:
          for hour in range(72)]
         for place in range(6)
     ]  # fmt: skip
-    found = balance.Balance(
-        measure="score",
-        step_ms=HOUR_MS // 2,
-        points=points,
-        days=days,
-        map=balance.LoadMap(
-            hours_ms=[MONDAY_MS + hour * HOUR_MS for hour in range(72)],
-            brokers=brokers,
-            loads=loads,
-            all_brokers=6,
-        ),
-        moves={MONDAY_MS + at * HOUR_MS // 2: at % 5 for at in range(144)},
-    )
-    return balance.show(found)
+    found = {
+        "measure": "score",
+        "step_ms": HOUR_MS // 2,
+        "points": points,
+        "days": days,
+        "map": {
+            "hours_ms": [MONDAY_MS + hour * HOUR_MS for hour in range(72)],
+            "brokers": brokers,
+            "loads": loads,
+            "all_brokers": 6,
+        },
+        "moves": {MONDAY_MS + at * HOUR_MS // 2: at % 5 for at in range(144)},
+    }
+    return BALANCE.show(found)
 
 
-def distance() -> optimality.Distance:
+def distance() -> dict[str, Any]:
     def use(at: int) -> float:
         return 0.5 * daily(at / 2) + 0.02 * (at % 3)
 
@@ -96,27 +89,27 @@ def distance() -> optimality.Distance:
         {"strategy": "ThresholdShedder", "rounds": 4320, "gap": 0.27, "gap_p95": 0.5,
          "regret": -0.02, "moves": 150, "moved": 0.8, "active_moves": 960, "active_moved": 3.1},
     ]  # fmt: skip
-    return optimality.Distance(
-        step_ms=HOUR_MS // 2,
-        points=[
+    return {
+        "step_ms": HOUR_MS // 2,
+        "points": [
             {"at_ms": at_ms, "largest": use(at), "bound": 0.4 * daily(at / 2),
              "bound_within_policies": 0.42 * daily(at / 2)}
             for at, at_ms in enumerate(times)
         ],
-        total={"rounds": 4320, "largest": 0.5, "bound": 0.4, "bound_within_policies": 0.42,
+        "total": {"rounds": 4320, "largest": 0.5, "bound": 0.4, "bound_within_policies": 0.42,
                "gap": 0.25, "gap_within_policies": 0.2, "gap_p95": 0.31},
-        shadows=shadows,
-        regrets=[
+        "shadows": shadows,
+        "regrets": [
             {"strategy": one["strategy"], "at_ms": at_ms,
              "regret": one["regret"] + 0.05 * math.sin(at / 7)}
             for one in shadows
             for at, at_ms in enumerate(times)
         ],
-    )  # fmt: skip
+    }  # fmt: skip
 
 
 def optimality_part() -> Part:
-    return optimality.show(distance())
+    return DISTANCE.show(distance())
 
 
 def achieved_part() -> Part:
@@ -149,26 +142,17 @@ def achieved_part() -> Part:
             "messages_delayed": 900.0, "usual_cause": "overloaded",
         }
     ]  # fmt: skip
-    changes = [{"traffic_share": at * 0.8 + 3, "realised": float(at)} for at in range(-20, 40, 2)]
-    predictions = [
-        {
-            "resource": "cpu", "model": "traffic_share", "changes": 30, "realised_mean": 20.0,
-            "error_mean": 2.0, "bias_mean": -2.0, "error_fraction": 0.2,
-        }
-    ]  # fmt: skip
-    found = move_results.MoveResults(
-        facts={"window_s": 300.0, "back_within_s": 3600.0},
-        summary=[summary("overloaded", 60, 30, 12), summary("swap", 12, 9, 0)],
-        sample=sample,
-        worst=[row for row in sample if row["verdict"] == "hurt"][:5],
-        returned=returned,
-        bouncing=1,
-        reasons=[{"reason": "no hand-over is recorded", "count": 4}],
-        pauses=[{"step": step, "count": 30 - step * step} for step in range(-5, 4)],
-        predictions=predictions,
-        changes=changes,
-    )
-    return move_results.show(found)
+    found = {
+        "facts": {"window_s": 300.0, "back_within_s": 3600.0},
+        "summary": [summary("overloaded", 60, 30, 12), summary("swap", 12, 9, 0)],
+        "sample": sample,
+        "worst": [row for row in sample if row["verdict"] == "hurt"][:5],
+        "returned": returned,
+        "bouncing": 1,
+        "reasons": [{"reason": "no hand-over is recorded", "count": 4}],
+        "pauses": [{"step": step, "count": 30 - step * step} for step in range(-5, 4)],
+    }
+    return MOVES.show(found)
 
 
 def hottest_part() -> Part:
@@ -181,12 +165,14 @@ def hottest_part() -> Part:
 
     names = [bundle(1, EVIL), *(bundle(at) for at in range(2, 21))]
     week = [{"hour": hour, "msgs_per_s": 1e5 * daily(hour)} for hour in range(100)]
-    return hottest.show(
-        hottest.Hottest(
-            hottest=[ranked("hottest", at, name) for at, name in enumerate(names, start=1)],
-            volatile=[ranked("most_volatile", at, name) for at, name in enumerate(names, start=1)],
-            week=week,
-        )
+    return HOTTEST.show(
+        {
+            "hottest": [ranked("hottest", at, name) for at, name in enumerate(names, start=1)],
+            "volatile": [
+                ranked("most_volatile", at, name) for at, name in enumerate(names, start=1)
+            ],
+            "week": week,
+        }
     )
 
 
@@ -206,10 +192,10 @@ def sized(name: str, share: float, **more: Any) -> dict[str, Any]:
 
 def shape_parts() -> list[Part]:
     rules = SplitRules()
-    splits = split_candidates.to_split(
+    splits = shapes.to_split(
         [sized(bundle(1, EVIL), 0.2), sized(bundle(2), 0.01, msgs_in_per_s=40_000.0)], 6, rules
     )
-    merges = split_candidates.to_merge(
+    merges = shapes.to_merge(
         [sized(bundle(at), 0.0001) for at in range(10, 14)], 2, rules, {"shop/orders": 20}
     )
     told = {
@@ -217,30 +203,24 @@ def shape_parts() -> list[Part]:
         "largest_bundle": bundle(1, "shop/logs"), "brokers": 3,
     }  # fmt: skip
     large = [told, {**told, "namespace": EVIL, "bundles": 64, "largest_share": 0.02}]
-    poor = [row for row in (namespaces.judged(one, 6) for one in large) if row["why"]]
+    largest = [shapes.judged(one, 6) for one in large]
+    cuts = {"rules": rules, "bundles": 148, "brokers": 6, "splits": splits, "merges": merges}
     return [
-        split_candidates.show(
-            split_candidates.Cuts(
-                rules=rules,
-                bundles=148,
-                brokers=6,
-                splits=splits,
-                merges=merges,
-                all_splits=len(splits),
-                all_merges=len(merges),
-            )
-        ),
-        namespaces.show(namespaces.Namespaces(brokers=6, largest=large, poor=poor, count=7)),
+        shapes.CUTS.show(cuts),
+        shapes.NAMESPACES.show({"brokers": 6, "largest": largest, "count": 7}),
     ]
 
 
 def capacity_part() -> Part:
     hours = np.arange(24 * 28)
     loads = np.array([0.4 * daily(hour) + 0.004 * hour / 24 for hour in hours.tolist()])
-    found = capacity.Capacity(
-        resource="cpu", hours_ms=MONDAY_MS + hours * HOUR_MS, loads=loads, brokers=6
-    )
-    return capacity.show(found)
+    found = {
+        "resource": "cpu",
+        "hours_ms": MONDAY_MS + hours * HOUR_MS,
+        "loads": loads,
+        "brokers": 6,
+    }
+    return CAPACITY.show(found)
 
 
 def speeds_part() -> Part:
@@ -252,7 +232,7 @@ def speeds_part() -> Part:
         }
         for at in range(6)
     ]  # fmt: skip
-    return speeds.show(speeds.Speeds(learned=True, brokers=rows, all_brokers=6))
+    return SPEEDS.show({"learned": True, "brokers": rows, "all_brokers": 6})
 
 
 def pricing_part() -> Part:
@@ -280,7 +260,7 @@ def pricing_part() -> Part:
         }
         for at in range(120)
     ]  # fmt: skip
-    return cost_quality.show(cost_quality.CostQuality(terms=terms, quality=quality, hours=hours))
+    return QUALITY.show({"terms": terms, "quality": quality, "hours": hours})
 
 
 def replayed_part() -> Part:
@@ -325,22 +305,23 @@ def replayed_part() -> Part:
         sure=Level.FAIR,
         because="77% of the traffic lay elsewhere: its loads are those of shares of traffic",
     )
-    return replayed.show(
-        replayed.Replayed(scores=scores, trust=trust, count=23, advice=advice, bound=0.36)
+    return REPLAYED.show(
+        {"scores": scores, "trust": trust, "count": 23, "advice": advice, "bound": 0.36}
     )
 
 
 def intake_part() -> Part:
-    return intake.show(
-        intake.Intake(
-            batches=2,
-            totals={"read": 10_000, "kept": 9_950, "quarantined": 40, "duplicate": 10},
-            reasons=[{"reason": "no JSON: ended too early", "lines": 40, "file": "date=x/<f>.gz"}],
-            lost=[{"stream": "reports", "why": "queue_full", "records": 12, "writers": 1}],
-            first_ms=MONDAY_MS,
-            last_ms=MONDAY_MS + 72 * HOUR_MS,
-            brokers=6,
-        )
+    return INTAKE.show(
+        {
+            "batches": 2,
+            "totals": {"read": 10_000, "kept": 9_950, "quarantined": 40, "duplicate": 10},
+            "reasons": [
+                {"reason": "no JSON: ended too early", "lines": 40, "file": "date=x/<f>.gz"}
+            ],
+            "lost": [{"stream": "reports", "why": "queue_full", "records": 12, "writers": 1}],
+            "bounds_ms": (MONDAY_MS, MONDAY_MS + 72 * HOUR_MS),
+            "brokers": 6,
+        }
     )
 
 

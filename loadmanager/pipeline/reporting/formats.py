@@ -1,8 +1,9 @@
-"""Formats of numbers and times with their units."""
+"""Formats of numbers and times with their units, and of what charts draw."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 from loadmanager.charts import Json, numbers
@@ -19,13 +20,8 @@ VERDICTS: Final = {
     "unknown": "#c9cfd8",
 }
 
-SCALE: Final[list[list[float | str]]] = [
-    [0.0, "#e8f1fb"],
-    [0.35, "#8ec1f0"],
-    [0.6, "#2f80d0"],
-    [0.8, "#7a3b8f"],
-    [1.0, "#7f1d1d"],
-]
+_SCALE: Final = ((0.0, "#e8f1fb"), (0.35, "#8ec1f0"), (0.6, "#2f80d0"), (0.8, "#7a3b8f"),
+                 (1.0, "#7f1d1d"))  # fmt: skip
 """Colour scale from idle to full."""
 
 _LEGEND: Final = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
@@ -41,50 +37,79 @@ def layout(**more: Any) -> Mapping[str, Json]:
     }
 
 
-def line(
-    times: Sequence[Json], values: Sequence[float | None], name: str, colour: str
-) -> dict[str, Json]:
+def axis(title: str, form: str = "", *, zero: bool = False, **more: Any) -> dict[str, Json]:
+    """Return an axis with a format of its numbers, from 0 on if ``zero``."""
+    found: dict[str, Json] = {"title": {"text": title}, **more}
+    found |= {"tickformat": form} if form else {}
+    return found | ({"rangemode": "tozero"} if zero else {})
+
+
+Values = Iterable[float | None]
+
+
+def _drawn(values: Values, digits: int = 5) -> list[float | None]:
+    return numbers([float("nan") if value is None else value for value in values], digits)
+
+
+def line(times: Sequence[Json], values: Values, name: str, colour: str) -> dict[str, Json]:
     return {
         "type": "scatter",
         "mode": "lines",
         "name": name,
         "x": times,
-        "y": numbers([float("nan") if value is None else value for value in values], 4),
+        "y": _drawn(values, 4),
         "line": {"color": colour, "width": 1.6},
     }
 
 
 def bars(
-    places: Sequence[Json], values: Sequence[float | None], name: str, colour: str = GREY
+    places: Sequence[Json], values: Values, name: str, colour: str = GREY, **more: Any
 ) -> dict[str, Json]:
     return {
         "type": "bar",
         "name": name,
         "x": places,
-        "y": numbers([float("nan") if value is None else value for value in values], 4),
+        "y": _drawn(values, 4),
         "marker": {"color": colour},
-    }
-
-
-def points(
-    x: Sequence[float | None], y: Sequence[float | None], name: str, colour: str, **more: Any
-) -> dict[str, Json]:
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": name,
-        "x": numbers([float("nan") if value is None else value for value in x], 5),
-        "y": numbers([float("nan") if value is None else value for value in y], 5),
-        "marker": {"color": colour, "size": 6, "opacity": 0.65},
         **more,
     }
 
 
-def diagonal(until: float) -> Mapping[str, Json]:
+def points(x: Values, y: Values, name: str, colour: str, **more: Any) -> dict[str, Json]:
     return {
-        "type": "line", "x0": 0, "y0": 0, "x1": until, "y1": until, "layer": "below",
-        "line": {"color": GREY, "width": 1, "dash": "dot"},
-    }  # fmt: skip
+        "type": "scatter",
+        "mode": "markers",
+        "name": name,
+        "x": _drawn(x),
+        "y": _drawn(y),
+        "marker": {"color": colour, "size": 8, "opacity": 0.7},
+        **more,
+    }
+
+
+def heat(
+    x: Sequence[Json], y: Sequence[Json], rows: Iterable[Values], bar: Any, hover: str
+) -> dict[str, Json]:
+    return {
+        "type": "heatmap",
+        "x": x,
+        "y": y,
+        "z": [_drawn(row, 3) for row in rows],
+        "zmin": 0,
+        "colorscale": [list(one) for one in _SCALE],
+        "colorbar": {"thickness": 12, **bar},
+        "hovertemplate": f"{hover}<extra></extra>",
+    }
+
+
+def straight(**ends: Any) -> Mapping[str, Json]:
+    """Return a dotted line; it is behind what is drawn."""
+    dotted = {"color": GREY, "width": 1, "dash": "dot"}
+    return {"type": "line", "layer": "below", "line": dotted, **ends}
+
+
+def diagonal(until: float, since: float = 0.0) -> Mapping[str, Json]:
+    return straight(x0=since, y0=since, x1=until, y1=until)
 
 
 _PREFIXES: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -109,6 +134,10 @@ def plain(value: float | None, digits: int = 3) -> str:
     return f"{value:,.{min(places, 12)}f}"
 
 
+def whole(value: float) -> str:
+    return f"{value:,.0f}"
+
+
 def scaled(value: float | None, unit: str) -> str:
     """Return a rate as ``1.2 M messages/s``; a dash for none."""
     if value is None or not math.isfinite(value):
@@ -119,11 +148,18 @@ def scaled(value: float | None, unit: str) -> str:
     return f"{plain(value)} {unit}"
 
 
+messages = partial(scaled, unit="/s")
+volume = partial(scaled, unit="B/s")
+
+
 def percent(fraction: float | None, digits: int = 0) -> str:
     """Return a fraction in percent; a dash for none."""
     if fraction is None or not math.isfinite(fraction):
         return UNKNOWN
     return f"{100 * fraction:.{digits}f} %"
+
+
+percent_1 = partial(percent, digits=1)
 
 
 def span(seconds: float | None) -> str:
@@ -150,6 +186,10 @@ def _utc(at_ms: float) -> datetime:
 
 def named(resource: str) -> str:
     return _RESOURCES.get(resource, resource.replace("_", " "))
+
+
+def of_class(name: str) -> str:
+    return name or "(no class)"
 
 
 def many(count: int, one: str, several: str = "") -> str:

@@ -2,29 +2,25 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from types import ModuleType
 from typing import Final
 
 from loadmanager.charts import Html, contents, page, section, tag
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.replay.measures import LEAST_HISTORY_S
-from loadmanager.pipeline.reporting import (
-    balance,
-    capacity,
-    cost_quality,
-    hottest,
-    intake,
-    move_results,
-    namespaces,
-    optimality,
-    replayed,
-    speeds,
-    split_candidates,
-)
-from loadmanager.pipeline.reporting.bundle_sizes import sizes
+from loadmanager.pipeline.reporting.capacity import CAPACITY
+from loadmanager.pipeline.reporting.cost_parts import QUALITY, SPEEDS
 from loadmanager.pipeline.reporting.formats import many, span
-from loadmanager.pipeline.reporting.parts import Finding, Part, Weight, lacking, next_steps
-from loadmanager.pipeline.reporting.sources import INGEST, Tables, bounds_ms, clusters, sound
+from loadmanager.pipeline.reporting.loads import BALANCE, DISTANCE, HOTTEST
+from loadmanager.pipeline.reporting.moves import MOVES
+from loadmanager.pipeline.reporting.parts import Finding, Part, Weight, next_steps
+from loadmanager.pipeline.reporting.runs import INTAKE, REPLAYED
+from loadmanager.pipeline.reporting.shapes import CUTS, NAMESPACES
+from loadmanager.pipeline.reporting.sources import Tables, bounds_ms, clusters, sound
+
+SECTIONS: Final = (
+    *(BALANCE, DISTANCE, MOVES, HOTTEST, CUTS, NAMESPACES),
+    *(CAPACITY, SPEEDS, QUALITY, REPLAYED, INTAKE),
+)
 
 FILE: Final = "report.html"
 
@@ -88,18 +84,7 @@ def cluster_parts(tables: Tables) -> list[Part]:
     """
     bounds = bounds_ms(sound(tables.table("broker_load")), "at")
     history_s = 0.0 if bounds is None else (bounds[1] - bounds[0]) / 1000
-    parts = [
-        _part(tables, "rollup", balance),
-        optimality.show(optimality.read(tables)),
-        _part(tables, "moves", move_results),
-        _part(tables, "rollup", hottest),
-        *_of_sizes(tables),
-        _part(tables, "rollup", capacity),
-        _part(tables, "rollup", speeds),
-        _part(tables, "costs", cost_quality),
-        _part(tables, "replay", replayed),
-        intake.show(intake.read(tables)),
-    ]
+    parts = [one.part(tables) for one in SECTIONS]
     return parts if history_s >= LEAST_HISTORY_S else [too_short(one, history_s) for one in parts]
 
 
@@ -113,28 +98,3 @@ def too_short(part: Part, history_s: float) -> Part:
         for one in part.findings
     ]
     return replace(part, findings=findings)
-
-
-def _part(tables: Tables, job: str, of: ModuleType) -> Part:
-    if not tables.made(job):
-        return lacking(of.TITLE, job, tables.store.out)
-    found = of.read(tables)
-    if found is None:
-        return lacking(of.TITLE, job, tables.store.out, f"The job {job} found no rows. ")
-    shown: Part = of.show(found)
-    return shown
-
-
-def _of_sizes(tables: Tables) -> list[Part]:
-    found = sizes(tables)
-    if found is None:
-        text = "No bundle was reported lately. "
-        titles = (split_candidates.TITLE, namespaces.TITLE)
-        return [lacking(one, INGEST, tables.store.out, text) for one in titles]
-    try:
-        return [
-            split_candidates.show(split_candidates.read(found)),
-            namespaces.show(namespaces.read(found)),
-        ]
-    finally:
-        found.kept.unpersist()

@@ -1,12 +1,13 @@
-"""The parts of a report: title, content, and conclusions."""
+"""The parts of a report: sections of what tables hold, their tables as HTML, and conclusions."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from shlex import quote
-from typing import Final
+from typing import Any, Final
 
-from loadmanager.charts import Html, folded, joined, section, tag
+from loadmanager.charts import Best, Cell, Column, Html, folded, joined, section, table, tag
+from loadmanager.pipeline.reporting.sources import Row, Tables
 
 
 class Weight(IntEnum):
@@ -30,6 +31,72 @@ class Part:
 
     def html(self, anchor: str) -> Html:
         return section(self.title, said(self.findings), *self.body, anchor=anchor)
+
+
+Shown = tuple[Sequence[Html], Sequence[Finding]]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of every report, of the tables of ``job``.
+
+    ``read`` returns what is shown, a bounded number of rows, or None without any; ``shown`` renders
+    it without Spark. ``without`` says what None means.
+    """
+
+    title: str
+    job: str
+    read: Callable[[Tables], Row | None]
+    shown: Callable[[Row], Shown]
+    without: str = ""
+
+    def show(self, found: Row) -> Part:
+        body, findings = self.shown(found)
+        return Part(title=self.title, body=body, findings=findings)
+
+    def part(self, tables: Tables) -> Part:
+        made = tables.made(self.job)
+        found = self.read(tables) if made else None
+        if found is not None:
+            return self.show(found)
+        without = self.without or f"The job {self.job} found no rows. "
+        return lacking(self.title, self.job, tables.store.out, without if made else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Show:
+    """A column of a table: of each row the value ``of`` it (a key, or a function), in a ``form``.
+
+    ``more`` are the note, hover or tone of a cell.
+    """
+
+    name: str
+    of: str | Callable[[Row], Any]
+    form: Callable[[Any], str] = str
+    unit: str = ""
+    why: str = ""
+    best: Best = Best.NEITHER
+    more: Callable[[Row], dict[str, str]] = lambda _row: {}
+
+    def cell(self, row: Row) -> Cell:
+        value = row[self.of] if isinstance(self.of, str) else self.of(row)
+        number = value if isinstance(value, int | float) else None
+        return Cell(self.form(value), number, **self.more(row))
+
+
+def grid(caption: str, rows: Sequence[Row], *columns: Show) -> Html:
+    head = [Column(name=o.name, unit=o.unit, explanation=o.why, best=o.best) for o in columns]
+    return table(caption, head, [[one.cell(row) for one in columns] for row in rows])
+
+
+def facts(caption: str, of: str, lines: Iterable[tuple[str, str]]) -> Html:
+    """Return a table of texts with their names."""
+    columns = [Column(name=of), Column(name="value")]
+    return table(caption, columns, [[Cell(name), Cell(value)] for name, value in lines])
+
+
+def of_first(caption: str, listed: int, every: int) -> str:
+    return caption if listed == every else f"{caption}, the first {listed} of {every:,}"
 
 
 _TONES: Final = {Weight.ACT: "bad", Weight.LOOK: "known", Weight.FINE: "good"}

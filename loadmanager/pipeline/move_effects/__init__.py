@@ -1,1 +1,0 @@
-"""The job ``moves``: effects of moves, as pure functions of the ingested tables."""
