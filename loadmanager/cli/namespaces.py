@@ -19,13 +19,6 @@ from loadmanager.cli.sidecar_client import (
     name_of,
 )
 
-_SPLIT_ALGORITHMS = (
-    "range_equally_divide",
-    "topic_count_equally_divide",
-    "specified_positions_divide",
-    "flow_or_qps_equally_divide",
-)
-
 
 @click.command("bundles")
 @click.argument("namespace", metavar="TENANT/NAMESPACE")
@@ -74,39 +67,17 @@ def bundles_command(*, namespace: str, as_json: bool, client: SidecarClient) -> 
 
 @click.command("split")
 @click.argument("bundle", metavar="BUNDLE")
-@option(
-    "--algorithm",
-    type=click.Choice(_SPLIT_ALGORITHMS),
-    help="How the positions are chosen.  [default: that of the cluster]",
-)
-@option(
-    "--at",
-    "positions",
-    multiple=True,
-    metavar="POSITION",
-    help="A position to split at, such as 0x40000000, for specified_positions_divide.",
-)
 @client_options(60.0)
-def split_command(
-    *,
-    bundle: str,
-    algorithm: str | None,
-    positions: tuple[str, ...],
-    client: SidecarClient,
-) -> None:
-    """Split a bundle.
+def split_command(*, bundle: str, client: SidecarClient) -> None:
+    """Split a bundle, as [split] algorithm says.
 
     BUNDLE may end in LARGEST, the namespace's bundle with the most topics, or HOT, the one
     with the most traffic. Exits with 2 if there is no such bundle, with 1 if it cannot be
     split now.
 
-    Example: loadmanager split acme/orders/HOT --algorithm flow_or_qps_equally_divide
+    Example: loadmanager split acme/orders/HOT
     """
-    path = f"/admin/v2/namespaces/{bundle_path(bundle)}/split"
-    if positions and algorithm is None:
-        algorithm = "specified_positions_divide"
-    body = [_position(text) for text in positions] or None
-    client.ask(path, method="PUT", body=body, splitAlgorithmName=algorithm)
+    client.ask(f"/admin/v2/namespaces/{bundle_path(bundle)}/split", method="PUT")
     click.echo(f"{bundle} is split")
 
 
@@ -131,13 +102,6 @@ def merge_command(*, bundle: str, neighbour: str, client: SidecarClient) -> None
     path = f"/admin/v2/loadmanager/namespaces/{path}/merge"
     whole = client.json(path, method="PUT", **{"with": range_text})
     click.echo(f"{bundle} and {neighbour} are {namespace}/{whole['bundle']} now")
-
-
-def _position(text: str) -> int:
-    try:
-        return int(text, 0)
-    except ValueError:
-        raise click.BadParameter(f"--at {text}; expected a number, such as 0x40000000") from None
 
 
 def _namespace(text: str) -> str:

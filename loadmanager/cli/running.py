@@ -84,23 +84,11 @@ def _address(_context: click.Context, _option: click.Parameter, value: str) -> t
     help="Append the times at which bundles were served to this file, as JSON lines.",
 )
 @option(
-    "--window-s",
-    type=click.FloatRange(0.1, 3600),
-    default=2.0,
-    help="Window of the reported rates. A shorter one reacts faster and is noisier.",
-)
-@option(
     "--hash",
     "hash_name",
     type=click.Choice(["murmur3", "crc32"]),
     default=DEFAULT_HASH,
     help="Hash from topic to bundle; must be that of the cluster.",
-)
-@option(
-    "--max-body-bytes",
-    type=click.IntRange(1024, 1024**3),
-    default=1024 * 1024,
-    help="Longer messages are refused.",
 )
 @option(
     "--control-secret-file",

@@ -44,7 +44,6 @@ _DAY_S: Final = 86_400
 )
 @SET_OPTION
 @option("--zookeeper", metavar="HOSTS", help="The same as --set zookeeper.hosts=HOSTS.")
-@option("--chroot", metavar="PATH", help="The same as --set zookeeper.chroot=PATH.")
 @option(
     "--replace-key",
     is_flag=True,
@@ -64,7 +63,6 @@ def token_command(  # noqa: PLR0917 - one for each option
     config_file: Path | None,
     overrides: tuple[str, ...],
     zookeeper: str | None,
-    chroot: str | None,
     timeout_s: float,
     *,
     replace_key: bool,
@@ -83,8 +81,7 @@ def token_command(  # noqa: PLR0917 - one for each option
     from loadmanager.core.errors import LoadManagerError
     from loadmanager.telemetry.logging import configure_logging
 
-    given = [("hosts", zookeeper), ("chroot", chroot)]
-    more = [f"zookeeper.{key}={value}" for key, value in given if value is not None]
+    more = [] if zookeeper is None else [f"zookeeper.hosts={zookeeper}"]
     with ending(LoadManagerError, prefix="loadmanager token: "), ending(ConfigError, code=2):
         config = _config(config_file, (*overrides, *more))
         _refuse_other_signers(config)
