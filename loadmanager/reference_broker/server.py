@@ -297,7 +297,6 @@ class BrokerSettings(ServerOptions):
     host: str
     port: int
     record: Path | None = None
-    window_s: float = 2.0
     hash_name: HashName = DEFAULT_HASH
 
 
@@ -328,7 +327,6 @@ async def run_broker(settings: BrokerSettings, announce: Callable[[str], None]) 
             clock_s=time.monotonic,
             record=record,
             hash_name=settings.hash_name,
-            window_s=settings.window_s,
         )
         options = replace(settings, version=__version__, process_id=os.getpid())
         # The socket already listens; connections are served from now on.

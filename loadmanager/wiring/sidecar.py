@@ -44,7 +44,6 @@ from loadmanager.admin.decisions import Decisions, Plans, preview_round
 from loadmanager.admin.isolation import FailureDomains, Isolation
 from loadmanager.admin.namespaces import AntiAffinity, Namespaces, Quotas
 from loadmanager.admin.overview import Overviews
-from loadmanager.admin.surface import surface
 from loadmanager.admin.topics import Partitions, Topics
 from loadmanager.common.cluster_conditions import ClusterKey, conditions_of
 from loadmanager.common.cluster_state import ClusterState
@@ -350,7 +349,6 @@ def make_server(
         tls_refresh_s=config.tls.refresh_interval_s,
         count_failure=context.metrics.unexpected_errors.labels("request").inc,
         more_routes=admin_routes(config, context, application, leader_line),
-        operations=surface(),
         feed=Feed(
             OverviewReader(
                 application.overviews.overview,

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from cluster_processes import ProcessCluster, process_cluster
 from seed_samples import head, write_seed
+from surface import surface
 
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace, TopicName
@@ -111,6 +112,9 @@ async def _brokers_and_their_bundles(first: Sidecar, second: Sidecar) -> None:
     leader = (await first.get("brokers/leaderBroker"))["brokerId"]
     assert leader == (await second.get("brokers/leaderBroker"))["brokerId"]
     follower = next(one for one in (first, second) if one.member.broker != leader)
+    async with first.processes.http.get(f"{follower.member.sidecar_url}/openapi.json") as answer:
+        described = await answer.json()
+    assert described["paths"].keys() == {one.path for one in surface()}
     url = f"{follower.member.sidecar_url}/admin/v2/loadmanager/plan"
     async with first.processes.http.get(url, allow_redirects=False) as answer:
         assert answer.status == 307

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
+from surface import surface
 from znode_samples import node_lines
 
 from loadmanager.adapters.http.describing import openapi_document
-from loadmanager.admin.surface import surface
 from loadmanager.config.describe import as_toml, describe
 from loadmanager.core.history.schema import ENVELOPE, KINDS, VERSION, Columns, Field
 from loadmanager.core.placement import PLACEMENTS

@@ -7,10 +7,10 @@ from typing import Final
 import click
 from configuration_reference import configuration_reference
 from scenario_reference import scenario_reference
+from surface import surface
 
 from loadmanager.adapters.http.lookups import REDIRECT_PREFIX
 from loadmanager.adapters.http.operations import Operation, all_replies
-from loadmanager.admin.surface import surface
 from loadmanager.cli import main
 from loadmanager.cli.options import SectionedGroup
 from loadmanager.core.bounds import TIMES_END_MS, TOTAL

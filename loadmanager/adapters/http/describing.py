@@ -15,7 +15,7 @@ from loadmanager.adapters.http.operations import (
     all_replies,
     operation,
 )
-from loadmanager.adapters.http.routes import Role, Target, bytes_reply
+from loadmanager.adapters.http.routes import Role, Route, Target, bytes_reply
 
 OPENAPI_VERSION: Final = "3.1.0"
 _REF: Final = "#/components/schemas/{model}"
@@ -146,9 +146,11 @@ def _plain(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 class Describing(Resource, tag="watching"):
-    def __init__(self, version: str, operations: Sequence[Operation]) -> None:
+    """Describes the declared operations among ``served`` routes, and its own."""
+
+    def __init__(self, version: str, served: Sequence[Route]) -> None:
         self._version = version
-        self._operations = operations
+        self._served = served
 
     @operation(
         "GET",
@@ -163,4 +165,6 @@ class Describing(Resource, tag="watching"):
 
     @cached_property
     def _document(self) -> bytes:
-        return json.dumps(openapi_document(self._operations, self._version)).encode()
+        routes = (*self._served, *self.routes())
+        operations = [one.operation for one in routes if one.operation is not None]
+        return json.dumps(openapi_document(operations, self._version)).encode()

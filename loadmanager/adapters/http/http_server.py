@@ -20,7 +20,6 @@ from loadmanager.adapters.http.health_listener import (
 )
 from loadmanager.adapters.http.live.page import Feed, Forwarder, LivePage
 from loadmanager.adapters.http.lookups import Lookups
-from loadmanager.adapters.http.operations import Operation
 from loadmanager.adapters.http.protocol import Admission, ConnectionServer
 from loadmanager.adapters.http.routes import (
     Refused,
@@ -71,7 +70,6 @@ class HttpServer:
 
     Args:
         more_routes: further routes, such as the admin REST; the server's own have precedence.
-        operations: those that ``/openapi.json`` describes.
         guard: authorizes requests; without it every caller may do everything.
         tls: the files of TLS, read again every ``tls_refresh_s``; without them plain HTTP.
         feed: of the live page; its streams end when the server stops.
@@ -89,7 +87,6 @@ class HttpServer:
         settings: HttpSettings | None = None,
         lookups: LookupSettings | None = None,
         more_routes: Sequence[Route] = (),
-        operations: Sequence[Operation] = (),
         guard: Guard | None = None,
         tls: TlsFiles | None = None,
         tls_refresh_s: float = 60.0,
@@ -114,17 +111,15 @@ class HttpServer:
         self._fast_path = FastPath(answers, metrics, settings.max_head_bytes)
         lookups = lookups or LookupSettings()
         self._lookups = Lookups(lookup, answers, self._fast_path, metrics, lookups)
-        self._table = RouteTable(
-            [
-                *self._lookups.routes(),
-                *Health(lookup, version).routes(),
-                *Describing(version, operations).routes(),
-                *AssignResource(lookup).routes(),
-                *Watching(lookup, registry).routes(),
-                *([] if feed is None else LivePage(feed).routes()),
-                *more_routes,
-            ]
-        )
+        routes = [
+            *self._lookups.routes(),
+            *Health(lookup, version).routes(),
+            *AssignResource(lookup).routes(),
+            *Watching(lookup, registry).routes(),
+            *([] if feed is None else LivePage(feed).routes()),
+            *more_routes,
+        ]
+        self._table = RouteTable([*routes, *Describing(version, routes).routes()])
         self._runner: web.ServerRunner | None = None
 
     async def start(self, host: str, port: int) -> int:

@@ -457,7 +457,7 @@ class Resource:
             method = getattr(self, name)
             body = None if one.body is None else TypeAdapter(one.body)
             handler: Handler = method if one.raw else partial(_answer, one, body, method)
-            found.append(Route(one.method, one.pattern, handler, one.role))
+            found.append(Route(one.method, one.pattern, handler, one.role, one))
         return found
 
 

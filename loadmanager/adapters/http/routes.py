@@ -172,13 +172,14 @@ class Route:
 
     A last segment ``{...}`` captures the rest of the path, at least one segment. The method
     ``*`` stands for any; ``GET`` serves ``HEAD`` too. ``role`` is the one that the server's guard
-    requires of a caller, by default that of administrators.
+    requires of a caller, by default that of administrators. ``operation`` is its declaration.
     """
 
     method: str
     pattern: str
     handler: Handler
     role: Role = Role.ADMIN
+    operation: Any = None
 
 
 def target_of(raw: str) -> Target:

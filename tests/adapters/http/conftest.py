@@ -20,7 +20,6 @@ from loadmanager.adapters.http.routes import Route
 from loadmanager.adapters.http.security.guard import Guard
 from loadmanager.adapters.http.security.tls import TlsFiles
 from loadmanager.admin.namespaces import Namespaces
-from loadmanager.admin.surface import surface
 from loadmanager.admin.topics import PartitionedMetadata, Partitions
 from loadmanager.config.sections import HttpSettings, LookupSettings
 from loadmanager.core.bundles import Boundaries
@@ -288,7 +287,6 @@ async def running_servers() -> AsyncIterator[StartServer]:
             version="1.2.3",
             settings=settings or HttpSettings(stop_s=2.0),
             lookups=lookups,
-            operations=surface(),
             guard=guard,
             tls=tls,
             feed=feed,
