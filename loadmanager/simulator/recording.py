@@ -73,7 +73,6 @@ class _Agent:
     """The times of the recent reports of one broker, in seconds and by the wall clock."""
 
     reported_s: float | None = None
-    former_s: float | None = None
     recent: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=64))
 
 

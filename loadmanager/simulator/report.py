@@ -41,7 +41,7 @@ _OPENED: Final = 3
 _READ_AT_ONCE: Final = 12
 """The most expectations that are initially unfolded."""
 
-_REFERRING: Final = ("The same", "How much of that", "Messages that came then")
+_REFERRING: Final = ("The same", "Messages that came then")
 _NEITHER_GOOD_NOR_BAD: Final = frozenset({"bound", "placed", "drained", "refusals"})
 _DOCS: Final[Mapping[str, ScoreDoc]] = {doc.name: doc for doc in SCORE_DOCS}
 _TONES: Final = {

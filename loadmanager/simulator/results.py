@@ -281,8 +281,8 @@ RETURN_S: Final = 3600.0
 """A move back to a former owner within this time counts as a return."""
 
 
-_PRICE_H: Final[Mapping[str, float]] = {"": 0.3, "_even": 0.1, "_quiet": 1.0}
-"""Duration of a gap of 1 that costs as much as moving everything, by suffix of the score."""
+_PRICE_H: Final = 0.3
+"""Duration of a gap of 1 that costs as much as moving everything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,13 +346,7 @@ class Scores:
     priced_gap: float = _score(
         "priced gap",
         f"The gap and the price of the moves: to move all traffic, or as many bundles as there "
-        f"are, costs as much as a gap of 1 for {_PRICE_H['']:g} h.",
-    )
-    priced_gap_even: float = _score(
-        "priced gap, even", f"The same at a price of {_PRICE_H['_even']:g} h."
-    )
-    priced_gap_quiet: float = _score(
-        "priced gap, quiet", f"The same at a price of {_PRICE_H['_quiet']:g} h."
+        f"are, costs as much as a gap of 1 for {_PRICE_H:g} h.",
     )
     overload_min: float = _score(
         "overload", "For how long brokers were asked for more than they have.", "broker-min"
@@ -383,9 +377,6 @@ class Scores:
         "How long clients waited for bundles that were moved, placed, or lost in a crash.",
         "client-s",
     )
-    interrupted_by_moves_client_s: float = _score(
-        "interrupted by moves", "How much of that was for bundles moved for their load.", "client-s"
-    )
     thrash_percent: float = _score(
         "thrash",
         "CPU demand that went against its trend, over all brokers, as percent of the range it "
@@ -413,7 +404,7 @@ SCORE_NAMES: Final = tuple(doc.name for doc in SCORE_DOCS)
 def scores_of(run: Run) -> Scores:
     curves = Curves.of(run)
     found = _balance(run, curves) | _cost(run, curves)
-    return Scores(**found, **_priced(run, found))
+    return Scores(**found, priced_gap=_priced_gap(run, found))
 
 
 def values_of(scores: Scores) -> dict[str, float | None]:
@@ -457,25 +448,21 @@ def _cost(run: Run, curves: Curves) -> dict[str, Any]:
         "interrupted_client_s": run.interrupted_client_s
         - run.interrupted_in_warm_up_client_s
         + sum(move.interrupted_client_s for move in before),
-        "interrupted_by_moves_client_s": float(sum(move.interrupted_client_s for move in shed)),
         "unowned_s": float(curves.weight_s[unowned_msgs_per_s > 0].sum()),
         "unowned_msgs": float(unowned_msgs_per_s @ curves.weight_s),
         "refusals": sum(run.refusals.values()),
     }
 
 
-def _priced(run: Run, found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the gaps with the price of moves, by the names of the scores.
+def _priced_gap(run: Run, found: Mapping[str, Any]) -> float:
+    """Return the gap with the price of moves.
 
     A gap costs by its duration; a move costs once, by its traffic and by number.
     """
     bundles = int(run.timeline.bundles.sum(axis=1).max())
     moved = found["moved_ratio"] + (found["moves"] / bundles if bundles else 0.0)
     hours = max(run.duration_s / 3600.0, _LEAST_H)
-    return {
-        f"priced_gap{ending}": found["gap"] + price_h * moved / hours
-        for ending, price_h in _PRICE_H.items()
-    }
+    return float(found["gap"] + _PRICE_H * moved / hours)
 
 
 def returned(moves: Iterable[MoveRecord]) -> int:
