@@ -39,7 +39,7 @@ from loadmanager.core.wire.records import (
 )
 from loadmanager.core.wire.reports import decode_loads, report_to_json
 from loadmanager.ports.coordination import NodeExists, NodeMissing
-from loadmanager.ports.lookup import BrokerUnknown, Unavailable, Unfit
+from loadmanager.ports.lookup import Missing, Unavailable, Unfit
 
 log = structlog.get_logger()
 
@@ -109,7 +109,7 @@ class Drains(Resource, tag="draining"):
         If the broker is marked already, that mark is kept.
         """
         if broker not in self._context.cluster_state.brokers:
-            raise BrokerUnknown(f"{broker}: no such broker is registered")
+            raise Missing(f"{broker}: no such broker is registered")
         mark = DrainMark(since_ms=self._context.clock.wall_ms(), by=by, reason=reason)
         path = znodes.draining(broker)
         with as_unavailable(path, "written"):
@@ -144,7 +144,7 @@ class Drains(Resource, tag="draining"):
         mark, state = await self._mark(broker), self._context.cluster_state
         known = state.brokers.get(broker)
         if known is None and mark is None:
-            raise BrokerUnknown(f"{broker}: no such broker is registered or marked")
+            raise Missing(f"{broker}: no such broker is registered or marked")
         await state.lists.require_read(broker)
         owners = state.owners.items()
         left = (b for b, at in owners if at.broker == broker and not self._stays(b))
@@ -287,7 +287,7 @@ class Brokers(Resource, tag="brokers"):
         """List the bundles that a broker owns."""
         check_cluster(cluster, self._cluster)
         if broker not in self._cluster_state.brokers:
-            raise BrokerUnknown(f"{broker}: no such broker is registered")
+            raise Missing(f"{broker}: no such broker is registered")
         path = znodes.isolation_policies(self._cluster)
         data = await self._documents.read(path)
         with as_unavailable(path, "read"):

@@ -28,11 +28,10 @@ from loadmanager.core.splitting.merging import CannotMerge, Merge, cut_again, ne
 from loadmanager.core.splitting.positions import SPLIT_ALGORITHMS
 from loadmanager.leader.term import Leadership, LeaderTerm, unavailable
 from loadmanager.ports.lookup import (
-    BundleUnknown,
-    MergeRefused,
-    SplitRefused,
+    Conflict,
+    Missing,
     Unavailable,
-    UnloadRefused,
+    Unfit,
 )
 
 _POSITIONS: Final = "specified_positions_divide"
@@ -66,7 +65,7 @@ class BundleRequests:
     A destination is refused if its report is older than the filters of the planner allow; the
     bundles of one unload that move at once are limited as those of one broker. All methods raise
     `LeaderElsewhere`: another sidecar leads; `NamespaceUnknown`: there is no such namespace;
-    `BundleUnknown`: it has no such bundle; `Unavailable`: no sidecar leads, or it was not done in
+    `Missing`: it has no such bundle; `Unavailable`: no sidecar leads, or it was not done in
     time.
     """
 
@@ -83,7 +82,7 @@ class BundleRequests:
         owner, or whose owner is the destination, is left alone. Without a ``destination`` each
         moves to the best broker other than its owner; with one, it moves there whatever the load.
 
-        Raises `UnloadRefused`: the destination is not registered, is draining, or does not report;
+        Raises `Conflict`: the destination is not registered, is draining, or does not report;
         `Unavailable`, too: no other broker can take the bundle, which is then not interrupted.
         """
         self.leading.require_term()
@@ -105,16 +104,16 @@ class BundleRequests:
     def _check(self, destination: BrokerId) -> None:
         known = self.context.cluster_state.brokers.get(destination)
         if known is None:
-            raise UnloadRefused(f"{_INACTIVE}: {destination} is not registered")
+            raise Conflict(f"{_INACTIVE}: {destination} is not registered")
         if known.registration.draining:
-            raise UnloadRefused(f"{_INACTIVE}: {destination} is draining")
+            raise Conflict(f"{_INACTIVE}: {destination} is draining")
         loads = self.context.cluster_state.loads.reports.get(destination)
         if loads is None:
-            raise UnloadRefused(f"{_INACTIVE}: {destination} has published no loads")
+            raise Conflict(f"{_INACTIVE}: {destination} has published no loads")
         age_s = self.context.clock.monotonic_s() - loads.seen_at_s
         oldest_s = self.settings.now.planner.filters.max_report_age_s
         if age_s > oldest_s:
-            raise UnloadRefused(
+            raise Conflict(
                 f"{_INACTIVE}: {destination} last reported {age_s:.0f} s ago; "
                 f"expected at most {oldest_s:g} s"
             )
@@ -184,21 +183,21 @@ class BundleRequests:
         """Split a bundle, and return when its parts are in the boundaries of the namespace.
 
         ``chosen`` is a range (``0xLLLLLLLL_0xUUUUUUUU``), ``LARGEST`` for the bundle with the most
-        topics, or ``HOT`` for the one with the most traffic. Raises `BundleUnknown`, too: no broker
-        reports one; `SplitRefused`: the algorithm or its positions do not fit, or no broker owns
+        topics, or ``HOT`` for the one with the most traffic. Raises `Missing`, too: no broker
+        reports one; `Unfit`: the algorithm or its positions do not fit, or no broker owns
         the bundle.
         """
         if order.algorithm not in SPLIT_ALGORITHMS:
             known = ", ".join(sorted(SPLIT_ALGORITHMS))
-            raise SplitRefused(f"split algorithm {order.algorithm!r}; expected one of {known}")
+            raise Unfit(f"split algorithm {order.algorithm!r}; expected one of {known}")
         if order.algorithm == _POSITIONS and not order.positions:
-            raise SplitRefused(f"{_POSITIONS} needs positions, a JSON array of numbers, as body")
+            raise Unfit(f"{_POSITIONS} needs positions, a JSON array of numbers, as body")
         leader_term = self.leading.require_term()
         bundle = self._chosen(await boundaries_of(self.context.cluster_state, namespace), chosen)
         if not can_split(bundle):
-            raise SplitRefused(f"{bundle} holds a single position and cannot be cut")
+            raise Unfit(f"{bundle} holds a single position and cannot be cut")
         if self.context.cluster_state.live_owner(bundle) is None:
-            raise SplitRefused(f"{bundle} has no owner now; look one of its topics up first")
+            raise Unfit(f"{bundle} has no owner now; look one of its topics up first")
         what = f"the order to split {bundle}"
         with unavailable(f"{what} was not written"):
             await leader_term.splits.order(bundle, order)
@@ -213,7 +212,7 @@ class BundleRequests:
     async def merge(self, namespace: Namespace, range_text: str, other: str | None) -> BundleId:
         """Merge two bundles, and return the result when it is in the boundaries of the namespace.
 
-        ``other`` is the range of the second bundle, None for the one above. Raises `MergeRefused`:
+        ``other`` is the range of the second bundle, None for the one above. Raises `Unfit`:
         they are not adjacent, no broker owns one of them, the result would be split again at once,
         or neither owner may have both; `Conflict`: one of them is being split, merged or moved.
         Bundles that were not merged in time stay as they were.
@@ -226,7 +225,7 @@ class BundleRequests:
         rules = split_rules_of(config.split, config.planner)
         excess = cut_again(rules, *(self._reported(half) for half in both.halves))
         if config.split.enabled and excess:
-            raise MergeRefused(f"{both.whole} would be cut again at once: it has {excess}")
+            raise Unfit(f"{both.whole} would be cut again at once: it has {excess}")
         hotter = max(both.halves, key=lambda half: self._reported(half).bytes_per_s)
         what = f"the order to merge {both.whole}"
         with unavailable(f"{what} was not written"):
@@ -276,7 +275,7 @@ class BundleRequests:
             if bundle in boundaries
         }
         if not reported:
-            raise BundleUnknown(f"no broker reports a bundle of {boundaries.namespace}")
+            raise Missing(f"no broker reports a bundle of {boundaries.namespace}")
         return max(reported, key=lambda bundle: (reported[bundle], bundle))
 
     def _reported(self, half: BundleId) -> BundleStats:
@@ -296,12 +295,12 @@ def _chosen(boundaries: Boundaries, range_text: str, other: str | None) -> Merge
     one = bundle_in(boundaries, range_text)
     after = boundaries.bundles.index(one) + 1
     if other is None and after == len(boundaries.bundles):
-        raise MergeRefused(f"{one} is the last bundle of {boundaries.namespace}")
+        raise Unfit(f"{one} is the last bundle of {boundaries.namespace}")
     second = boundaries.bundles[after] if other is None else bundle_in(boundaries, other)
     try:
         return neighbours(boundaries, one, second)
     except CannotMerge as error:
-        raise MergeRefused(str(error)) from error
+        raise Unfit(str(error)) from error
 
 
 _SCHEMES: Final = ("http://", "https://")

@@ -52,7 +52,7 @@ from loadmanager.core.snapshot.codec import agreed, encode_snapshot, in_force, i
 from loadmanager.core.snapshot.document import InForce, RunningLoad, Snapshot
 from loadmanager.leader.decisions import Assessment, Observation
 from loadmanager.leader.term import Leadership
-from loadmanager.ports.lookup import SubjectUnknown, Unavailable, Unfit
+from loadmanager.ports.lookup import Missing, Unavailable, Unfit
 
 _DEFAULT_LIMIT: Final = 100
 _MOST: Final = 10_000
@@ -139,11 +139,11 @@ class Explainer:
         return await asyncio.to_thread(_written, snapshot)
 
     def explain(self, subject: str) -> Account:
-        """Raises `InvalidName`, or `SubjectUnknown`: the leader has no such bundle or broker."""
+        """Raises `InvalidName`, or `Missing`: the leader has no such bundle or broker."""
         leader_term = self._leading.require_term()
         look = leader_term.look()
         if subject in look.quarantined:
-            raise SubjectUnknown(
+            raise Missing(
                 f"{subject}: left out of all decisions until it reports something else, because "
                 f"its report makes them fail: {look.quarantined[BrokerId(subject)]}"
             )
@@ -259,7 +259,7 @@ def _explained(known: Known, subject: str, decisions: Sequence[Decision]) -> Exp
     if "/" in subject:
         bundle = parse_bundle(subject)
         if not decisions and known.view.bundles.row(bundle) is None:
-            raise SubjectUnknown(f"{bundle}: no broker reports it and nothing was decided about it")
+            raise Missing(f"{bundle}: no broker reports it and nothing was decided about it")
         return explain_bundle(known, bundle, decisions)
     try:
         broker = parse_broker(subject)
@@ -267,7 +267,7 @@ def _explained(known: Known, subject: str, decisions: Sequence[Decision]) -> Exp
         expected = "a broker, host:port, or a bundle, tenant/namespace/0xLLLLLLLL_0xUUUUUUUU"
         raise InvalidName("subject", subject, expected) from None
     if broker not in known.view.brokers.index:
-        raise SubjectUnknown(f"{broker}: no such broker is registered")
+        raise Missing(f"{broker}: no such broker is registered")
     return explain_broker(known, broker, decisions)
 
 

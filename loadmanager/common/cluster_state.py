@@ -43,7 +43,6 @@ from loadmanager.ports.coordination import (
 )
 from loadmanager.ports.host import Clock
 from loadmanager.ports.lookup import (
-    BundleUnknown,
     LeaderInfo,
     Missing,
     NamespaceUnknown,
@@ -584,16 +583,16 @@ async def boundaries_of(cluster_state: ClusterState, namespace: Namespace) -> Bo
 
 
 def bundle_in(boundaries: Boundaries, range_text: str) -> BundleId:
-    """Raises `BundleUnknown`: there is no such bundle, or ``range_text`` is no range."""
+    """Raises `Missing`: there is no such bundle, or ``range_text`` is no range."""
     try:
         bundle = parse_bundle(f"{boundaries.namespace}/{range_text.lower()}")
     except InvalidName as error:
-        raise BundleUnknown(str(error)) from error
+        raise Missing(str(error)) from error
     if bundle not in boundaries:
         known = boundaries.bundles
         ranges = ", ".join(one.rpartition("/")[2] for one in known[:_RANGES_NAMED])
         more = ", ..." if len(known) > _RANGES_NAMED else ""
-        raise BundleUnknown(
+        raise Missing(
             f"bundle range {range_text} not found in {boundaries.namespace}; it has {ranges}{more}"
         )
     return bundle

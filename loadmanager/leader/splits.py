@@ -19,7 +19,7 @@ from loadmanager.core.splitting.finder import find_splits
 from loadmanager.core.splitting.merging import Merge, merged_by_order
 from loadmanager.leader.decisions import Decider
 from loadmanager.leader.task_controller import TaskController
-from loadmanager.ports.lookup import Conflict, MergeRefused, SplitRefused, Unavailable
+from loadmanager.ports.lookup import Conflict, Unavailable, Unfit
 
 log = structlog.get_logger()
 
@@ -98,18 +98,18 @@ class Splits:
                 self._rest(done.refused)
 
     async def order(self, bundle: BundleId, order: SplitOrder) -> None:
-        """Raises `SplitRefused`: no broker owns it, or it is merged; or as `dispatch`."""
+        """Raises `Unfit`: no broker owns it, or it is merged; or as `dispatch`."""
         await self.adopt_parts()
         task = self.tasks.tasks.of(bundle)
         if task is not None and task.kind is TaskKind.MERGE:
-            raise SplitRefused(f"{bundle} is being merged with its neighbour")
+            raise Unfit(f"{bundle} is being merged with its neighbour")
         proposal = self._split(bundle, order, Cause.REQUESTED, AskedBy.PEOPLE)
         await self._dispatch(proposal)
 
     async def merge(self, both: Merge, hotter: BundleId) -> None:
         """Order a merge on the owner of the hotter bundle, or else on the other owner.
 
-        Raises as `order`, `Conflict`: another task is under way; `MergeRefused`: one has no owner,
+        Raises as `order`, `Conflict`: another task is under way; `Unfit`: one has no owner,
         or neither owner may own both.
         """
         await self.adopt_parts()
@@ -124,14 +124,14 @@ class Splits:
             if planned not in {None, owner}:
                 raise Conflict(f"{half} is on its way to {planned}; wait until it is there")
             if owner is None:
-                raise MergeRefused(f"no broker owns {half} now; look one of its topics up first")
+                raise Unfit(f"no broker owns {half} now; look one of its topics up first")
             owner_of[half] = owner
         owners = sorted(set(owner_of.values()), key=lambda one: one != owner_of[hotter])
         barred = self.decider.barred(both.halves, owners)
         allowed = [broker for broker in owners if broker not in barred]
         if not allowed:
             why = "; ".join(f"{broker}: {reason}" for broker, reason in barred.items())
-            raise MergeRefused(f"no owner of {both.lower} or {both.upper} may have both ({why})")
+            raise Unfit(f"no owner of {both.lower} or {both.upper} may have both ({why})")
         await self._dispatch(
             BundleTask(
                 kind=TaskKind.MERGE,
@@ -167,7 +167,7 @@ class Splits:
         holding = self.context.cluster_state.live_owner(bundle)
         owner = planned.get(bundle) or (holding.broker if holding else None)
         if owner is None:
-            raise SplitRefused(f"no broker owns {bundle} now; look one of its topics up first")
+            raise Unfit(f"no broker owns {bundle} now; look one of its topics up first")
         return BundleTask(
             kind=TaskKind.SPLIT,
             bundles=(bundle,),

@@ -81,8 +81,16 @@ class LeaderElsewhere(LookupRefused):
         self.sidecar_url = sidecar_url
 
 
-class SubjectUnknown(LookupRefused):
-    """The leader has no broker and no bundle of that name."""
+class Missing(LookupRefused):
+    """What is asked about does not exist."""
+
+
+class Conflict(LookupRefused):
+    """The request conflicts with the present state; it may succeed once that changes."""
+
+
+class Unfit(LookupRefused):
+    """The request cannot be carried out; a retry cannot succeed unless something changes."""
 
 
 class LookupService(Protocol):
@@ -123,35 +131,3 @@ AskLeader = Callable[[LeaderInfo, BundleId], Awaitable[BrokerId]]
 
 Raises as `LookupService.assign`; `Unavailable` also if the leader does not answer.
 """
-
-
-class Missing(LookupRefused):
-    pass
-
-
-class Conflict(LookupRefused):
-    pass
-
-
-class Unfit(LookupRefused):
-    pass
-
-
-class BundleUnknown(LookupRefused):
-    pass
-
-
-class SplitRefused(LookupRefused):
-    """The bundle cannot be split as requested; a retry cannot succeed unless it changes."""
-
-
-class MergeRefused(LookupRefused):
-    """The two bundles cannot be merged; a retry cannot succeed unless they change."""
-
-
-class UnloadRefused(LookupRefused):
-    """The bundle cannot move to the destination; a retry cannot succeed unless that changes."""
-
-
-class BrokerUnknown(LookupRefused):
-    pass

@@ -17,11 +17,10 @@ from loadmanager.core.balancing import BalancingMode
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.wire.records import DrainMark
 from loadmanager.ports.lookup import (
-    BrokerUnknown,
-    BundleUnknown,
+    Conflict,
     LeaderElsewhere,
+    Missing,
     Unavailable,
-    UnloadRefused,
 )
 
 BUNDLE = BundleId("public/default/0x00000000_0x40000000")
@@ -71,7 +70,7 @@ class Application(Drains):
         if broker in self.marks:
             self.left = max(self.left - 2, self.stuck_at)
         if self.unknown:
-            raise BrokerUnknown(f"{broker}: no such broker is registered or marked")
+            raise Missing(f"{broker}: no such broker is registered or marked")
         if self.left == self.let_go_at:
             self.marks.pop(broker, None)
         return DrainState(
@@ -181,9 +180,9 @@ def test_an_unload_without_an_answer_says_how_to_see_what_became_of_it() -> None
 @pytest.mark.parametrize(
     ("command", "refusal", "code"),
     [
-        (("unload", BUNDLE), BundleUnknown("no such bundle"), 2),
-        (("unload", BUNDLE), UnloadRefused("draining"), 1),
-        (("drain", "b9:1"), BrokerUnknown("no b9:1"), 2),
+        (("unload", BUNDLE), Missing("no such bundle"), 2),
+        (("unload", BUNDLE), Conflict("draining"), 1),
+        (("drain", "b9:1"), Missing("no b9:1"), 2),
     ],
 )
 def test_a_refusal_is_told(

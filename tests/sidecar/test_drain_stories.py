@@ -10,7 +10,7 @@ from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName
 from loadmanager.core.wire.records import DrainMark, decode_drain_mark
 from loadmanager.ports.coordination import CoordinationError
-from loadmanager.ports.lookup import BrokerUnknown
+from loadmanager.ports.lookup import Missing
 from tests.testbed.faults.agent import SESSION_S, Agent
 from tests.testbed.faults.cluster import Cluster, topic_in
 from tests.testbed.faults.host import Host
@@ -175,9 +175,9 @@ async def test_a_mark_set_while_the_sidecar_is_cut_off_is_heeded(cluster: Cluste
 async def test_marks_say_who_and_why_and_may_be_repeated(cluster: Cluster) -> None:
     agent, host = cluster.agents[0], cluster.hosts[1]
     asked = agent.app.drains
-    with pytest.raises(BrokerUnknown, match="nowhere:8080: no such broker is registered"):
+    with pytest.raises(Missing, match="nowhere:8080: no such broker is registered"):
         await asked.mark(type(host.name)("nowhere:8080"), by="", reason="")
-    with pytest.raises(BrokerUnknown, match="registered or marked"):
+    with pytest.raises(Missing, match="registered or marked"):
         await asked.status(type(host.name)("nowhere:8080"))
     await asked.unmark(host.name)
     assert (await asked.status(host.name)).marked is None

@@ -46,7 +46,7 @@ from loadmanager.core.snapshot.codec import decode_snapshot, in_force
 from loadmanager.core.snapshot.document import view_of_snapshot
 from loadmanager.core.wire.records import LeaderRecord
 from loadmanager.leader.records import DecisionLog, TaskGains
-from loadmanager.ports.lookup import LeaderElsewhere, SubjectUnknown, Unavailable
+from loadmanager.ports.lookup import LeaderElsewhere, Missing, Unavailable
 
 
 @pytest.fixture
@@ -251,7 +251,7 @@ async def test_a_bundle_that_nobody_can_take_says_why(slow: LeaderAtWork) -> Non
 @pytest.mark.parametrize(
     ("subject", "error", "why"),
     [
-        *((one, SubjectUnknown, one) for one in ("t/ns/0x00000000_0x00000001", "b9:8080")),
+        *((one, Missing, one) for one in ("t/ns/0x00000000_0x00000001", "b9:8080")),
         *(
             (one, InvalidName, "is not valid; expected")
             for one in ("b9", "t/ns", "t/ns/x", "", "a b:1")

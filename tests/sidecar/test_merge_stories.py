@@ -28,13 +28,12 @@ from loadmanager.core.splitting.merging import Merge
 from loadmanager.core.wire.shared_forms import range_text
 from loadmanager.ports.coordination import Operation, SetData
 from loadmanager.ports.lookup import (
-    BundleUnknown,
     Conflict,
     LeaderElsewhere,
     LookupRefused,
-    MergeRefused,
-    SplitRefused,
+    Missing,
     Unavailable,
+    Unfit,
 )
 from loadmanager.reference_broker.changes import Accepted
 from tests.testbed.faults.agent import SESSION_S, Agent
@@ -141,15 +140,15 @@ async def test_what_cannot_be_one_is_refused_with_the_reason(cluster: Cluster) -
     boundaries = await cluster.make_namespace(4)
     first, second, third, last = boundaries.bundles
     requests = cluster.leader.app.bundle_requests
-    with pytest.raises(MergeRefused, match="no broker owns"):
+    with pytest.raises(Unfit, match="no broker owns"):
         await merge(cluster, first, second)
     await place_all(cluster, boundaries)
     for lower, upper in ((first, third), (last, first), (first, first)):
-        with pytest.raises(MergeRefused, match="are not adjacent"):
+        with pytest.raises(Unfit, match="are not adjacent"):
             await merge(cluster, lower, upper)
-    with pytest.raises(MergeRefused, match="is the last bundle"):
+    with pytest.raises(Unfit, match="is the last bundle"):
         await requests.merge(NAMESPACE, range_text(last), None)
-    with pytest.raises(BundleUnknown, match="not found"):
+    with pytest.raises(Missing, match="not found"):
         await requests.merge(NAMESPACE, "0x00000000_0x30000000", None)
     with pytest.raises(LeaderElsewhere):
         await follower(cluster, serving=False).app.bundle_requests.merge(
@@ -158,7 +157,7 @@ async def test_what_cannot_be_one_is_refused_with_the_reason(cluster: Cluster) -
     await cluster.settled(boundaries.bundles)
     single = await cluster.make_namespace(1, Namespace("acme/single"))
     await cluster.leader.look_up(topic_in(single, single.bundles[0]))
-    with pytest.raises(MergeRefused, match="a single bundle"):
+    with pytest.raises(Unfit, match="a single bundle"):
         await requests.merge(single.namespace, *2 * [range_text(single.bundles[0])])
 
 
@@ -168,7 +167,7 @@ async def test_what_would_be_cut_again_at_once_is_not_merged(cluster: Cluster) -
     for half in boundaries.bundles:
         publish(cluster, topics_in(boundaries, half, 3))
     await asyncio.sleep(2.5)
-    with pytest.raises(MergeRefused, match="cut again at once: it has 6 topics"):
+    with pytest.raises(Unfit, match="cut again at once: it has 6 topics"):
         await merge(cluster, *boundaries.bundles)
 
 
@@ -180,7 +179,7 @@ async def test_a_half_with_something_under_way_is_left_to_that(cluster: Cluster)
     await cluster.until(lambda: any(cluster.orders(host).splits for host in cluster.hosts))
     with pytest.raises(Conflict):
         await merge(cluster, upper, last)
-    with pytest.raises((SplitRefused, BundleUnknown)):
+    with pytest.raises((Unfit, Missing)):
         await cluster.leader.app.bundle_requests.split(
             NAMESPACE, range_text(lower), SplitOrder("range_equally_divide")
         )
@@ -197,7 +196,7 @@ async def test_an_owner_that_may_not_have_both_is_named_with_the_reason(cluster:
     await cluster.until(lambda: not first.serving and len(second.serving) == 3)
     await drains.mark(second.name, by="test", reason="")
     await cluster.until(lambda: brokers[second.name].registration.draining)
-    with pytest.raises(MergeRefused, match=rf"may have both \({second.name}: draining\)"):
+    with pytest.raises(Unfit, match=rf"may have both \({second.name}: draining\)"):
         await merge(cluster, *boundaries.bundles[:2])
 
 

@@ -24,11 +24,11 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.wire.shared_forms import range_text
 from loadmanager.ports.lookup import (
-    BundleUnknown,
+    Conflict,
     LeaderElsewhere,
+    Missing,
     NamespaceUnknown,
     Unavailable,
-    UnloadRefused,
 )
 from tests.testbed.faults.agent import SESSION_S
 from tests.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
@@ -326,7 +326,7 @@ async def test_a_destination_that_has_not_reported_for_long_is_refused(cluster: 
     bundle = next(b for b in boundaries.bundles if cluster.server(b) is not silent.host)
     silent.coordination.freeze()
     await asyncio.sleep(7.0)
-    with pytest.raises(UnloadRefused, match=r"last reported \d+ s ago; expected at most 6.5 s"):
+    with pytest.raises(Conflict, match=r"last reported \d+ s ago; expected at most 6.5 s"):
         await unload(cluster, bundle, silent.host)
 
 
@@ -336,10 +336,10 @@ async def test_unknown_names_and_other_sidecars_are_told_apart(cluster: Cluster)
     asked = cluster.leader.app.bundle_requests
     with pytest.raises(NamespaceUnknown):
         await asked.unload(Namespace("acme/none"), None, None)
-    with pytest.raises(BundleUnknown, match="0x00000000_0x40000000 not found"):
+    with pytest.raises(Missing, match="0x00000000_0x40000000 not found"):
         await asked.unload(NAMESPACE, "0x00000000_0x40000000", None)
     why = "inactive destination broker: nowhere:8080 is not registered"  # As Pulsar says it.
-    with pytest.raises(UnloadRefused, match=why):
+    with pytest.raises(Conflict, match=why):
         await asked.unload(NAMESPACE, range_text(boundaries.bundles[0]), BrokerId("nowhere:8080"))
     with pytest.raises(LeaderElsewhere) as told:
         await follower(cluster, serving=False).app.bundle_requests.unload(NAMESPACE, None, None)
@@ -370,7 +370,7 @@ async def test_a_bundle_split_meanwhile_stays_away(cluster: Cluster, after_s: fl
         app.bundle_requests.split(NAMESPACE, range_text(whole), order)
     )
     await asyncio.sleep(after_s)
-    with contextlib.suppress(BundleUnknown):
+    with contextlib.suppress(Missing):
         await app.bundle_requests.unload(NAMESPACE, range_text(whole), None)
     await splitting
     bundles = boundaries_now(cluster).bundles

@@ -21,7 +21,7 @@ from loadmanager.core.orders import SplitOrder
 from loadmanager.leader.election import Term
 from loadmanager.leader.term import LeaderTerm
 from loadmanager.ports.coordination import Disconnected, Operation
-from loadmanager.ports.lookup import BundleUnknown, LeaderElsewhere, SplitRefused, Unavailable
+from loadmanager.ports.lookup import LeaderElsewhere, Missing, Unavailable, Unfit
 from loadmanager.reference_broker.changes import Accepted
 from tests.testbed.faults.agent import Agent
 from tests.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
@@ -169,15 +169,15 @@ async def test_who_asked_is_told_at_once_that_the_order_was_taken_back(cluster: 
 async def test_what_cannot_be_cut_as_asked_is_refused_with_the_reason(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(2)
     asked = cluster.leader.app.bundle_requests
-    with pytest.raises(SplitRefused, match="split algorithm 'halves'; expected one of"):
+    with pytest.raises(Unfit, match="split algorithm 'halves'; expected one of"):
         await asked.split(NAMESPACE, "HOT", SplitOrder("halves"))
-    with pytest.raises(SplitRefused, match="needs positions"):
+    with pytest.raises(Unfit, match="needs positions"):
         await asked.split(NAMESPACE, "HOT", SplitOrder("specified_positions_divide"))
-    with pytest.raises(BundleUnknown, match="no broker reports a bundle"):
+    with pytest.raises(Missing, match="no broker reports a bundle"):
         await asked.split(NAMESPACE, "HOT", MIDDLE)
-    with pytest.raises(BundleUnknown, match="0x00000000_0x40000000 not found in acme/orders"):
+    with pytest.raises(Missing, match="0x00000000_0x40000000 not found in acme/orders"):
         await asked.split(NAMESPACE, "0x00000000_0x40000000", MIDDLE)
-    with pytest.raises(SplitRefused, match="has no owner now"):
+    with pytest.raises(Unfit, match="has no owner now"):
         await asked.split(NAMESPACE, boundaries.bundles[0].rpartition("/")[2], MIDDLE)
     follower = next(agent for agent in cluster.living if not agent.leads)
     with pytest.raises(LeaderElsewhere) as told:

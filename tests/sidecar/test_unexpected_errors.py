@@ -19,7 +19,7 @@ from loadmanager.leader.decisions import Decider
 from loadmanager.leader.election import STAND_BACK_S, Election
 from loadmanager.leader.order_book import OrderBook
 from loadmanager.leader.term import LeaderTerm
-from loadmanager.ports.lookup import SubjectUnknown
+from loadmanager.ports.lookup import Missing
 from loadmanager.telemetry.metrics import LABEL_VALUES, Metrics
 from loadmanager.wiring.application import Sidecar
 from tests.testbed.faults.agent import SESSION_S, Agent
@@ -106,7 +106,7 @@ async def test_a_broker_whose_report_makes_rounds_fail_is_left_out_named_and_tak
         one for one in cluster.warnings("broker.report.left_out") if one["broker"] == culprit.name
     ]
     assert "does not fit" in told[-1]["error"]
-    with pytest.raises(SubjectUnknown, match=r"left out of all decisions until .* does not fit"):
+    with pytest.raises(Missing, match=r"left out of all decisions until .* does not fit"):
         leader.app.explainer.explain(culprit.name)
     # Rounds go on with the others, and nobody stops leading.
     done = rounds(leader, "quiet") + rounds(leader, "moved")

@@ -28,7 +28,7 @@ from loadmanager.core.shadow import Shadow, Shadowed
 from loadmanager.core.snapshot.codec import in_force
 from loadmanager.leader.decisions import Assessment
 from loadmanager.leader.records import TaskGain
-from loadmanager.ports.lookup import LeaderElsewhere, SubjectUnknown, Unavailable
+from loadmanager.ports.lookup import LeaderElsewhere, Missing, Unavailable
 
 B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
 BUNDLE = BundleId("t/ns/0x00000000_0x20000000")
@@ -200,7 +200,7 @@ class FakeLeaderQueries(Explainer):
         if ":" not in subject and "/" not in subject:
             raise InvalidName("subject", subject, "a broker or a bundle")
         if subject not in self.stories:
-            raise SubjectUnknown(f"{subject}: no such broker is registered")
+            raise Missing(f"{subject}: no such broker is registered")
         return Account(
             explanation=self.stories[subject],
             tasks=self._listed(TasksQuery(limit=2, bundle=subject)),

@@ -19,19 +19,13 @@ from pydantic_core import to_jsonable_python
 
 from loadmanager.core.errors import InvalidName, LoadManagerError
 from loadmanager.ports.lookup import (
-    BrokerUnknown,
-    BundleUnknown,
     Conflict,
-    MergeRefused,
     Missing,
     NamespaceTaken,
     NamespaceUnknown,
     NotLeader,
-    SplitRefused,
-    SubjectUnknown,
     Unavailable,
     Unfit,
-    UnloadRefused,
 )
 
 SERVER_NAME: Final = "loadmanager"
@@ -39,9 +33,9 @@ _JSON_TYPE: Final = "application/json"
 _TEXT_TYPE: Final = "text/plain; charset=utf-8"
 
 _STATUSES: Final[tuple[tuple[tuple[type[LoadManagerError], ...], int], ...]] = (
-    ((NamespaceUnknown, SubjectUnknown, BundleUnknown, BrokerUnknown, Missing), 404),
-    ((NamespaceTaken, NotLeader, UnloadRefused, Conflict), 409),
-    ((InvalidName, MergeRefused, SplitRefused, Unfit), 412),
+    ((NamespaceUnknown, Missing), 404),
+    ((NamespaceTaken, NotLeader, Conflict), 409),
+    ((InvalidName, Unfit), 412),
 )
 
 

@@ -17,15 +17,12 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.wire.records import DrainMark
 from loadmanager.ports.lookup import (
-    BrokerUnknown,
-    BundleUnknown,
     Conflict,
     LeaderElsewhere,
-    MergeRefused,
+    Missing,
     NamespaceUnknown,
-    SplitRefused,
     Unavailable,
-    UnloadRefused,
+    Unfit,
 )
 from tests.adapters.http.conftest import PUBLIC, Reply, RunningServer, StartServer
 
@@ -187,12 +184,12 @@ async def test_a_sidecar_that_does_not_lead_sends_the_client_to_the_one_that_doe
     ("lines", "error", "status"),
     [
         ((UNLOAD, MERGE), NamespaceUnknown, 404),
-        ((UNLOAD, SPLIT, MERGE), BundleUnknown, 404),
-        ((MARK, STATUS), BrokerUnknown, 404),
-        ((UNLOAD,), UnloadRefused, 409),
+        ((UNLOAD, SPLIT, MERGE), Missing, 404),
+        ((MARK, STATUS), Missing, 404),
+        ((UNLOAD,), Conflict, 409),
         ((MERGE,), Conflict, 409),
-        ((MERGE,), MergeRefused, 412),
-        ((SPLIT,), SplitRefused, 412),
+        ((MERGE,), Unfit, 412),
+        ((SPLIT,), Unfit, 412),
         ((UNLOAD, SPLIT, MERGE, MARK, UNMARK, STATUS), Unavailable, 503),
     ],
 )
@@ -237,7 +234,7 @@ async def test_the_command_merge_tells_the_whole(server: RunningServer, leader: 
     arguments = ["merge", f"{PUBLIC}/{LOWER}", f"{PUBLIC}/{UPPER}", "--url", server.url]
     for refusal, code, says in (
         (None, 0, f"are {WHOLE} now\n"),
-        (MergeRefused("they are not adjacent"), 2, "they are not adjacent"),
+        (Unfit("they are not adjacent"), 2, "they are not adjacent"),
         (Conflict("it is on its way"), 1, "it is on its way"),
     ):
         leader.refuses = refusal
