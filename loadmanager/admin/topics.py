@@ -6,7 +6,7 @@ from urllib.parse import unquote
 import structlog
 from pydantic import Field
 
-from loadmanager.adapters.http.assign_client import HttpTopicsClient
+from loadmanager.adapters.http.assign_client import HttpAssignClient
 from loadmanager.adapters.http.operations import (
     Document,
     Method,
@@ -67,7 +67,7 @@ class HashPositions(Document):
 
 
 class Topics(Resource, tag="topics"):
-    def __init__(self, context: Context, line: HttpTopicsClient) -> None:
+    def __init__(self, context: Context, line: HttpAssignClient) -> None:
         self._context = context
         self._line = line
         self._documents = Documents(context.coordination)

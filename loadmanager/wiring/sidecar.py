@@ -18,7 +18,7 @@ from loadmanager.adapters.computing import ThreadedComputing
 from loadmanager.adapters.history.sink import ThreadedHistory
 from loadmanager.adapters.host import PsutilHostProbe
 from loadmanager.adapters.host.processes import allow_connections
-from loadmanager.adapters.http.assign_client import Credentials, HttpAssignClient, HttpTopicsClient
+from loadmanager.adapters.http.assign_client import Credentials, HttpAssignClient
 from loadmanager.adapters.http.health_listener import HealthListener, LoopWatch, listening_sockets
 from loadmanager.adapters.http.http_server import HttpServer
 from loadmanager.adapters.http.live.page import Feed, Forwarder, OverviewReader
@@ -72,7 +72,7 @@ def admin_routes(
 ) -> list[Route]:
     """Beside a Pulsar broker, its own admin REST has namespaces, topics and policies."""
     cluster = config.cluster.name
-    topics = Topics(context, HttpTopicsClient(leader_line))
+    topics = Topics(context, leader_line)
     partitions = Partitions(application.answering, context).routes()
     resources: list[Resource] = [
         Brokers(context, cluster, topics),

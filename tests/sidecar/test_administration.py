@@ -9,7 +9,7 @@ from recorded_unloads import RecordedUnloads
 from snapshot_samples import report
 from waiting import eventually
 
-from loadmanager.adapters.http.assign_client import HttpAssignClient, HttpTopicsClient
+from loadmanager.adapters.http.assign_client import HttpAssignClient
 from loadmanager.admin.brokers import Brokers
 from loadmanager.admin.isolation import (
     BrokerPolicy,
@@ -296,7 +296,7 @@ async def test_each_broker_is_told_with_the_policies_about_it(
         BrokerPolicy(broker=B1, policy="gold", is_primary=True, namespaces=["acme/.*"]),
         BrokerPolicy(broker=B2, policy="gold", is_primary=False, namespaces=["acme/.*"]),
     ]
-    topics = Topics(sidecar.context, HttpTopicsClient(HttpAssignClient()))
+    topics = Topics(sidecar.context, HttpAssignClient())
     brokers = Brokers(sidecar.context, "east", topics)
     owned = await brokers.owned("east", B1)
     assert {bundle: one.assignment for bundle, one in owned.items()} == {FOUR.bundles[0]: "primary"}

@@ -35,6 +35,9 @@ from loadmanager.ports.lookup import (
 )
 
 _MOST_BYTES_OF_A_DECISION: Final = 65_536
+TOPICS_PATH: Final = "/admin/v2/broker-stats/topics"
+# Some 400,000 topics of one broker.
+_MOST_BYTES_OF_TOPICS: Final = 64 * 1024 * 1024
 _SECONDS: Final = re.compile(r"[0-9]{1,4}")
 
 
@@ -123,6 +126,20 @@ class HttpAssignClient:
         if answer.status == 200:  # noqa: PLR2004 - HTTP
             return _decision(answer.text, url, leader)
         raise _refusal(answer, url)
+
+    async def topics(
+        self, sidecar_url: str, namespace: Namespace
+    ) -> Mapping[BundleId, Mapping[TopicName, Rates]]:
+        """Return `Topics.own` of another sidecar. Raises `Unavailable`."""
+        path = f"{TOPICS_PATH}?namespace={quote(namespace, safe='')}"
+        url = sidecar_url.rstrip("/") + path
+        answer = await self.ask("GET", sidecar_url, path, most_bytes=_MOST_BYTES_OF_TOPICS)
+        if answer.status != 200:  # noqa: PLR2004 - HTTP
+            raise Unavailable(refusal_text(url, answer))
+        try:
+            return topics_from(parse_fields(url, answer.text.encode()))
+        except (MalformedContent, InvalidName, json.JSONDecodeError) as error:
+            raise Unavailable(f"{url}: {error}") from error
 
     async def close(self) -> None:
         session, self._session = self._session, None
@@ -239,30 +256,6 @@ def _reason(text: str) -> str | None:
         return None
     reason = answer.get("reason") if isinstance(answer, dict) else None
     return reason if isinstance(reason, str) else None
-
-
-TOPICS_PATH: Final = "/admin/v2/broker-stats/topics"
-# Some 400,000 topics of one broker.
-_MOST_BYTES: Final = 64 * 1024 * 1024
-
-
-class HttpTopicsClient:
-    def __init__(self, line: HttpAssignClient) -> None:
-        self._line = line
-
-    async def topics(
-        self, sidecar_url: str, namespace: Namespace
-    ) -> Mapping[BundleId, Mapping[TopicName, Rates]]:
-        """Return `Topics.own` of another sidecar. Raises `Unavailable`."""
-        path = f"{TOPICS_PATH}?namespace={quote(namespace, safe='')}"
-        url = sidecar_url.rstrip("/") + path
-        answer = await self._line.ask("GET", sidecar_url, path, most_bytes=_MOST_BYTES)
-        if answer.status != 200:  # noqa: PLR2004 - HTTP
-            raise Unavailable(refusal_text(url, answer))
-        try:
-            return topics_from(parse_fields(url, answer.text.encode()))
-        except (MalformedContent, InvalidName, json.JSONDecodeError) as error:
-            raise Unavailable(f"{url}: {error}") from error
 
 
 def topics_to_json(

@@ -14,7 +14,6 @@ from waiting import eventually
 
 from loadmanager.adapters.http.assign_client import (
     HttpAssignClient,
-    HttpTopicsClient,
     topics_from,
     topics_to_json,
 )
@@ -61,7 +60,7 @@ POLICY = {
 
 
 @dataclass
-class FakeTopics(HttpTopicsClient):
+class FakeTopics(HttpAssignClient):
     open: dict[str, dict[BundleId, dict[TopicName, Rates]]]
 
     async def topics(
@@ -393,9 +392,9 @@ async def test_anothers_odd_answer_is_no_answer(start_server: StartServer, spoil
     line = HttpAssignClient()
     try:
         with pytest.raises(Unavailable):
-            await HttpTopicsClient(line).topics(server.url, NS)
+            await line.topics(server.url, NS)
         with pytest.raises(Unavailable, match="does not answer"):
-            await HttpTopicsClient(line).topics("http://127.0.0.1:1", NS)
+            await line.topics("http://127.0.0.1:1", NS)
     finally:
         await line.close()
 
@@ -404,7 +403,7 @@ async def test_a_sidecar_tells_its_own_brokers_topics_to_others(loaded: Api) -> 
     line = HttpAssignClient()
     try:
         # The in-process broker serves none of them: it was told of no lock.
-        assert await HttpTopicsClient(line).topics(loaded.server.url, NS) == {}
+        assert await line.topics(loaded.server.url, NS) == {}
     finally:
         await line.close()
     assert await loaded.get(f"{V2}/broker-stats/topics") == {}

@@ -16,7 +16,7 @@ from leader_at_work import LeaderAtWork, leader_at_work
 from prometheus_client.parser import text_string_to_metric_families
 from waiting import eventually
 
-from loadmanager.adapters.http.assign_client import HttpTopicsClient
+from loadmanager.adapters.http.assign_client import HttpAssignClient
 from loadmanager.adapters.http.http_server import HttpServer
 from loadmanager.admin.brokers import Brokers
 from loadmanager.admin.decisions import Decisions, Plans, preview_round
@@ -43,10 +43,7 @@ REPORTS = (
 OURS = "/admin/v2/loadmanager"
 
 
-class NoTopics(HttpTopicsClient):
-    def __init__(self) -> None:
-        pass
-
+class NoTopics(HttpAssignClient):
     async def topics(
         self, sidecar_url: str, namespace: Namespace
     ) -> dict[BundleId, dict[TopicName, Rates]]:

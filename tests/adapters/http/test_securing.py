@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 from structlog.testing import capture_logs
 from tls_files import Files
 
-from loadmanager.adapters.http.assign_client import HttpAssignClient, HttpTopicsClient
+from loadmanager.adapters.http.assign_client import HttpAssignClient
 from loadmanager.adapters.http.routes import Role
 from loadmanager.adapters.http.security.guard import (
     Caller,
@@ -87,7 +87,7 @@ async def test_tokens_go_to_known_sidecars_alone(leader: RunningServer, tmp_path
         with pytest.raises(Unavailable, match="without a token, because no registered sidecar"):
             await unknown.assign(leader_at(leader.url), BUNDLE)
         with pytest.raises(Unavailable, match="without a token, because no registered sidecar"):
-            await HttpTopicsClient(unknown).topics(leader.url, Namespace("public/default"))
+            await unknown.topics(leader.url, Namespace("public/default"))
     finally:
         await known.close()
         await unknown.close()
