@@ -103,8 +103,7 @@ def test_the_others_are_balanced_and_so_are_all_when_it_is_back(
     how, leads = CASES[(FIRST[cluster.manager] + case) % len(CASES)]
     cluster.gather(NAMESPACE, NAMES)
     leader = cluster.leader()
-    # All brokers are on this host, whose CPU the extensible manager reports as that of each.
-    limits = ("--interval", "2", "--settle", "3", "--moves-at-once", "2", "--cores", "0.7")
+    limits = ("--interval", "2", "--settle", "3", "--moves-at-once", "2")
     with unserved_told(cluster, traffic), balancing(cluster, tmp_path, *limits) as (process, told):
         target = first(told, "state", "ordered")["task"]["target"]
         others = sorted({0, 1, 2} - {leader}, key=lambda one: cluster.brokers[one] != target)
