@@ -14,7 +14,7 @@ from loadmanager.core.cluster import ClusterView
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.filters import Filters
 from loadmanager.core.ids import BrokerId, Namespace
-from loadmanager.core.joint.ages import HALF_PRICE_S, Ages
+from loadmanager.core.joint.ages import HALF_PRICE_S, MEAN_S, Ages
 from loadmanager.core.joint.deciding import learned_from
 from loadmanager.core.joint.document import decode_joint, encode_joint
 from loadmanager.core.joint.persistence import Persistence
@@ -450,6 +450,19 @@ def test_what_is_added_to_an_imbalance_makes_it_younger() -> None:
     assert old.age_s.tolist() == [600.0, 600.0]
     grown = old.after(720.0, (A, B), np.array([0.4, 0.11]))
     assert grown.age_s == pytest.approx([165.0, 600.0])
+
+
+@pytest.mark.parametrize(
+    ("mean_s", "least_s", "most_s"), [(0.0, 0.0, 60.0), (MEAN_S, 120.0, 600.0)]
+)
+def test_noise_begins_no_imbalance_anew(mean_s: float, least_s: float, most_s: float) -> None:
+    rng, ages = np.random.default_rng(5), Ages()
+    for number in range(1, 61):
+        over = np.maximum(0.1 + rng.normal(0.0, 0.05, 2), 0.0)
+        ages = ages.after(10.0 * number, (A, B), over, mean_s)
+        again = ages.after(10.0 * number, (A, B), over, mean_s)
+        assert again.age_s == pytest.approx(ages.age_s)
+    assert ((ages.age_s >= least_s) & (ages.age_s <= most_s)).all()
 
 
 def test_brokers_that_come_begin_anew_and_others_keep_their_ages() -> None:

@@ -14,6 +14,9 @@ from loadmanager.core.columns import Indices
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.scores import FloatArray
 
+MEAN_S: Final = 40.0
+"""Time over which imbalances count: with noise, each higher window would begin a new one."""
+
 HALF_PRICE_S: Final = 300.0
 """Age of an imbalance at which moves cost half; at three times that age, a quarter."""
 
@@ -27,15 +30,21 @@ class Ages:
     over: FloatArray = field(default_factory=lambda: np.zeros(0))
     age_s: FloatArray = field(default_factory=lambda: np.zeros(0))
 
-    def after(self, now_s: float, names: Sequence[BrokerId], over: FloatArray) -> "Ages":
+    def after(
+        self, now_s: float, names: Sequence[BrokerId], over: FloatArray, mean_s: float = 0.0
+    ) -> "Ages":
         """Return the ages for brokers that are now ``over`` the level; 0 is even, and has no age.
 
         An increase of an imbalance begins now, which reduces the age of the whole in proportion.
+        Over noise, ``over`` counts as its exponential mean of ``mean_s``.
         """
         known = {name: row for row, name in enumerate(self.names)}
         rows = np.array([known.get(name, -1) for name in names], dtype=np.intp)
         # The appended element is for new brokers.
         then, since_s = np.append(self.over, 0.0)[rows], np.append(self.age_s, 0.0)[rows]
+        passed_s = max(now_s - self.at_s, 0.0)
+        new = -np.expm1(-passed_s / mean_s) if mean_s else 1.0
+        over = np.where(rows < 0, over, new * over + (1.0 - new) * then)
         old = np.minimum(then / np.where(over > 0, over, np.inf), 1.0)
         return Ages(at_s=now_s, names=names, over=over, age_s=old * (since_s + now_s - self.at_s))
 
