@@ -13,8 +13,9 @@ pytestmark = marks(600)
 
 
 def test_one_bundle_with_all_traffic_is_cut_and_spread(cluster: RealPulsar, tmp_path: Path) -> None:
-    cluster.create_namespace("trial/hot", 1)
-    names = [f"persistent://trial/hot/topic-{number}" for number in range(12)]
+    namespace = f"trial/{tmp_path.name}"  # Another one if it is tried again.
+    cluster.create_namespace(namespace, 1)
+    names = [f"persistent://{namespace}/topic-{number}" for number in range(12)]
     with (
         sending(pulsar, cluster.service_url, zipf_rates(names, 600.0, 0.0)) as sends,
         balancing(cluster, tmp_path, "--interval", "5", "--split") as (process, told),
