@@ -25,6 +25,7 @@ _SEED: Final = 16
 _SLACK_S: Final = 1e-3
 _PAUSES: Final = 20
 _LONGEST_PAUSE_S: Final = 60.0
+_MEAN_S: Final = 60.0
 
 
 @dataclass(slots=True)
@@ -106,7 +107,7 @@ class Strategy:
         # Without moves the last decision is made again until the next is due.
         last = self._last if busy and early and not self.acts else None
         playback = Playback(
-            replace(self.planner, shedder=self._priced(self.planner.shedder)),
+            replace(self.planner, shedder=self._on_windows(self.planner.shedder)),
             # Ties are broken alike however often a window is decided on.
             np.random.default_rng((_SEED, self._rounds - (last is not None))),
             self._memory if last is None else last.memory,
@@ -119,12 +120,13 @@ class Strategy:
         self._choice = None if early else found
         return found
 
-    def _priced(self, shedder: Shedder) -> Shedder:
-        """Return a shedder that prices moves by their measured pauses, in half seconds."""
-        if not self._pauses_s or not isinstance(shedder, JointShedder):
+    def _on_windows(self, shedder: Shedder) -> Shedder:
+        """Return a shedder for single windows, with the measured pauses in half seconds."""
+        if not isinstance(shedder, JointShedder):
             return shedder
-        pause_s = round(2 * median(self._pauses_s)) / 2
-        return replace(shedder, pause_s=max(shedder.pause_s, min(pause_s, _LONGEST_PAUSE_S)))
+        pause_s = round(2 * median(self._pauses_s)) / 2 if self._pauses_s else 0.0
+        pause_s = max(shedder.pause_s, min(pause_s, _LONGEST_PAUSE_S))
+        return replace(shedder, pause_s=pause_s, mean_s=max(shedder.mean_s, _MEAN_S))
 
     def record_choice(self) -> None:
         self.decided = self._choice

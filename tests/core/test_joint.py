@@ -14,7 +14,7 @@ from loadmanager.core.cluster import ClusterView
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.filters import Filters
 from loadmanager.core.ids import BrokerId, Namespace
-from loadmanager.core.joint.ages import HALF_PRICE_S, MEAN_S, Ages
+from loadmanager.core.joint.ages import HALF_PRICE_S, Ages
 from loadmanager.core.joint.deciding import learned_from
 from loadmanager.core.joint.document import decode_joint, encode_joint
 from loadmanager.core.joint.persistence import Persistence
@@ -452,9 +452,7 @@ def test_what_is_added_to_an_imbalance_makes_it_younger() -> None:
     assert grown.age_s == pytest.approx([165.0, 600.0])
 
 
-@pytest.mark.parametrize(
-    ("mean_s", "least_s", "most_s"), [(0.0, 0.0, 60.0), (MEAN_S, 120.0, 600.0)]
-)
+@pytest.mark.parametrize(("mean_s", "least_s", "most_s"), [(0.0, 0.0, 60.0), (60.0, 120.0, 600.0)])
 def test_noise_begins_no_imbalance_anew(mean_s: float, least_s: float, most_s: float) -> None:
     rng, ages = np.random.default_rng(5), Ages()
     for number in range(1, 61):

@@ -14,9 +14,6 @@ from loadmanager.core.columns import Indices
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.scores import FloatArray
 
-MEAN_S: Final = 40.0
-"""Time over which imbalances count: with noise, each higher window would begin a new one."""
-
 HALF_PRICE_S: Final = 300.0
 """Age of an imbalance at which moves cost half; at three times that age, a quarter."""
 
@@ -36,14 +33,14 @@ class Ages:
         """Return the ages for brokers that are now ``over`` the level; 0 is even, and has no age.
 
         An increase of an imbalance begins now, which reduces the age of the whole in proportion.
-        Over noise, ``over`` counts as its exponential mean of ``mean_s``.
+        Of rounds within ``mean_s`` the running mean of ``over`` counts.
         """
         known = {name: row for row, name in enumerate(self.names)}
         rows = np.array([known.get(name, -1) for name in names], dtype=np.intp)
         # The appended element is for new brokers.
         then, since_s = np.append(self.over, 0.0)[rows], np.append(self.age_s, 0.0)[rows]
         passed_s = max(now_s - self.at_s, 0.0)
-        new = -np.expm1(-passed_s / mean_s) if mean_s else 1.0
+        new = min(passed_s / mean_s, 1.0) if mean_s else 1.0
         over = np.where(rows < 0, over, new * over + (1.0 - new) * then)
         old = np.minimum(then / np.where(over > 0, over, np.inf), 1.0)
         return Ages(at_s=now_s, names=names, over=over, age_s=old * (since_s + now_s - self.at_s))

@@ -9,7 +9,7 @@ import numpy as np
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Mask
 from loadmanager.core.filters import Limits
-from loadmanager.core.joint.ages import MEAN_S, Ages
+from loadmanager.core.joint.ages import Ages
 from loadmanager.core.joint.learning import Learned
 from loadmanager.core.joint.persistence import Persistence
 from loadmanager.core.joint.restarts import Restarts
@@ -51,13 +51,14 @@ def decided(
     *,
     price: float,
     tolerance: float,
+    mean_s: float,
 ) -> tuple[tuple[Offer, ...], tuple[Refusal, ...], JointState]:
     """Return the moves of a round, the reasons why other brokers shed nothing, and the state."""
     counted = limits.gives | limits.takes
     if not counted.any():
         return (), (), state
     at = standing(view, state, weights, counted, tolerance)
-    ages = state.ages.after(view.now_s, view.brokers.names, at.over, MEAN_S)
+    ages = state.ages.after(view.now_s, view.brokers.names, at.over, mean_s)
     beyond = _beyond(view, at, weights)
     contradicted = state.contradicted.after(view.now_s, view.brokers.names, beyond)
     state = replace(state, ages=ages, contradicted=contradicted)

@@ -9,7 +9,6 @@ import numpy as np
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.filters import Limits
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.joint.ages import MEAN_S
 from loadmanager.core.joint.deciding import STANDS_OUT
 from loadmanager.core.joint.learning import Learned
 from loadmanager.core.joint.search import Search
@@ -139,6 +138,7 @@ class Weigher:
     limits: Limits
     price: float
     tolerance: float = TOLERANCE
+    mean_s: float = 0.0
 
     @property
     def stands_out(self) -> bool:
@@ -224,7 +224,7 @@ class Weigher:
         )
 
     def _paybacks(self, at: Standing, source: int, row: int) -> dict[BrokerId, Payback]:
-        ages = self.state.ages.after(self.view.now_s, self.view.brokers.names, at.over, MEAN_S)
+        ages = self.state.ages.after(self.view.now_s, self.view.brokers.names, at.over, self.mean_s)
         prices = ages.prices(self.state.persistence.price(self.price), at.effort, at.owner)
         search = Search(at=at, limits=self.limits, prices=prices)
         names = self.view.brokers.names

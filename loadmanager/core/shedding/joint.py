@@ -71,6 +71,13 @@ class JointShedder(Settings):
         default=TOLERANCE,
         within=(1.0, 2.0),
     )
+    mean_s: float = setting(
+        "Time over which the age of an imbalance counts its running mean, where rounds are on the "
+        "noise of single windows. attach uses 60 s, if that is more.",
+        "s",
+        default=0.0,
+        within=(0.0, 600.0),
+    )
     heap: bool = setting(
         "Whether heap memory counts, whatever its weight, while most of it depends on traffic and "
         "it can be predicted, unlike the saw-tooth of a garbage collector.",
@@ -93,7 +100,13 @@ class JointShedder(Settings):
     def decide(self, view: ClusterView, memory: Memory, limits: Limits) -> Shed:
         by = self.weigher(view, memory, limits)
         offers, refusals, state = decided(
-            view, by.state, by.weights, by.limits, price=by.price, tolerance=by.tolerance
+            view,
+            by.state,
+            by.weights,
+            by.limits,
+            price=by.price,
+            tolerance=by.tolerance,
+            mean_s=by.mean_s,
         )
         return Shed(offers, refusals, replace(memory, joint=state))
 
@@ -105,4 +118,5 @@ class JointShedder(Settings):
             limits=replace(limits, movable=limits.movable & view.selectable),
             price=_PRICES[self.move_price] * self.pause_s,
             tolerance=self.tolerance,
+            mean_s=self.mean_s,
         )
