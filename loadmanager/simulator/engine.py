@@ -302,7 +302,7 @@ def simulate(
         supposed: the averages that the leader loads from a seed file at its start.
 
     Raises:
-        ScenarioError: the scenario's trace cannot be read.
+        ScenarioError: the scenario's trace cannot be read, or lacks what an event shifts.
     """
     simulation = _Simulation(scenario, planner, seed, witness, record_every_s)
     simulation.leader.tracker.suppose(supposed)

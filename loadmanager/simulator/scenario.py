@@ -257,8 +257,18 @@ class Silence(Section):
     for_s: float = Field(gt=0, le=1e8, description="How long.")
 
 
+class Shift(Section):
+    """The loads of a namespace are multiplied by ``factor`` from now on."""
+
+    kind: Literal["shift"]
+    at_s: Time
+    namespace: NamespaceName = Field(description="Of which namespace.")
+    factor: float = Field(ge=0, le=1e6)
+    """Times what it was; of several shifts the factors multiply."""
+
+
 Event = Annotated[
-    Membership | Restart | Noise | Silence,
+    Membership | Restart | Noise | Silence | Shift,
     Field(discriminator="kind"),
 ]
 

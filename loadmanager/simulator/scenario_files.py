@@ -37,6 +37,7 @@ from loadmanager.simulator.scenario import (
     Pattern,
     Scenario,
     ScenarioError,
+    Shift,
     Steps,
     Trend,
 )
@@ -243,18 +244,26 @@ def _steps(path: KeyPath, steps: Steps, before: str, duration_s: float) -> Contr
 
 def _events(scenario: Scenario) -> Contradictions:
     known = _members(scenario)
+    namespaces = list(dict.fromkeys(load.namespace for load in scenario.load))
     for at, event in enumerate(scenario.events):
         path: KeyPath = ("events", at)
         if event.at_s >= scenario.duration_s:
             fault = f"expected a time before the end, duration_s = {scenario.duration_s:g}"
             yield (*path, "at_s"), fault
-        yield from _unknown_brokers((*path, "brokers"), event.brokers, known)
+        if not isinstance(event, Shift):
+            yield from _unknown_brokers((*path, "brokers"), event.brokers, known)
+        # The namespaces of a trace are only known when it is read.
+        elif scenario.trace is None and event.namespace not in namespaces:
+            some = ", ".join(namespaces) or "there is none"
+            yield (*path, "namespace"), f"expected the namespace of a load: {some}"
     states = {
         name: _THERE if group.joined else _AWAY
         for group in scenario.brokers
         for name in group.brokers
     }
     for at, event in sorted(enumerate(scenario.events), key=lambda one: one[1].at_s):
+        if isinstance(event, Shift):
+            continue
         possible, becomes = _EVENTS[event.kind]
         concerned = [name for given in event.brokers for name in known.get(given, ())]
         if wrong := [name for name in concerned if states[name] not in possible]:

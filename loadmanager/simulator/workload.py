@@ -321,11 +321,15 @@ class Workload:
         self._nothing = np.zeros((len(topics.bundles), 4))
         # Usually of the current row and of the next one.
         self._row = lru_cache(maxsize=2)(self._rates_of)
+        self._shift = np.ones((len(topics.bundles), 1))
         self._streams = [
             (share, _processes(share.load.patterns, len(share.msgs_in_per_s), rng))
             for share in topics.shares
         ]
         self._trace_processes = _processes(trace_patterns, len(topics.bundles), rng)
+
+    def shift(self, namespace: Namespace, factor: float) -> None:
+        self._shift[self._topics.namespaces[namespace]] *= factor
 
     def at(self, now_s: float) -> FloatArray:
         """Return the demanded rates (K, 4); ``now_s`` never decreases."""
@@ -333,7 +337,7 @@ class Workload:
         for share, processes in self._streams:
             msgs_in_per_s = share.msgs_in_per_s[:, np.newaxis] * _factor(processes, now_s)
             rates[share.rows] += msgs_in_per_s * share.profile
-        return rates
+        return np.multiply(rates, self._shift, out=rates)
 
     def _replayed(self, now_s: float) -> FloatArray:
         """Return the rates of the trace at ``now_s``, which are 0 before its first row."""

@@ -37,6 +37,8 @@ from loadmanager.simulator.scenario import (
     Noise,
     Restart,
     Scenario,
+    ScenarioError,
+    Shift,
     Silence,
     policies_of,
 )
@@ -63,6 +65,7 @@ class WorldEvents:
     fleet: Fleet
     members: Members
     hand_overs: HandOvers
+    workload: Workload
     session_timeout_s: float
     texts: list[tuple[float, str]] = field(default_factory=list)
     silences: list[Silenced] = field(default_factory=list)
@@ -89,6 +92,10 @@ class WorldEvents:
         heappush(self._due, (at_s, next(self._serial), action))
 
     def _run(self, event: Event, at_s: float) -> None:
+        if isinstance(event, Shift):
+            self.workload.shift(event.namespace, event.factor)
+            self.texts.append((at_s, f"{event.namespace} times {event.factor:g}"))
+            return
         rows = self.fleet.rows(event.brokers)
         match event:
             case Restart():
@@ -281,6 +288,9 @@ class World:
         scenario: what is simulated.
         trace: recorded rates to replay, None for none.
         rng: draws sizes of topics, patterns and random owners.
+
+    Raises:
+        ScenarioError: an event shifts a namespace that is not in the trace.
     """
 
     def __init__(self, scenario: Scenario, trace: Trace | None, rng: np.random.Generator) -> None:
@@ -289,6 +299,7 @@ class World:
         classes = scenario.brokers
         self.fleet = Fleet.of(classes, scenario.hidden.cpu_growth)
         self.topics = Topics.of(scenario.load, traced, scenario.trace_bundles, draws_topics)
+        _check_shifts(scenario, self.topics)
         self.workload = Workload(
             self.topics,
             trace,
@@ -316,6 +327,7 @@ class World:
             fleet=self.fleet,
             members=self.members,
             hand_overs=self.hand_overs,
+            workload=self.workload,
             session_timeout_s=scenario.hand_over.session_timeout_s,
         )
         self.world_events.plan(scenario.events)
@@ -472,6 +484,18 @@ def sums(owner: Indices, columns: Sequence[FloatArray] | FloatArray, brokers: in
     shifted = owner + 1
     found = [np.bincount(shifted, each, minlength=brokers + 1)[1:] for each in columns]
     return np.stack(found, axis=1)
+
+
+def _check_shifts(scenario: Scenario, topics: Topics) -> None:
+    unknown = {
+        event.namespace
+        for event in scenario.events
+        if isinstance(event, Shift) and event.namespace not in topics.namespaces
+    }
+    if unknown:
+        expected = f"expected one of {', '.join(topics.namespaces)}"
+        faults = [f"{scenario.trace}: no topic in {name}; {expected}" for name in sorted(unknown)]
+        raise ScenarioError(faults)
 
 
 def _first_holders(scenario: Scenario, world: World, rng: np.random.Generator) -> Indices:

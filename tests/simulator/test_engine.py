@@ -17,6 +17,7 @@ from simulated_worlds import BUSY, EXACT, NAMESPACE, PAIR, Told, broker, run, sc
 from loadmanager.core.plan import Cause
 from loadmanager.simulator.engine import simulate
 from loadmanager.simulator.results import Why
+from loadmanager.simulator.scenario import ScenarioError
 from loadmanager.simulator.strategies import Strategy, planner_for
 
 ALIKE = {
@@ -156,6 +157,16 @@ def test_a_trace_is_replayed(tmp_path: Path) -> None:
     played = scenario(load=[], trace=str(file), trace_bundles=2, duration_s=120.0)
     found = run(played)
     assert found.timeline.msgs_per_s.sum(axis=1).tolist() == [20.0, 60.0, 60.0]
+
+
+def test_a_shift_of_what_is_not_in_the_trace_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_text(f"time_s,topic,msg_rate_in\n0,persistent://{NAMESPACE}/a,5\n")
+    shift = {"kind": "shift", "at_s": 5.0, "namespace": "tenant/none", "factor": 3.0}
+    played = scenario(load=[], trace=str(file), events=[shift])
+    with pytest.raises(ScenarioError) as refused:
+        run(played)
+    assert str(refused.value) == f"{file}: no topic in tenant/none; expected one of {NAMESPACE}"
 
 
 @pytest.mark.parametrize("pair", ["avg+avg", "threshold+round_robin"])

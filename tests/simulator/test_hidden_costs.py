@@ -1,7 +1,5 @@
 """What work costs beyond its rates: by its nature, on full brokers, and after it moved."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from simulated_worlds import AT_ONCE, FREE, PLAIN, QUIET, Stepped, scenario
@@ -16,14 +14,12 @@ BROKER = {
 """A broker that 40,000 messages fill."""
 
 
-def played(hidden: dict[str, float], **others: Any) -> Scenario:
+def played(hidden: dict[str, float], **others: object) -> Scenario:
     """Return two brokers, of which the first is a quarter busy with two bundles alike."""
-    load: dict[str, Any] = {
+    load = {
         "bundles": 2, "topics": 20, "over": "bundles", "msgs_in_per_s": 10_000.0,
         "fan_out": 0.0, "placed_on": ["b-1"],
     }  # fmt: skip
-    if steps := others.pop("steps", None):
-        load["patterns"] = [{"kind": "steps", **steps}]
     fields = {"step_s": 10.0, "hand_over": AT_ONCE, "hidden": PLAIN | hidden, **others}
     return scenario(brokers=[BROKER], load=load, **fields)
 
@@ -66,7 +62,8 @@ def test_a_broker_whose_cpu_grows_is_full_earlier_and_its_bound_is_as_high() -> 
 
 
 def test_a_full_broker_whose_cpu_grows_serves_what_then_fits() -> None:
-    world = Stepped(played({"cpu_growth": 0.2}, steps={"at_s": [10.0], "factors": [8.0]}))
+    shift = {"kind": "shift", "at_s": 10.0, "namespace": "tenant/space", "factor": 8.0}
+    world = Stepped(played({"cpu_growth": 0.2}, events=[shift]))
     full = world.until(10.0)
     assert full.use.served_fraction[0] == pytest.approx(full_at(0.2) / 2.0)
     assert full.use.usage[0, 0] == pytest.approx(4.0)
@@ -115,8 +112,11 @@ def test_what_came_while_nobody_served_is_sent_afterwards(
 
 
 def test_what_a_full_broker_did_not_serve_waits_for_room() -> None:
-    steps = {"at_s": [10.0, 30.0], "factors": [8.0, 2.0]}
-    world = Stepped(played({"backlog_s": 60.0}, steps=steps))
+    events = [
+        {"kind": "shift", "at_s": 10.0, "namespace": "tenant/space", "factor": 8.0},
+        {"kind": "shift", "at_s": 30.0, "namespace": "tenant/space", "factor": 0.25},
+    ]
+    world = Stepped(played({"backlog_s": 60.0}, events=events))
     # Of twice what it has, it serves half in two steps: what came in 10 s waits.
     full = world.until(20.0)
     assert full.use.served_fraction[0] == pytest.approx(0.5)

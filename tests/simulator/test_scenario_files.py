@@ -75,7 +75,7 @@ settings = { a = { b = 1 } }
             "load[0].patterns[1].kind is not set; expected one of the kinds of this table",
             (
                 "events[0].kind = \"explode\"; expected one of 'join', 'leave', 'crash', "
-                "'drain', 'restart', 'noise', 'silence'"
+                "'drain', 'restart', 'noise', 'silence', 'shift'"
             ),
             "events[1].brokers = []; expected it to have at least 1 item after validation, not 0",
             "noise.delay_s = inf; expected it to be a finite number",

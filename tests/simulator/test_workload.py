@@ -122,6 +122,15 @@ def test_a_pattern_has_its_factor_at_each_time(
     assert at_times(pattern(**fields), times_s) == pytest.approx(factors)
 
 
+def test_a_shift_multiplies_all_of_its_namespace_and_nothing_else() -> None:
+    other = Namespace("tenant/other")
+    fields = {"bundles": 1, "topics": 1, "msgs_in_per_s": 10.0}
+    two = _of(*(Load.model_validate({**fields, "namespace": name}) for name in (SPACE, other)))
+    two.shift(other, 2.5)
+    two.shift(other, 2.0)
+    assert two.at(0.0)[:, 0].tolist() == [10.0, 50.0]
+
+
 def test_a_trace_holds_each_row_until_the_next_one() -> None:
     topics = tuple(f"persistent://{SPACE}/{name}" for name in ("a", "b", "c"))
     rates = np.arange(24.0, dtype=np.float32).reshape(2, 3, 4)

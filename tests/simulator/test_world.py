@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulated_worlds import FREE, QUIET, Stepped, scenario
+from simulated_worlds import FREE, NAMESPACE, QUIET, Stepped, scenario
 
 from loadmanager.core.scores import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, MEMORY
 
@@ -188,3 +188,11 @@ def test_traffic_is_conserved_and_nobody_serves_more_than_is_asked_for(
         np.testing.assert_allclose(measured.rates[mine], wanted[mine] * fraction[row])
     full_at_least_once = (played.moment.use.demand > 1).any(axis=1)
     assert ((fraction < 1) == full_at_least_once).all()
+
+
+def test_a_namespace_is_shifted_when_its_time_comes() -> None:
+    shift = {"kind": "shift", "at_s": 5.0, "namespace": NAMESPACE, "factor": 3.0}
+    played = Stepped(scenario(events=[shift]))
+    before = played.until(4.0).wanted
+    np.testing.assert_allclose(played.until(5.0).wanted, 3 * before)
+    assert played.world.world_events.texts == [(5.0, "tenant/space times 3")]
