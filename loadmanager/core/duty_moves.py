@@ -11,7 +11,7 @@ strategy could spread them: they are spread by their count.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -133,26 +133,23 @@ class DutyMoves:
             if self._bundles[row] in self._duties.idle:
                 kinds[namespace if namespace in self._duties.apart else Namespace("")].append(row)
         for _, rows in sorted(kinds.items()):
-            self._spread(rows)
-
-    def _spread(self, rows: Sequence[int]) -> None:
-        counts = np.bincount(self._owner[rows], minlength=len(self._brokers))
-        here: defaultdict[int, list[int]] = defaultdict(list)
-        for row in rows:
-            if self._movable[row] and self._bundles[row] not in self._duties.late:
-                here[int(self._owner[row])].append(row)
-        more = max(1.0, MOST_MORE * float(counts.mean()))
-        while len(self._moves) < self._duties.most:
-            source = max((one for one in here if here[one]), key=counts.item, default=None)
-            if source is None or counts[source] - counts.min() <= more:
-                return
-            row = here[source].pop()
-            brokers = np.flatnonzero(self._allowed[self._namespaces[row]])
-            target = int(brokers[counts[brokers].argmin()]) if len(brokers) else source
-            if counts[source] - counts[target] > more:
-                self._move(row, target, Cause.COUNT)
-                counts[source] -= 1
-                counts[target] += 1
+            counts = np.bincount(self._owner[rows], minlength=len(self._brokers))
+            here: defaultdict[int, list[int]] = defaultdict(list)
+            for row in rows:
+                if self._movable[row] and self._bundles[row] not in self._duties.late:
+                    here[int(self._owner[row])].append(row)
+            more = max(1.0, MOST_MORE * float(counts.mean()))
+            while len(self._moves) < self._duties.most:
+                source = max((one for one in here if here[one]), key=counts.item, default=None)
+                if source is None or counts[source] - counts.min() <= more:
+                    break
+                row = here[source].pop()
+                brokers = np.flatnonzero(self._allowed[self._namespaces[row]])
+                target = int(brokers[counts[brokers].argmin()]) if len(brokers) else source
+                if counts[source] - counts[target] > more:
+                    self._move(row, target, Cause.COUNT)
+                    counts[source] -= 1
+                    counts[target] += 1
 
     def _move(self, row: int, target: int, cause: Cause) -> None:
         source, self._owner[row] = int(self._owner[row]), target

@@ -11,42 +11,16 @@ from loadmanager.core.cluster import ClusterView, Moved
 from loadmanager.core.columns import Indices, Mask
 from loadmanager.core.ids import BundleId, Namespace, namespace_of
 from loadmanager.core.plan import Reason, Refusal, Steps
-from loadmanager.core.policies import DEFAULT_DOMAIN, IsolationPolicy, hosts_matching, open_to
+from loadmanager.core.policies import DEFAULT_DOMAIN, open_to
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.settings import Settings, setting
 
 Counts = NDArray[np.int64]
 
 
-def isolated(view: ClusterView, namespace: Namespace, weights: ResourceWeights) -> Mask:
-    """Return the brokers that isolation excludes for ``namespace``, as a mask.
-
-    A namespace without a policy may not use the primary brokers of any policy. A namespace with
-    a policy may use only the brokers of that policy, even if none remains.
-    """
-    names, policies = view.brokers.names, view.policies
-    policy = policies.governing(namespace)
-    if policy is None:
-        return ~open_to(policies, None, names)
-    return ~_served_by(view, policy, weights)
-
-
-def _served_by(view: ClusterView, policy: IsolationPolicy, weights: ResourceWeights) -> Mask:
-    names = view.brokers.names
-    primary = hosts_matching(policy.primary, names)
-    fit = primary & (view.scores(weights) <= policy.usage_threshold)
-    if np.count_nonzero(fit) >= policy.min_limit:
-        return primary
-    return primary | hosts_matching(policy.secondary, names)
-
-
 def namespaces_on(view: ClusterView, group: Collection[Namespace], without: BundleId) -> Counts:
     served = {(namespace, row) for namespace, row in _served(view, group, without)}
     return _counts(view, (row for _, row in served))
-
-
-def bundles_on(view: ClusterView, namespace: Namespace, without: BundleId) -> Counts:
-    return _counts(view, (row for _, row in _served(view, {namespace}, without)))
 
 
 def _served(
@@ -88,11 +62,6 @@ def fewest_by_domain(view: ClusterView, counts: Counts, among: Mask) -> Mask:
 def fewest(counts: Counts, among: Mask) -> Mask:
     least = int(counts[among].min(initial=np.iinfo(np.int64).max))
     return np.asarray(counts <= least)
-
-
-def group_counts(view: ClusterView, bundle: BundleId) -> Counts | None:
-    group = view.policies.group_of(namespace_of(bundle))
-    return namespaces_on(view, group, bundle) if group else None
 
 
 _REASONS: Final = tuple(Reason)
@@ -182,7 +151,9 @@ class Filters(Settings):
         found.refuse(view.age_s > self.max_report_age_s, Reason.REPORT_STALE)
         found.refuse(~brokers.persistent, Reason.DOMAIN_UNSUPPORTED)
         if bundle is not None and view.policies.isolation:
-            found.refuse(isolated(view, namespace_of(bundle), self.weights), Reason.ISOLATED)
+            policy = view.policies.governing(namespace_of(bundle))
+            fit = policy is None or view.scores(self.weights) <= policy.usage_threshold
+            found.refuse(~open_to(view.policies, policy, brokers.names, fit=fit), Reason.ISOLATED)
         found.prefer(brokers.topics <= self.max_topics, Reason.TOO_MANY_TOPICS)
         if bundle is not None:
             self._keep_apart(view, bundle, found)
@@ -202,13 +173,14 @@ class Filters(Settings):
         return bool(policies.isolation or policies.anti_affinity or self.even_bundles)
 
     def _keep_apart(self, view: ClusterView, bundle: BundleId, found: Eligibility) -> None:
-        counts = group_counts(view, bundle)
-        if counts is not None and self.failure_domains:
-            found.refuse(~fewest_by_domain(view, counts, found.mask), Reason.FAILURE_DOMAIN)
-        if counts is not None:
+        namespace = namespace_of(bundle)
+        if group := view.policies.group_of(namespace):
+            counts = namespaces_on(view, group, bundle)
+            if self.failure_domains:
+                found.refuse(~fewest_by_domain(view, counts, found.mask), Reason.FAILURE_DOMAIN)
             found.refuse(~fewest(counts, found.mask), Reason.ANTI_AFFINITY)
         if self.even_bundles:
-            counts = bundles_on(view, namespace_of(bundle), bundle)
+            counts = _counts(view, (row for _, row in _served(view, {namespace}, bundle)))
             found.refuse(~fewest(counts, found.mask), Reason.MORE_OF_NAMESPACE)
 
 

@@ -237,17 +237,18 @@ def open_to(
     policy: IsolationPolicy | None,
     brokers: tuple[BrokerId, ...],
     registered: tuple[BrokerId, ...] | None = None,
+    fit: Mask | bool = True,
 ) -> Mask:
-    """Return which of ``brokers`` may take bundles regardless of load.
+    """Return which of ``brokers`` may take bundles.
 
     With a policy these are its primary brokers, and its secondary ones while fewer than
-    ``min_limit`` primary brokers are ``registered`` (by default ``brokers``); without one, the
-    brokers that are primary in no policy.
+    ``min_limit`` primary brokers are ``registered`` (by default ``brokers``) and ``fit``; without
+    one, the brokers that are primary in no policy.
     """
     if policy is not None:
         primary = hosts_matching(policy.primary, brokers)
         up = primary if registered is None else hosts_matching(policy.primary, registered)
-        if np.count_nonzero(up) >= policy.min_limit:
+        if np.count_nonzero(up & fit) >= policy.min_limit:
             return primary
         return primary | hosts_matching(policy.secondary, brokers)
     applied = (one for name, one in policies.isolation.items() if name not in policies.refused)

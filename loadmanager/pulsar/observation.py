@@ -215,7 +215,12 @@ class Observation:
             why = "no traffic was counted" if self.samples else "no broker has figures"
             return f"nothing to judge yet: {why}"
         if not self.proposals:
-            return f"nothing would be moved: {self._why_nothing(self.plan)}; {self.coverage}"
+            why = "no move that is allowed is worth its price"
+            if self.plan.max_over_mean <= TOLERANCE:
+                why = "it is even"
+            for one in [one for one in self.refusals if not one.subject][:1]:
+                why = f"{self.strategy}: {refusal_text(one)}"
+            return f"nothing would be moved: {why}; {self.coverage}"
         count = len(self.proposals)
         due = Counter(str(one.cause) for one in self.proposals if one.cause in _DUTIES)
         whys = f" ({', '.join(f'{n} by {cause}' for cause, n in due.items())})" if due else ""
@@ -238,14 +243,6 @@ class Observation:
             longest_s = max(one.window_s + one.repeated_s for one in repeated)
             text += f"; {len(repeated)} brokers repeat pages: their rates are of {longest_s:.0f} s"
         return text
-
-    def _why_nothing(self, plan: RatePlan) -> str:
-        whole = next((one for one in self.refusals if not one.subject), None)
-        if whole is not None:
-            return f"{self.strategy}: {refusal_text(whole)}"
-        if plan.max_over_mean <= TOLERANCE:
-            return "it is even"
-        return "no move that is allowed is worth its price"
 
 
 _SHARES: Final = ("counted", "mayMove")

@@ -150,7 +150,14 @@ class Strategy:
             self._last_end_s = self.loads.monotonic_s()
 
     def _too_early(self, cluster: PulsarCluster, samples: Samples) -> str:
-        if self.by_rates and not self._waits(samples):
+        # By rates it waits only where CPU counts, and brokers' own measurements alone show it.
+        if self.by_rates and not any(
+            one.host is not None
+            and one.window_cpu is None
+            and (cpu := one.host.usages.get("cpu")) is not None
+            and (cpu.fraction or 0.0) >= QUIET
+            for one in samples.values()
+        ):
             return ""
         shows_since_s = min((one.shows_since_s for one in samples.values()), default=0.0)
         if shows_since_s < self._last_end_s:
@@ -164,16 +171,6 @@ class Strategy:
                 f"the next decision is in {left_s:.0f} s"
             )
         return ""
-
-    def _waits(self, samples: Samples) -> bool:
-        """Return whether CPU counts, and is known only from brokers' own measurements."""
-        return any(
-            one.host is not None
-            and one.window_cpu is None
-            and (cpu := one.host.usages.get("cpu")) is not None
-            and (cpu.fraction or 0.0) >= QUIET
-            for one in samples.values()
-        )
 
 
 def weighed(one: Decided) -> Mapping[BundleId, str]:

@@ -107,7 +107,16 @@ def _having(seen: Snapshot, owned: Mapping[BrokerId, Mapping[BundleId, BundleSta
 
 def forecast(seen: Snapshot, change: Change) -> Forecast:
     """Raises `LoadManagerError`: a broker or namespace does not exist, or no broker is left."""
-    _check(seen, change)
+    for broker in change.lose:
+        if broker not in seen.reports:
+            known = ", ".join(seen.reports)
+            raise LoadManagerError(f"broker {broker} is not there; expected one of {known}")
+    if change.add + len(seen.reports) == len(set(change.lose)):
+        raise LoadManagerError("no broker would be left; expected at least one")
+    there = {namespace_of(one) for report in seen.reports.values() for one in report.bundles}
+    for namespace in change.times:
+        if namespace not in there:
+            raise LoadManagerError(f"namespace {namespace} has no bundle; expected one that has")
     every = {
         broker: {
             one: _stats(stats.row(), change.times.get(namespace_of(one), 1.0))
@@ -157,19 +166,6 @@ def _evened(cluster: Snapshot) -> tuple[Move, ...]:
         if not done.moves:
             break
     return tuple(one for one in found.values() if one.source != one.target)
-
-
-def _check(seen: Snapshot, change: Change) -> None:
-    for broker in change.lose:
-        if broker not in seen.reports:
-            known = ", ".join(seen.reports)
-            raise LoadManagerError(f"broker {broker} is not there; expected one of {known}")
-    if change.add + len(seen.reports) == len(set(change.lose)):
-        raise LoadManagerError("no broker would be left; expected at least one")
-    there = {namespace_of(one) for report in seen.reports.values() for one in report.bundles}
-    for namespace in change.times:
-        if namespace not in there:
-            raise LoadManagerError(f"namespace {namespace} has no bundle; expected one that has")
 
 
 def _loads(
