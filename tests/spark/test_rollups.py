@@ -14,6 +14,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from loadmanager.core.ids import BundleId
 from loadmanager.core.rates import Rates
 from loadmanager.core.seed import BundleSeed
+from loadmanager.pipeline.replay.events import AVERAGED
+from loadmanager.pipeline.replay.job import Tables
 from loadmanager.pipeline.rollup.frames import (
     AVERAGES,
     BROKER_MINUTES,
@@ -33,8 +35,7 @@ from loadmanager.pipeline.rollup.frames import (
     longer,
 )
 from loadmanager.pipeline.rollup.job import bundle_seeds, seeds_of
-from loadmanager.pipeline.rollup.leader_averages import AVERAGES as AVERAGED
-from loadmanager.pipeline.rollup.leader_averages import COUNTS, LeaderHistory, latest_averages
+from loadmanager.pipeline.rollup.leader_averages import latest_averages
 from loadmanager.pipeline.rollup.minutes import (
     broker_minutes,
     broker_slices,
@@ -195,13 +196,9 @@ def test_what_was_not_measured_is_null_and_counts_for_no_mean(brokers: "DataFram
     assert (row["cpu_usage_mean"], row["memory_usage_mean"]) == (200.0, None)
 
 
-NAMES = ("rounds", "ticks", "bundle_averages", "bundle_load")
-COMPARED = (*AVERAGED, *COUNTS)
-
-
-def averages_in(history: LeaderHistory) -> dict[str, dict[str, Row]]:
+def averages_in(tables: Tables) -> dict[str, dict[str, Row]]:
     found: dict[str, dict[str, Row]] = {}
-    for row in AVERAGES.conform(latest_averages(history)).collect():
+    for row in AVERAGES.conform(latest_averages(tables)).collect():
         found.setdefault(row["cluster"], {})[row["bundle"]] = row.asDict()
     return found
 
@@ -223,7 +220,7 @@ def test_at_each_base_they_are_the_leaders_to_the_bit(
         rows = store.table(name).crossJoin(ends).where(before.get(name, "true"))
         return rows.withColumn("cluster", F.col("until"))
 
-    computed = averages_in(LeaderHistory(**{name: each(name) for name in NAMES}))
+    computed = averages_in(each)
     (cut,) = archive.lines("cut")
     off: Counter[str] = Counter()
     for former, line in pairwise(recorded):
@@ -231,8 +228,8 @@ def test_at_each_base_they_are_the_leaders_to_the_bit(
         assert {row["ticks"] for row in found.values()} == {line["tick"] - former["tick"]}
         assert line["tick"] > former["tick"]
         for place, bundle in enumerate(told["bundle"]):
-            wanted = [told[name][place] for name in COMPARED]
-            if [found.get(bundle, {}).get(name) for name in COMPARED] != wanted:
+            wanted = [told[name][place] for name in AVERAGED]
+            if [found.get(bundle, {}).get(name) for name in AVERAGED] != wanted:
                 off[bundle] += 1
     # What a split divides no report shows; it may happen while a base round is recorded.
     assert set(off) <= {*cut["parts"], cut["whole"]}
@@ -241,7 +238,7 @@ def test_at_each_base_they_are_the_leaders_to_the_bit(
 
 
 def test_without_ticks_they_are_those_that_were_recorded(ingested: Store) -> None:
-    (found,) = averages_in(LeaderHistory(**{name: ingested.table(name) for name in NAMES})).values()
+    (found,) = averages_in(ingested.table).values()
     last = ingested.table("bundle_averages")
     newest = last.agg({"round": "max"}).first()
     assert newest is not None
@@ -249,7 +246,7 @@ def test_without_ticks_they_are_those_that_were_recorded(ingested: Store) -> Non
     assert found.keys() == recorded.keys()
     for bundle, row in found.items():
         assert row["ticks"] == 0
-        assert [row[name] for name in COMPARED] == [recorded[bundle][name] for name in COMPARED]
+        assert [row[name] for name in AVERAGED] == [recorded[bundle][name] for name in AVERAGED]
 
 
 KEYS = ("cluster", "bundle", "namespace")

@@ -244,7 +244,10 @@ class Frames:
     bundles: Bundles = field(default_factory=Bundles)
     brokers: Brokers = field(default_factory=Brokers)
     _latest: LatestReports = field(init=False)
-    _averages: Averages = field(default_factory=Averages.none)
+    averages: Averages = field(default_factory=Averages.none)
+    """Those of the leader by now."""
+
+    sampled_since_base: int = 0
     _rounds: dict[tuple[int, int], tuple[int, Averages]] = field(default_factory=dict)
     _at_tick: dict[int, Averages] = field(default_factory=dict)
     _ticks: int = 0
@@ -282,9 +285,9 @@ class Frames:
                 self._late.append(body)
         elif event.kind == "bundles":
             rows = self.bundles.rows(event.names)
-            self._averages = Averages.recorded(len(self.bundles), rows, event.numbers)
-            self._at_tick = {}
-            self._rounds = {(event.body["epoch"], event.body["round"]): (len(rows), self._averages)}
+            self.averages = Averages.recorded(len(self.bundles), rows, event.numbers)
+            self._at_tick, self.sampled_since_base = {}, 0
+            self._rounds = {(event.body["epoch"], event.body["round"]): (len(rows), self.averages)}
         elif event.kind == "cut":
             self._cut(body)
         elif event.kind == "move":
@@ -314,14 +317,14 @@ class Frames:
         return replace(done, moves=moves, carried_out=carried_out, until_s=until_s)
 
     def _tick(self, body: Mapping[str, Any]) -> None:
-        self._at_tick[body["tick"] - body["sampled"]] = self._averages
+        self._at_tick[body["tick"] - body["sampled"]] = self.averages
         for name, at_ms in zip(*body["taken"].values(), strict=True):
             self._latest.take(name, at_ms)
         for name in body["left"]:
             self._latest.forget(name)
         if body["sampled"]:
             self._sample()
-        self._at_tick[body["tick"]] = self._averages
+        self._at_tick[body["tick"]] = self.averages
         for tick in list(self._at_tick)[:-_REMEMBERED_TICKS]:
             del self._at_tick[tick]
 
@@ -329,10 +332,11 @@ class Frames:
         latest = self._latest
         latest.grow()
         for _ in range(times):
-            self._averages = self._averages.sampled(
+            self.averages = self.averages.sampled(
                 latest.rates[:, :4], latest.rates[:, 4], latest.listed
             )
         self._ticks += times
+        self.sampled_since_base += times
 
     def _cut(self, body: Mapping[str, Any]) -> None:
         whole, parts = self.bundles.row(body["whole"]), self.bundles.rows(body["parts"])
@@ -376,9 +380,9 @@ class Frames:
         if body["base"]:
             count, averages = self._rounds.pop((body["epoch"], body["round"]), (0, Averages.none()))
             if body["tick"] is None:
-                self._averages = averages
+                self.averages = averages
             return averages if count == body["bundles_known"] else None
-        return self._at_tick.get(body["tick"], self._averages)
+        return self._at_tick.get(body["tick"], self.averages)
 
     def _settle(self, body: Mapping[str, Any]) -> RoundMemory | None:
         """Apply settings and constraints; return the memory of a base round of the planner."""

@@ -115,7 +115,7 @@ class SegmentTask:
     parts: int
 
     def __call__(self, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-        rows = (row for batch in batches for row in _rows(batch))
+        rows = (row for batch in batches for row in events_in(batch))
         for (segment, part), group in groupby(rows, key=itemgetter(0)):
             mine = [one for one in self.replay.combinations if one.number % self.parts == part]
             replay = replace(self.replay, combinations=mine, measure_recorded=part == 0)
@@ -124,7 +124,7 @@ class SegmentTask:
                 yield _batch(segment, some)
 
 
-def _rows(batch: "pa.RecordBatch") -> Iterator[tuple[tuple[str, int], Event]]:
+def events_in(batch: "pa.RecordBatch") -> Iterator[tuple[tuple[str, int], Event]]:
     plain = (batch[name].to_pylist() for name in ("segment", "part", "kind", "body"))
     names, numbers = batch["names"], batch["numbers"]
     for row, (segment, part, kind, body) in enumerate(zip(*plain, strict=True)):

@@ -20,7 +20,7 @@ from loadmanager.core.bounds import DAY_MS, HOUR_MS
 from loadmanager.core.history.schema import SHORT_AND_LONG
 from loadmanager.pipeline.contract import Declared, Table, columns
 from loadmanager.pipeline.expressions import weighted_mean
-from loadmanager.pipeline.rollup.leader_averages import LeaderHistory, latest_averages
+from loadmanager.pipeline.rollup.leader_averages import latest_averages
 from loadmanager.pipeline.rollup.minutes import (
     BUNDLE,
     COUNTS,
@@ -246,7 +246,6 @@ AVERAGES: Final = _table(
     "A bundle's short- and long-term averages as the leader had them at the end of the history.",
     "cluster writer epoch bundle namespace",
     """
-    at timestamp When the leader took the last sample of all, or decided.
     ticks bigint Samples taken after they were recorded last; 0: as recorded.
     """,
     plain(SHORT_AND_LONG),
@@ -474,13 +473,12 @@ class Frames:
         return cluster_minutes(self._to_recompute(read, "broker"), rounds)
 
     def _latest_averages(self) -> DataFrame:
-        at = F.col("at")
-        tables = {
-            name: self.scope.between(self.store.table(name), at)
-            for name in ("rounds", "ticks", "bundle_averages")
-        }
-        load = self.store.table("bundle_load")
-        return latest_averages(LeaderHistory(**tables, bundle_load=load))
+        def table(name: str) -> DataFrame:
+            found = self.store.table(name)
+            reported = name in {"broker_load", "bundle_load"}
+            return found if reported else self.scope.between(found, F.col("at"))
+
+        return latest_averages(table)
 
 
 def _chosen(chosen: Callable[[DataFrame], DataFrame], periods: Made, read: Read) -> DataFrame:
