@@ -18,7 +18,6 @@ from loadmanager.pipeline.rollup.frames import (
     BROKER_MINUTES,
     BUNDLE_DAYS,
     BUNDLE_MINUTES,
-    NAMESPACE_MINUTES,
     ROLLUP,
     Frames,
 )
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
-SOME = (BROKER_MINUTES, BUNDLE_MINUTES, NAMESPACE_MINUTES, BUNDLE_DAYS)
+SOME = (BROKER_MINUTES, BUNDLE_MINUTES, BUNDLE_DAYS)
 DAY_S = 86_400.0
 # From noon of the 5th on: the last but one a minute after midnight, which stands for the last
 # minute of the day before, too.

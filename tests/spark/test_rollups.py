@@ -25,8 +25,6 @@ from loadmanager.pipeline.rollup.frames import (
     BUNDLE_PROFILES,
     BUNDLE_RANKING,
     CLUSTER_MINUTES,
-    NAMESPACE_HOURS,
-    NAMESPACE_MINUTES,
     bundle_profiles,
     bundle_ranking,
     cluster_minutes,
@@ -41,7 +39,6 @@ from loadmanager.pipeline.rollup.minutes import (
     broker_slices,
     bundle_minutes,
     bundle_slices,
-    namespace_minutes,
 )
 from loadmanager.pipeline.rollup.period_rows import RATES
 from loadmanager.pipeline.store import Store
@@ -54,7 +51,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 Row = dict[str, Any]
 WHOLE = "t/n/0x00000000_0xffffffff"
-OTHER = "t/m/0x00000000_0xffffffff"
 
 # Each case is a cluster of its own, so that one job of Spark computes all of them: the reports, and
 # for minutes since noon seconds, mean and highest.
@@ -110,14 +106,6 @@ CASES: dict[str, tuple[list[Row], Minutes]] = {
         ],
         {0: [30.0, 10.0, 10.0]},
     ),
-    "namespaces": (
-        [
-            sample(60, 10.0, interval_s=60.0),
-            sample(60, 40.0, interval_s=30.0, bundle=SECOND),
-            sample(60, 7.0, interval_s=60.0, bundle=OTHER),
-        ],
-        {0: [60.0, 10.0, 10.0]},
-    ),
 }
 
 
@@ -153,15 +141,6 @@ def test_the_minute_of_a_split_has_the_traffic_of_the_whole(bundles: "DataFrame"
     assert counted == pytest.approx(30.0 * 60.0)
 
 
-def test_a_namespace_has_the_traffic_of_its_bundles(bundles: "DataFrame") -> None:
-    # One for the whole minute, one for a half: 10 + 40 / 2.
-    made = namespace_minutes(bundles.where(F.col("cluster") == "namespaces"))
-    found = {row["namespace"]: row for row in NAMESPACE_MINUTES.conform(made).collect()}
-    assert found["t/n"]["msgs_in_per_s_mean"] == pytest.approx(30.0)
-    assert (found["t/n"]["seconds"], found["t/n"]["bundles"]) == (60.0, 2)
-    assert found["t/m"]["msgs_in_per_s_mean"] == pytest.approx(7.0)
-
-
 BROKERS: dict[str, list[Row]] = {
     "six": [report(10 * place, float(place), cpu=place / 10) for place in range(1, 7)],
     "unmeasured": [
@@ -178,13 +157,12 @@ def brokers(spark: "SparkSession") -> "DataFrame":
     return BROKER_MINUTES.conform(made).localCheckpoint()
 
 
-def test_a_brokers_minute_has_percentiles_over_its_reports(brokers: "DataFrame") -> None:
+def test_a_brokers_minute_is_of_all_its_reports(brokers: "DataFrame") -> None:
     (row,) = brokers.where(F.col("cluster") == "six").collect()
     assert row["msgs_in_per_s_mean"] == pytest.approx(3.5)
-    assert (row["msgs_in_per_s_p50"], row["msgs_in_per_s_p95"]) == (3.0, 6.0)
-    assert (row["msgs_in_per_s_p99"], row["msgs_in_per_s_max"]) == (6.0, 6.0)
+    assert row["msgs_in_per_s_max"] == 6.0
     assert row["cpu_fraction_mean"] == pytest.approx(0.35)
-    assert (row["cpu_fraction_p50"], row["cpu_fraction_max"]) == (0.3, 0.6)
+    assert row["cpu_fraction_max"] == 0.6
     assert row["cpu_usage_mean"] == pytest.approx(140.0)
     assert (row["cpu_limit"], row["topics_mean"], row["reports"]) == (400.0, 3.0, 6)
 
@@ -192,7 +170,7 @@ def test_a_brokers_minute_has_percentiles_over_its_reports(brokers: "DataFrame")
 def test_what_was_not_measured_is_null_and_counts_for_no_mean(brokers: "DataFrame") -> None:
     (row,) = brokers.where(F.col("cluster") == "unmeasured").collect()
     assert (row["cpu_fraction_mean"], row["memory_fraction_mean"]) == (0.5, None)
-    assert (row["memory_fraction_p95"], row["memory_fraction_max"]) == (None, None)
+    assert row["memory_fraction_max"] is None
     assert (row["cpu_usage_mean"], row["memory_usage_mean"]) == (200.0, None)
 
 
@@ -284,14 +262,6 @@ def daily(minutes: "DataFrame") -> "DataFrame":
 def first_of(frame: "DataFrame") -> Row:
     rows = frame.where(F.col("bundle") == FIRST).orderBy("date").collect()
     return rows[0].asDict()
-
-
-def test_hours_of_a_namespace_are_over_the_minutes_of_all_its_bundles(minutes: "DataFrame") -> None:
-    made = hours(longer(namespace_minutes(minutes), ("cluster", "namespace"), RATES))
-    row = NAMESPACE_HOURS.conform(made).orderBy("date").collect()[0]
-    # The first minute has 1 + 200, the others 2 to 20.
-    assert row["msgs_in_per_s_max"] == 201.0
-    assert row["msgs_in_per_s_p50"] == 11.0
 
 
 def test_an_hour_of_the_week_is_the_mean_over_all_weeks(hourly: "DataFrame") -> None:

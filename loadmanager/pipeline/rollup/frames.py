@@ -31,7 +31,6 @@ from loadmanager.pipeline.rollup.minutes import (
     bundle_minutes,
     bundle_names,
     bundle_slices,
-    namespace_minutes,
     together,
 )
 from loadmanager.pipeline.rollup.period_rows import (
@@ -66,7 +65,6 @@ _COMMON: Final = {
         minutes bigint Minutes of which anything is known.
         seconds double How much of the time reports stand for.
         brokers bigint Number of brokers.
-        bundles bigint Number of bundles.
         msgs_per_s_std double Deviation of minutes' messages, in and out together.
         bytes_per_s_std double Deviation of minutes' bytes, in and out together.
         writer string The leader's broker.
@@ -153,10 +151,10 @@ def _doubles(*declared: tuple[str, str]) -> list[StructField]:
 
 BROKER_MINUTES: Final = _table(
     "broker_minutes",
-    "A broker in a minute; percentiles are over its reports.",
+    "A broker in a minute.",
     "cluster broker broker_class minute date reports seconds",
     "draining boolean Whether it was being emptied for any part of it.",
-    statistics((*RATES, *FRACTIONS), _ALL),
+    statistics((*RATES, *FRACTIONS), ("mean", "max")),
     _doubles(
         *((f"{name}_mean", f"Mean number of {name}.") for name in COUNTS),
         *((f"{name}_mean", "Mean use; null: not measured.") for name in USAGES),
@@ -168,12 +166,6 @@ BUNDLE_MINUTES: Final = _table(
     "A bundle in a minute.",
     "cluster bundle namespace minute date reports seconds",
     statistics(RATES, ("mean", "max")),
-)
-NAMESPACE_MINUTES: Final = _table(
-    "namespace_minutes",
-    "A namespace in a minute: its bundles together.",
-    "cluster namespace minute date seconds bundles",
-    statistics(RATES, ("mean",)),
 )
 CLUSTER_MINUTES: Final = _table(
     "cluster_minutes",
@@ -211,7 +203,6 @@ def _periods(subject: str, keys: str, measures: tuple[str, ...]) -> list[Table]:
 
 BROKER_HOURS, BROKER_DAYS = _periods("broker", "cluster broker broker_class", (*RATES, *FRACTIONS))
 BUNDLE_HOURS, BUNDLE_DAYS = _periods("bundle", "cluster bundle namespace", RATES)
-NAMESPACE_HOURS, NAMESPACE_DAYS = _periods("namespace", "cluster namespace", RATES)
 
 BUNDLE_PROFILES: Final = _table(
     "bundle_profiles",
@@ -259,7 +250,6 @@ AVERAGES: Final = _table(
 ROLLUP: Final = (
     *(BROKER_MINUTES, BROKER_HOURS, BROKER_DAYS),
     *(BUNDLE_MINUTES, BUNDLE_HOURS, BUNDLE_DAYS),
-    *(NAMESPACE_MINUTES, NAMESPACE_HOURS, NAMESPACE_DAYS),
     *(CLUSTER_MINUTES, BUNDLE_PROFILES, BUNDLE_RANKING, AVERAGES),
 )
 """All of them."""
@@ -388,7 +378,6 @@ Read = Callable[[str], DataFrame]
 _SUBJECTS = (
     ("broker", ("cluster", "broker", "broker_class"), (*RATES, *FRACTIONS)),
     ("bundle", BUNDLE, RATES),
-    ("namespace", ("cluster", "namespace"), RATES),
 )
 
 
@@ -406,9 +395,6 @@ class Frames:
         by_name = {one.name: one for one in ROLLUP}
         self._add(BROKER_MINUTES, lambda _: self._broker_minutes())
         self._add(BUNDLE_MINUTES, lambda _: self._bundle_minutes())
-        self._add(
-            NAMESPACE_MINUTES, lambda read: namespace_minutes(self._to_recompute(read, "bundle"))
-        )
         self._add(CLUSTER_MINUTES, self._cluster_minutes)
         for subject, keys, measures in _SUBJECTS:
             periods = partial(self._periods, subject, keys, measures)

@@ -26,7 +26,6 @@ from loadmanager.pipeline.rollup.period_rows import (
     RATES,
     keys_of,
     names_in,
-    percentiles,
     with_names,
 )
 from loadmanager.pipeline.tables import namespace_of
@@ -141,8 +140,7 @@ def broker_slices(reports: DataFrame) -> DataFrame:
 def broker_minutes(slices: DataFrame) -> DataFrame:
     """Return one row for each broker and minute, of `broker_slices`.
 
-    Percentiles of a minute are over the reports that cover a part of it. Usage is in the units of
-    history; its mean is null if the resource was not measured.
+    Usage is in the units of history; its mean is null if the resource was not measured.
     """
     seconds = F.col("seconds")
     measured = [
@@ -168,14 +166,8 @@ def _statistics(measure: str) -> list[Column]:
     value = F.col(measure)
     return [
         weighted_mean(value, F.col("seconds")).alias(f"{measure}_mean"),
-        *percentiles(value, measure),
         F.max(value).alias(f"{measure}_max"),
     ]
-
-
-def namespace_minutes(bundles: DataFrame) -> DataFrame:
-    """Return one row for each namespace and minute, of `bundle_minutes`: its bundles together."""
-    return together(bundles, ["cluster", "namespace"], F.count("*").alias("bundles"))
 
 
 def together(minutes: DataFrame, keys: Sequence[str], *more: Column) -> DataFrame:

@@ -64,20 +64,6 @@ def statistics(measures: Sequence[str], kept: Sequence[str]) -> list[StructField
     ]
 
 
-def percentiles(value: Column, measure: str) -> list[Column]:
-    """Return aggregates: the 50th, 95th and 99th percentiles.
-
-    They are exact; each is a value that occurred, or null without values.
-    """
-    in_order = F.sort_array(F.collect_list(value))
-    return [
-        F.get(in_order, F.ceil(F.size(in_order) * F.lit(part)).cast("int") - 1).alias(
-            f"{measure}_{name}"
-        )
-        for name, part in PERCENTILES
-    ]
-
-
 """The columns that together replace a name."""
 
 _SEEDS: Final = (1, 2)
