@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,23 +37,12 @@ class StageStatus:
         return f"{which}: {self.done} of {self.tasks} tasks, {self.running} running{failed}"
 
 
-class Tracker(Protocol):
-    """The part of Spark's ``StatusTracker`` that is used here."""
-
-    def getActiveStageIds(self) -> list[int]:  # noqa: N802 - Spark's name
-        """Return the numbers of the running stages."""
-        ...
-
-    def getStageInfo(self, stageId: int) -> Any:  # noqa: N802, N803 - Spark's names
-        """Return the counts of tasks of a stage; None if Spark has dropped it."""
-        ...
-
-
 Progress = Callable[["SparkSession", str], AbstractContextManager[None]]
 """Shows the stages of a session under the name of a job while the context is open."""
 
 
-def status_of(tracker: Tracker) -> StageStatus:
+def status_of(tracker: Any) -> StageStatus:
+    """Return what Spark's ``StatusTracker`` says of its stages; it drops old ones."""
     numbers = sorted(tracker.getActiveStageIds())
     found = {number: tracker.getStageInfo(number) for number in numbers}
     known = {number: info for number, info in found.items() if info is not None}
@@ -76,7 +65,7 @@ def progress_on(stream: TextIO) -> Progress:
 
     @contextmanager
     def shown(spark: "SparkSession", job: str) -> Iterator[None]:
-        tracker: Tracker = spark.sparkContext.statusTracker()
+        tracker = spark.sparkContext.statusTracker()
         with show(job, stream) as (every_s, show_now), _watching(tracker, every_s, show_now):
             yield
 
@@ -85,7 +74,7 @@ def progress_on(stream: TextIO) -> Progress:
 
 @contextmanager
 def _watching(
-    tracker: Tracker, every_s: float, show_now: Callable[[StageStatus], None]
+    tracker: Any, every_s: float, show_now: Callable[[StageStatus], None]
 ) -> Iterator[None]:
     over = threading.Event()
 

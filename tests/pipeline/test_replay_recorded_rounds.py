@@ -8,7 +8,7 @@ from replayed import PAIR, UNEVEN, events, live, replayed, simulated
 
 from loadmanager.pipeline.replay.combinations import combinations
 from loadmanager.pipeline.replay.events import Event
-from loadmanager.pipeline.replay.trust import evidence_of
+from loadmanager.pipeline.replay.judging import evidence_of
 
 PAIRS = (
     PAIR,

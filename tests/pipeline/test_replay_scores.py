@@ -11,8 +11,18 @@ from replayed import columns, events, simulated
 
 from loadmanager.core.plan import Cause
 from loadmanager.core.scores import RESOURCES
-from loadmanager.pipeline.replay.advice import Advice, Verdict, advised, sentences
 from loadmanager.pipeline.replay.combinations import combinations, spread_anew
+from loadmanager.pipeline.replay.judging import (
+    Advice,
+    Evidence,
+    Found,
+    Level,
+    Verdict,
+    advised,
+    evidence_of,
+    judged,
+    sentences,
+)
 from loadmanager.pipeline.replay.measures import (
     SCORE_NAMES,
     Ledger,
@@ -23,9 +33,7 @@ from loadmanager.pipeline.replay.measures import (
     percentile,
     scores_of,
 )
-from loadmanager.pipeline.replay.results import Found
 from loadmanager.pipeline.replay.segment_replay import ERROR_COLUMNS, SegmentReplay
-from loadmanager.pipeline.replay.trust import Evidence, Level, evidence_of, judged
 
 SOUND = Evidence(
     rounds=100,

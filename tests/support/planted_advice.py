@@ -14,14 +14,12 @@ import large_simulation
 import small_history
 from replayed import Line, columns, events, replayed, simulated
 
-from loadmanager.pipeline.replay.advice import Advice, Verdict, advised
 from loadmanager.pipeline.replay.combinations import combinations, spread_anew
 from loadmanager.pipeline.replay.events import Event
+from loadmanager.pipeline.replay.judging import Advice, Found, Verdict, advised, evidence_of
 from loadmanager.pipeline.replay.measures import SEGMENT_H, SETTLE_S, scores_of, stretches_of
 from loadmanager.pipeline.replay.replay_run import Rules
-from loadmanager.pipeline.replay.results import Found
 from loadmanager.pipeline.replay.segment_replay import SegmentReplay
-from loadmanager.pipeline.replay.trust import evidence_of
 from loadmanager.simulator.scenario import Scenario
 
 STILL: Final = "overload+least_resource_usage_with_weight"

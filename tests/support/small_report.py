@@ -7,8 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from loadmanager.core.splitting.finder import SplitRules
-from loadmanager.pipeline.replay.advice import Advice, Verdict
-from loadmanager.pipeline.replay.trust import Level
+from loadmanager.pipeline.replay.judging import Advice, Level, Verdict
 from loadmanager.pipeline.reporting import shapes
 from loadmanager.pipeline.reporting.capacity import CAPACITY
 from loadmanager.pipeline.reporting.cost_parts import QUALITY, SPEEDS

@@ -24,15 +24,21 @@ from loadmanager.pipeline.contract import Table, column, columns
 from loadmanager.pipeline.expressions import between, union
 from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.jobs import Work
-from loadmanager.pipeline.replay.advice import advised, sentences
 from loadmanager.pipeline.replay.combinations import combinations, spread_anew
 from loadmanager.pipeline.replay.events import AVERAGED, LISTED
+from loadmanager.pipeline.replay.judging import (
+    Found,
+    advised,
+    judged,
+    ranked,
+    scored,
+    sentences,
+    summary,
+)
 from loadmanager.pipeline.replay.measures import SEGMENT_H, SETTLE_S, Scores
 from loadmanager.pipeline.replay.replay_run import Rules
-from loadmanager.pipeline.replay.results import Found, ranked, scored, summary
 from loadmanager.pipeline.replay.segment_replay import RECORDED, SegmentReplay
 from loadmanager.pipeline.replay.spark_tasks import LINES, replayed, task_split, tasks_of
-from loadmanager.pipeline.replay.trust import judged
 from loadmanager.pipeline.session import settings_of
 from loadmanager.pipeline.tables import columns_of
 

@@ -7,9 +7,8 @@ from typing import Any, Final
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.charts import Best, Chart, Html, shown, tag
-from loadmanager.pipeline.replay.advice import Advice, Verdict
 from loadmanager.pipeline.replay.combinations import default_pair
-from loadmanager.pipeline.replay.trust import Level
+from loadmanager.pipeline.replay.judging import Advice, Level, Verdict
 from loadmanager.pipeline.reporting.formats import (
     COLOURS,
     GREY,
