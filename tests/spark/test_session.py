@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from loadmanager.pipeline import progress
 from loadmanager.pipeline.expressions import between
 from loadmanager.pipeline.ingest.job import PARQUET_FILES, SEPARATOR, write_parquet_files
-from loadmanager.pipeline.rollup.period_rows import KEY, keys_of, names_in, with_names
+from loadmanager.pipeline.rollup.minutes import KEY, keys_of, names_in, with_names
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -20,14 +20,18 @@ from loadmanager.pipeline.rollup.frames import (
     BUNDLE_DAYS,
     BUNDLE_HOURS,
     BUNDLE_MINUTES,
-    days,
-    hours,
-    longer,
 )
-from loadmanager.pipeline.rollup.minutes import BUNDLE, bundle_minutes, bundle_names, bundle_slices
-from loadmanager.pipeline.rollup.period_rows import RATES
+from loadmanager.pipeline.rollup.minutes import (
+    BUNDLE,
+    RATES,
+    bundle_minutes,
+    bundle_names,
+    bundle_slices,
+    periods,
+)
 from loadmanager.pipeline.session import SessionSettings, spark_session
 from loadmanager.pipeline.store import write_rows
+from loadmanager.pipeline.tables import namespace_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,10 +50,11 @@ def rolled_up(spark: "SparkSession", samples: Path, out: Path, most: int | None 
     written = str(out / BUNDLE_MINUTES.name)
     write_rows(BUNDLE_MINUTES.conform(made), written, ("date",))
     minutes = spark.read.parquet(written)
-    periods = longer(minutes, BUNDLE, RATES, names).persist(StorageLevel.DISK_ONLY)
-    for table, chosen in ((BUNDLE_HOURS, hours), (BUNDLE_DAYS, days)):
-        write_rows(table.conform(chosen(periods)), str(out / table.name), ("date",))
-    periods.unpersist()
+    for table, time_of in ((BUNDLE_HOURS, "hour"), (BUNDLE_DAYS, "date")):
+        made = periods(minutes, BUNDLE, RATES, time_of).withColumn(
+            "namespace", namespace_of("bundle")
+        )
+        write_rows(table.conform(made), str(out / table.name), ("date",))
     names.unpersist()
     return time.perf_counter() - began_s
 

@@ -6,7 +6,7 @@ default score), its CPU, and its messages. Draining brokers are left out: they a
 even.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -16,7 +16,6 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import StructField
 
-from loadmanager.core.bounds import DAY_MS, HOUR_MS
 from loadmanager.core.history.schema import SHORT_AND_LONG
 from loadmanager.pipeline.contract import Declared, Table, columns
 from loadmanager.pipeline.expressions import weighted_mean
@@ -24,29 +23,22 @@ from loadmanager.pipeline.rollup.leader_averages import latest_averages
 from loadmanager.pipeline.rollup.minutes import (
     BUNDLE,
     COUNTS,
+    FRACTIONS,
     LIMITS,
+    RATES,
     USAGES,
     broker_minutes,
     broker_slices,
     bundle_minutes,
     bundle_names,
     bundle_slices,
-    together,
-)
-from loadmanager.pipeline.rollup.period_rows import (
-    DAY,
-    FRACTIONS,
-    KEY,
-    RATES,
-    keys_of,
-    names_in,
-    periods_of,
+    periods,
     statistics,
-    with_names,
+    together,
 )
 from loadmanager.pipeline.rollup.scope import Scope
 from loadmanager.pipeline.store import Made, Store
-from loadmanager.pipeline.tables import plain
+from loadmanager.pipeline.tables import namespace_of, plain
 
 RANKED: Final = 100
 _COMMON: Final = {
@@ -72,7 +64,7 @@ _COMMON: Final = {
         """
     )
 }
-_ALL: Final = ("mean", "p50", "p95", "p99", "max")
+_BOTH: Final = ("mean", "max")
 COMPARED: Final = ("score", "usage", "cpu", "msgs")
 
 _BY: Final = ["cluster", "minute", "date"]
@@ -154,7 +146,7 @@ BROKER_MINUTES: Final = _table(
     "A broker in a minute.",
     "cluster broker broker_class minute date reports seconds",
     "draining boolean Whether it was being emptied for any part of it.",
-    statistics((*RATES, *FRACTIONS), ("mean", "max")),
+    statistics((*RATES, *FRACTIONS), _BOTH),
     _doubles(
         *((f"{name}_mean", f"Mean number of {name}.") for name in COUNTS),
         *((f"{name}_mean", "Mean use; null: not measured.") for name in USAGES),
@@ -192,9 +184,9 @@ def _periods(subject: str, keys: str, measures: tuple[str, ...]) -> list[Table]:
     return [
         _table(
             f"{subject}_{length}s",
-            f"A {subject} in {a} {length}. Percentiles are over the means of its minutes.",
+            f"A {subject} in {a} {length}.",
             f"{keys} {time} seconds minutes",
-            statistics(measures, _ALL),
+            statistics(measures, _BOTH),
             deviations,
         )
         for a, length, time in (("an", "hour", "hour date"), ("a", "day", "date"))
@@ -213,7 +205,7 @@ BUNDLE_PROFILES: Final = _table(
     weeks bigint In how many weeks it was seen.
     """,
     _COMMON["seconds"],
-    statistics(RATES, ("mean", "p95")),
+    statistics(RATES, ("mean",)),
 )
 BUNDLE_RANKING: Final = _table(
     "bundle_ranking",
@@ -264,8 +256,7 @@ def bundle_profiles(hours: DataFrame) -> DataFrame:
     """Return one row for each bundle and reported hour of the week, of ``bundle_hours``.
 
     ``hour_of_week`` is 0 from Monday 0:00 UTC on. ``weeks`` is the number of weeks with the hour.
-    Means are weighted by time; ``_p95`` is the mean of the 95th percentiles of the hours, so that
-    one unusual week does not decide it alone.
+    Means are weighted by time.
     """
     hour = F.col("hour")
     # dayofweek counts from 1 on Sunday.
@@ -274,11 +265,7 @@ def bundle_profiles(hours: DataFrame) -> DataFrame:
     return hours.groupBy(*_KEYS, of_week.cast("int").alias("hour_of_week")).agg(
         F.countDistinct(F.date_trunc("week", hour)).alias("weeks"),
         F.sum(seconds).alias("seconds"),
-        *[
-            weighted_mean(F.col(f"{rate}_{one}"), seconds).alias(f"{rate}_{one}")
-            for rate in RATES
-            for one in ("mean", "p95")
-        ],
+        *[weighted_mean(F.col(f"{rate}_mean"), seconds).alias(f"{rate}_mean") for rate in RATES],
     )
 
 
@@ -331,48 +318,6 @@ def _ranked(totals: DataFrame, ranking: str, measure: Column) -> DataFrame:
     return ranked.where(F.col("rank") <= RANKED).withColumn("ranking", F.lit(ranking))
 
 
-def longer(
-    minutes: DataFrame,
-    keys: Sequence[str],
-    measures: Sequence[str],
-    named: DataFrame | None = None,
-) -> DataFrame:
-    """Return one row for each of ``keys`` and each hour and day, from which both are selected.
-
-    ``named`` (`names_in`) has the names of all ``keys``, and columns that depend on them; without
-    it the names are taken from the minutes.
-
-    The minutes are sorted once for both. A caller that uses both should persist the result, which
-    has about a sixtieth of the rows.
-    """
-    periods = periods_of(measures, minutes.columns)
-    numbered = minutes.select(
-        *keys_of(keys), F.unix_millis("minute").alias("minute_ms"), *periods.read
-    )
-    # A worker gets all minutes of a key and day together and need not buffer others. Spark sorts by
-    # one number without comparing rows.
-    day = F.xxhash64(*KEY, F.floor(F.col("minute_ms") / DAY_MS))
-    by_day = numbered.withColumn(DAY, day).repartition(DAY).sortWithinPartitions(DAY)
-    found = by_day.mapInArrow(periods.computed, periods.schema)
-    return with_names(found, names_in(minutes, keys) if named is None else named)
-
-
-def hours(periods: DataFrame) -> DataFrame:
-    """Return one row for each key and hour of `longer`: ``hour``, ``date``, and statistics."""
-    return _of_length(periods, HOUR_MS).withColumnRenamed("period", "hour")
-
-
-def days(periods: DataFrame) -> DataFrame:
-    """Return one row for each key and day of `longer`: ``date``, and statistics."""
-    return _of_length(periods, DAY_MS).drop("period")
-
-
-def _of_length(periods: DataFrame, length_ms: int) -> DataFrame:
-    period = F.timestamp_millis("period_ms")
-    those = periods.where(F.col("length_ms") == length_ms).drop("length_ms")
-    return those.withColumns({"period": period, "date": F.to_date(period)}).drop("period_ms")
-
-
 Read = Callable[[str], DataFrame]
 
 _SUBJECTS = (
@@ -397,9 +342,9 @@ class Frames:
         self._add(BUNDLE_MINUTES, lambda _: self._bundle_minutes())
         self._add(CLUSTER_MINUTES, self._cluster_minutes)
         for subject, keys, measures in _SUBJECTS:
-            periods = partial(self._periods, subject, keys, measures)
-            for length, chosen in (("hours", hours), ("days", days)):
-                self._add(by_name[f"{subject}_{length}"], partial(_chosen, chosen, periods))
+            for length, time in (("hours", "hour"), ("days", "date")):
+                make = partial(self._periods, subject, keys, measures, time)
+                self._add(by_name[f"{subject}_{length}"], make)
         self._made[BUNDLE_PROFILES] = lambda read: bundle_profiles(read("bundle_hours"))
         self._made[BUNDLE_RANKING] = lambda read: bundle_ranking(read("bundle_days"))
         self._made[AVERAGES] = lambda _: self._latest_averages()
@@ -432,13 +377,10 @@ class Frames:
         return self.scope.anew(read(f"{subject}_minutes"))
 
     def _periods(
-        self, subject: str, keys: tuple[str, ...], measures: tuple[str, ...], read: Read
+        self, subject: str, keys: tuple[str, ...], measures: tuple[str, ...], time: str, read: Read
     ) -> DataFrame:
-        """Return hours and days of a subject, computed once and persisted until `close`."""
-        named = self._bundle_names() if subject == "bundle" else None
-        return self._once(
-            subject, lambda: longer(self._to_recompute(read, subject), keys, measures, named)
-        )
+        found = periods(self._to_recompute(read, subject), keys, measures, time)
+        return found.withColumn("namespace", namespace_of("bundle")) if keys == BUNDLE else found
 
     def _broker_minutes(self) -> DataFrame:
         reports = self.scope.read(self.store.table("broker_load"))
@@ -465,7 +407,3 @@ class Frames:
             return found if reported else self.scope.between(found, F.col("at"))
 
         return latest_averages(table)
-
-
-def _chosen(chosen: Callable[[DataFrame], DataFrame], periods: Made, read: Read) -> DataFrame:
-    return chosen(periods(read))

@@ -21,8 +21,7 @@ from loadmanager.core.seed import HOURS, BundleSeed, SeedHead, encode_seed, fits
 from loadmanager.pipeline.expressions import weighted_mean
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.rollup.frames import Frames
-from loadmanager.pipeline.rollup.minutes import CAP_S
-from loadmanager.pipeline.rollup.period_rows import RATES
+from loadmanager.pipeline.rollup.minutes import CAP_S, RATES
 from loadmanager.pipeline.rollup.scope import Scope, facts_of, scope_of
 from loadmanager.pipeline.store import Store
 

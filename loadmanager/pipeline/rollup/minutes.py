@@ -1,4 +1,4 @@
-"""Loads per minute: of bundles and brokers from reports, of namespaces from those.
+"""Loads per minute of bundles and brokers from reports, and per hour and day from minutes.
 
 A rate in a minute is the mean over the part of the minute that reports cover (``seconds``), so rate
 times seconds is an amount: the amounts of the bundles of a broker add up to that of the broker.
@@ -6,6 +6,11 @@ times seconds is an amount: the amounts of the bundles of a broker add up to tha
 The rates of a report are means over a few seconds before it, and it was published because values
 had changed or its predecessor was old: so it covers the time since the previous report, which is
 the weight of all means over time. After a long silence it covers at most `CAP_S` before it.
+
+Two hashes of 64 bits stand in place of the name of a bundle (50 characters or more) while minutes
+are grouped and shuffled. The probability that two of a million names have the same 128 bits is
+about 10^-27 (half the square of their number over 2^128). The hashes do not resist an adversary: a
+client that can choose names of bundles to corrupt tables can also send wrong loads.
 
 Durations are measured on a monotonic clock, times on the wall clock: a clock that jumps forward
 leaves a gap, and after one that was set back two reports cover the same minutes, with their mean.
@@ -16,19 +21,61 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
+from pyspark.sql.types import DoubleType, StructField
 
 from loadmanager.core.bounds import MINUTE_MS
+from loadmanager.core.history.schema import TRAFFIC
 from loadmanager.core.scores import RESOURCES
+from loadmanager.pipeline.contract import column
 from loadmanager.pipeline.expressions import weighted_mean
-from loadmanager.pipeline.rollup.period_rows import (
-    FRACTIONS,
-    KEY,
-    RATES,
-    keys_of,
-    names_in,
-    with_names,
-)
 from loadmanager.pipeline.tables import namespace_of
+
+KEY: Final = ("key_1", "key_2")
+RATES: Final = tuple(one.name for one in TRAFFIC)
+FRACTIONS: Final = tuple(f"{resource}_fraction" for resource in RESOURCES)
+"""Usage over limit of each resource; null if it was not measured."""
+
+_UNITS: Final = {
+    **{one.name: one.meaning.rstrip(".") for one in TRAFFIC},
+    **{
+        name: f"Part of the {name.removesuffix('_fraction').replace('_', ' ')} that is used, of 1"
+        for name in FRACTIONS
+    },
+}
+_STATISTICS: Final = {"mean": "mean, weighted by time", "max": "highest"}
+
+
+def statistics(measures: Sequence[str], kept: Sequence[str]) -> list[StructField]:
+    """Return the columns of measures, for the statistics in ``kept`` (``mean``, ``max``)."""
+    return [
+        column(f"{measure}_{one}", DoubleType(), f"{_UNITS[measure]}: {_STATISTICS[one]}.")
+        for measure in measures
+        for one in kept
+    ]
+
+
+_SEEDS: Final = (1, 2)
+
+
+def keys_of(names: Sequence[str]) -> list[Column]:
+    """Return the columns `KEY` for the columns ``names``, none of which may be null."""
+    return [
+        F.xxhash64(F.lit(seed), *names).alias(key) for key, seed in zip(KEY, _SEEDS, strict=True)
+    ]
+
+
+def names_in(rows: DataFrame, names: Sequence[str]) -> DataFrame:
+    """Return the distinct ``names`` in ``rows`` with their `KEY`."""
+    return rows.select(*names).distinct().select(*keys_of(names), *names)
+
+
+def with_names(rows: DataFrame, named: DataFrame) -> DataFrame:
+    """Return ``rows`` with their names (`names_in`) in place of their `KEY`.
+
+    All names are broadcast to the executors, about 200 bytes for each.
+    """
+    return rows.join(F.broadcast(named), list(KEY)).drop(*KEY)
+
 
 CAP_S: Final = 300.0
 """Five times the longest interval between reports by default."""
@@ -101,9 +148,6 @@ def bundle_minutes(slices: DataFrame, named: DataFrame | None = None) -> DataFra
 
     ``named`` are the `bundle_names` of the rows that ``slices`` were made of, which are quicker to
     read than the slices.
-
-    A bundle is reported a few times a minute at most, so percentiles of a minute would add nothing
-    to the maximum; hours and days have them.
 
     While a bundle moves, two brokers may report it for the same seconds: then the mean is over
     both, and the minute still has at most 60 seconds.
@@ -183,6 +227,30 @@ def together(minutes: DataFrame, keys: Sequence[str], *more: Column) -> DataFram
     return minutes.groupBy(*keys, "minute", "date").agg(
         F.max("seconds").alias("seconds"), *more, *rates
     )
+
+
+def periods(
+    minutes: DataFrame, keys: Sequence[str], measures: Sequence[str], time: str
+) -> DataFrame:
+    """Return one row for each of ``keys`` and each hour or day (``time`` is hour or date).
+
+    Means are weighted by time, and a minute in which a measure is null takes no part in its mean.
+    ``msgs_per_s_std`` and ``bytes_per_s_std`` are standard deviations over minutes, in and out
+    together.
+    """
+    seconds = F.col("seconds")
+    aggregates = [F.sum(seconds).alias("seconds"), F.count("*").alias("minutes")]
+    for name in measures:
+        aggregates.append(weighted_mean(F.col(f"{name}_mean"), seconds).alias(f"{name}_mean"))
+        aggregates.append(F.max(f"{name}_max").alias(f"{name}_max"))
+    for what in ("msgs", "bytes"):
+        both = F.col(f"{what}_in_per_s_mean") + F.col(f"{what}_out_per_s_mean")
+        mean, square = weighted_mean(both, seconds), weighted_mean(both * both, seconds)
+        off = F.sqrt(F.greatest(square - mean * mean, F.lit(0.0)))
+        aggregates.append(off.alias(f"{what}_per_s_std"))
+    by = [*keys, "date", *(["hour"] if time == "hour" else [])]
+    timed = minutes.withColumn("hour", F.date_trunc("hour", "minute"))
+    return timed.groupBy(*by).agg(*aggregates)
 
 
 def _time() -> list[Column]:
