@@ -18,7 +18,7 @@ from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.store import DATES_END, Store
 from loadmanager.pipeline.tables import DUPLICATES
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Incremented when tables of an older version cannot be continued."""
 
 READ: Final = ("broker_load", "bundle_load", "rounds", "ticks", "bundle_averages")
