@@ -18,7 +18,7 @@ from loadmanager.ports.coordination import Check, Connection, CoordinationError
 
 READY_WITHIN_S: Final = 10.0
 ODD_FOR_S: Final = 0.2
-FLAT_BYTES: Final = 48 * 2**20
+FLAT_BYTES: Final = 128 * 2**20
 EVENT: Final = -1
 HUGE: Final = 400_000_000
 LONG: Final = bytes(2 * LARGEST_ANSWER_BYTES)
