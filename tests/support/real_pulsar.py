@@ -78,8 +78,9 @@ MANAGERS: Final = {
 }
 VERSION: Final = os.environ.get("LOADMANAGER_PULSAR_VERSION", "4.0.7")
 _CHOSEN: Final = os.environ.get("LOADMANAGER_PULSAR_MANAGER") or "modular"
-CHOSEN: Final = sorted(MANAGERS) if _CHOSEN == "both" else [_CHOSEN]
-"""The managers that are to be tested."""
+_KNOWN: Final = ["modular"] if VERSION.startswith("2.") else sorted(MANAGERS)
+CHOSEN: Final = _KNOWN if _CHOSEN == "both" else [_CHOSEN]
+"""The managers that are to be tested; Pulsar has the extensible one from version 3 on."""
 _SMALL_BROKER: Final[Mapping[str, object]] = {
     "managedLedgerDefaultEnsembleSize": 1,
     "managedLedgerDefaultWriteQuorum": 1,
