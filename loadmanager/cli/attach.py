@@ -114,13 +114,25 @@ def access_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 _LIMITS: Final = MoveLimits()
-_ACTIONS: Final = ("doctor", "balance", "restore", "pause", "resume", "clear_target")
+_ACTIONS: Final = (
+    *("doctor", "balance", "restore", "pause", "resume", "clear_target"),
+    *("cordon", "drain", "uncordon"),
+)
 _COUNT: Final = click.IntRange(1, 100_000)
 
 
 def _state_folder() -> Path:
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base) / "loadmanager"
+
+
+def _parse_broker(
+    _context: click.Context, _option: click.Parameter, text: str | None
+) -> str | None:
+    try:
+        return None if text is None else parse_broker(text)
+    except InvalidName as error:
+        raise click.BadParameter(f"{text}: {error}") from None
 
 
 def _parse_windows(
@@ -209,6 +221,33 @@ class _Attach(SectionedCommand):
     "--clear-target",
     metavar="BROKER",
     help="Let a broker that owned a bundle without serving it take part in moves again, and exit.",
+)
+@option(
+    "--cordon",
+    callback=_parse_broker,
+    metavar="BROKER",
+    help="Let a broker take no bundle until --uncordon, also after a restart of it, and exit.",
+)
+@option(
+    "--drain",
+    callback=_parse_broker,
+    metavar="BROKER",
+    help="As --cordon, and a running --balance takes all bundles off it, also while paused. Waits "
+    "until it is safe to stop; exits with 1 if bundles are left, with the reason.",
+)
+@option(
+    "--uncordon",
+    callback=_parse_broker,
+    metavar="BROKER",
+    help="Let a broker take bundles again, and exit.",
+)
+@option("--reason", default="", help="Reason of --cordon or --drain, stored with it.")
+@option(
+    "--drain-timeout",
+    "drain_timeout_s",
+    default=600.0,
+    type=click.FloatRange(0, 86_400),
+    help="Seconds for which --drain waits. The drain goes on afterwards.",
 )
 @_flag(
     "--split",
@@ -367,10 +406,12 @@ def attach_command(context: click.Context, /, **options: Any) -> None:
     import asyncio
 
     from loadmanager.cli.attach_output import PrintedLog, strategy_of
+    from loadmanager.cli.balancing import user_name
     from loadmanager.pulsar.client import PulsarAdmin
     from loadmanager.pulsar.controller import AttachActions
 
     _check_options(options)
+    options["by"] = user_name()
     admin = PulsarAdmin(options["access_files"].access())
     log = PrintedLog(admin.cost, options["as_json"], options["verbose"])
     attached = AttachActions(admin, options, log, lambda: strategy_of(options))

@@ -124,6 +124,12 @@ def title(seen: Observation) -> str:
 def summary(seen: Observation, *, proposals: bool = True) -> Iterator[str]:
     for broker, why in seen.missing.items():
         yield f"{broker}: no sample, so it neither gives nor takes ({why})"
+    for broker in sorted(seen.cluster.cordoned - seen.cluster.draining):
+        yield f"{broker}: cordoned, takes no bundle"
+    for broker, left in seen.leaving.items():
+        stay = Counter(why for why in left.values() if why)
+        whys = "".join(f"; {count} stay: {why}" for why, count in stay.items())
+        yield f"{broker}: {f'drained, {len(left)} bundles left' if left else 'safe to stop'}{whys}"
     if seen.plan is not None:
         least = f"no assignment of these bundles can be below {seen.plan.least_max_over_mean:.2f}"
         yield f"fullest broker: {seen.plan.max_over_mean:.2f} times the mean; {least}"

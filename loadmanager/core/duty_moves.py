@@ -8,6 +8,8 @@ broker or in a domain, and the steps come to an end.
 
 Bundles without traffic, such as those of transaction coordinators, are no load by which a
 strategy could spread them: they are spread by their count.
+
+A draining broker is emptied before anything else, the least loaded bundle first.
 """
 
 from collections import defaultdict
@@ -35,9 +37,10 @@ LEAST_NEEDED: Final = 0.02
 class Duties:
     """What is moved whatever the traffic, in a round of at most ``most`` moves.
 
-    The brokers that are ``registered`` may be without a report. Bundles of ``held`` stay, of
-    ``idle`` have no traffic, of ``late`` move when nothing else does, and of an ``apart`` namespace
-    are counted by themselves.
+    The brokers that are ``registered`` may be without a report. ``cordoned`` brokers take nothing,
+    and those of them that are ``draining`` are emptied. Bundles of ``held`` stay, of ``idle`` have
+    no traffic, of ``late`` move when nothing else does, and of an ``apart`` namespace are counted
+    by themselves.
     """
 
     registered: tuple[BrokerId, ...]
@@ -46,10 +49,12 @@ class Duties:
     idle: Collection[BundleId] = ()
     late: Collection[BundleId] = ()
     apart: Collection[Namespace] = ()
+    cordoned: Collection[BrokerId] = ()
+    draining: Collection[BrokerId] = ()
 
 
 class DutyMoves:
-    """The moves that are due in a view: those of policies, ``urgent``, and the ``counted`` ones."""
+    """The moves that are due in a view: ``urgent`` ones of drains and policies, and by count."""
 
     def __init__(self, view: ClusterView, duties: Duties) -> None:
         self._view, self._duties, self._moves = view, duties, list[Move]()
@@ -70,6 +75,9 @@ class DutyMoves:
             name: open_to(policies, policies.governing(name), self._brokers, duties.registered)
             for name in self._rows
         }
+        self._takes = np.array([one not in duties.cordoned for one in self._brokers], dtype=bool)
+        self._drains = np.array([one in duties.draining for one in self._brokers], dtype=bool)
+        self._empty_draining()
         self._obey_isolation()
         self._keep_groups_apart()
         self.urgent = tuple(self._moves)
@@ -83,21 +91,45 @@ class DutyMoves:
         worth = np.flatnonzero(full & (self._sizes.max(axis=1, initial=0.0) >= LEAST_NEEDED))
         return {self._bundles[row] for row in worth.tolist()}.intersection(self._duties.late)
 
+    def _empty_draining(self) -> None:
+        largest, late = self._sizes.max(axis=1, initial=0.0), self._duties.late
+        leaving = np.flatnonzero(self._drains[self._owner] & self._movable).tolist()
+        leaving.sort(key=lambda row: (self._bundles[row] in late, largest[row], row))
+        for row in leaving:
+            if len(self._moves) == self._duties.most:
+                return
+            source, namespace = int(self._owner[row]), self._namespaces[row]
+            if namespace in self._view.policies.anti_affinity:
+                target = self._apart(namespace, source)
+            else:
+                target = self._least_loaded(namespace, source)
+            if target != source:
+                self._move(row, target, Cause.DRAINING)
+
     def _obey_isolation(self) -> None:
         largest, late = self._sizes.max(axis=1, initial=0.0), self._duties.late
         forbidden = [
             row
             for row, namespace in enumerate(self._namespaces)
-            if self._movable[row]
-            and not self._allowed[namespace][self._owner[row]]
-            and self._allowed[namespace].any()
+            if self._movable[row] and not self._allowed[namespace][self._owner[row]]
         ]
         forbidden.sort(key=lambda row: (self._bundles[row] in late, -largest[row], row))
-        for row in forbidden[: self._duties.most]:
-            counts = np.bincount(self._owner, minlength=len(self._brokers))
-            brokers = np.flatnonzero(self._allowed[self._namespaces[row]])
-            order = np.lexsort((counts[brokers], self._loads[brokers].max(axis=1, initial=0.0)))
-            self._move(row, int(brokers[order[0]]), Cause.ISOLATION)
+        for row in forbidden:
+            if len(self._moves) == self._duties.most:
+                return
+            source, namespace = int(self._owner[row]), self._namespaces[row]
+            target = self._least_loaded(namespace, source)
+            if target != source:
+                self._move(row, target, Cause.ISOLATION)
+
+    def _least_loaded(self, namespace: Namespace, source: int) -> int:
+        """Return the broker to which a bundle goes, ``source`` if there is none."""
+        brokers = np.flatnonzero(self._allowed[namespace] & self._takes)
+        if not len(brokers):
+            return source
+        counts = np.bincount(self._owner, minlength=len(self._brokers))
+        order = np.lexsort((counts[brokers], self._loads[brokers].max(axis=1, initial=0.0)))
+        return int(brokers[order[0]])
 
     def _keep_groups_apart(self) -> None:
         for namespace in sorted(self._view.policies.anti_affinity.keys() & self._rows.keys()):
@@ -112,7 +144,9 @@ class DutyMoves:
 
     def _apart(self, namespace: Namespace, source: int) -> int:
         """Return the broker with the fewest others of a group, ``source`` if it is as good."""
-        policies, best = self._view.policies, self._allowed[namespace]
+        policies, takes = self._view.policies, self._takes.copy()
+        takes[source] = not self._drains[source]  # Where it is, it may stay.
+        best = self._allowed[namespace] & takes
         moved = {**self._view.moved, **{one.bundle: one.target for one in self._moves}}
         view, others = replace(self._view, moved=moved), policies.group_of(namespace) - {namespace}
         counts = namespaces_on(view, others, BundleId(""))
@@ -144,7 +178,7 @@ class DutyMoves:
                 if source is None or counts[source] - counts.min() <= more:
                     break
                 row = here[source].pop()
-                brokers = np.flatnonzero(self._allowed[self._namespaces[row]])
+                brokers = np.flatnonzero(self._allowed[self._namespaces[row]] & self._takes)
                 target = int(brokers[counts[brokers].argmin()]) if len(brokers) else source
                 if counts[source] - counts[target] > more:
                     self._move(row, target, Cause.COUNT)

@@ -34,6 +34,8 @@ ATTACH_MOVES: Final = "/loadbalance/attach/moves"
 ATTACH_COURSE: Final = "/loadbalance/attach/course"
 ATTACH_TARGETS: Final = "/loadbalance/attach/targets"
 """The balance over the last hour, for the live page of the next controller."""
+ATTACH_CORDONS: Final = "/loadbalance/attach/cordons"
+ATTACH_DRAINS: Final = "/loadbalance/attach/drains"
 ATTACH_BROKERS: Final = "/loadbalance/attach/brokers"
 ATTACH_CANDIDATES: Final = "/loadbalance/attach/candidates"
 

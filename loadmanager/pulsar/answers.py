@@ -401,6 +401,8 @@ class PulsarCluster:
     `MIXED` if brokers differ. ``managers`` that run and ``settings`` are by broker that reports its
     settings, ``silent`` is why others do not. ``dynamic`` are settings that are overridden, and
     ``topic_metrics`` is whether ``/metrics/`` has a line for each topic, None if unknown.
+    ``cordoned`` brokers take no bundle, and those of them that are ``draining`` are emptied: our
+    own marks, of which Pulsar knows nothing.
     """
 
     name: str
@@ -415,6 +417,8 @@ class PulsarCluster:
     silent: Mapping[BrokerId, str] = field(default_factory=dict)
     isolation: Policies = NO_POLICIES
     host_interval_s: float = _USUAL_HOST_INTERVAL_S
+    cordoned: frozenset[BrokerId] = frozenset()
+    draining: frozenset[BrokerId] = frozenset()
 
     def differing(self, key: str) -> Mapping[str, tuple[BrokerId, ...]]:
         return _by_value({broker: one.get(key, "") for broker, one in self.settings.items()})

@@ -55,6 +55,7 @@ from loadmanager.pulsar.orders import Dispatcher, Mandate
 from loadmanager.pulsar.sampling import BrokerSample, SampledLoads, Sampler, Samples
 from loadmanager.pulsar.state import (
     Changes,
+    Cordons,
     Course,
     HeldTargets,
     PulsarBalancer,
@@ -267,6 +268,10 @@ class Log(Protocol):
     def event(self, what: str) -> None: ...
 
 
+_DRAINS_GO_ON: Final = frozenset({HeldReason.PAUSED, HeldReason.SETTLING, HeldReason.WINDOW})
+"""Reasons for which nothing moves, but for what operators ordered by name."""
+
+
 class Stopped(LoadManagerError):
     """Balancing has to stop until an operator changes something; the message says what."""
 
@@ -297,6 +302,7 @@ class Balancer:
     refused_s: float = REFUSED_S
     _changes: Changes = field(init=False)
     _targets: HeldTargets = field(init=False)
+    _cordons: Cordons = field(init=False)
     _oversized: dict[BundleId, int] = field(default_factory=dict)
     _more_windows: int = SPLIT_WINDOWS - 1
     _goes_on: bool = False
@@ -316,6 +322,7 @@ class Balancer:
         self._sampler = Sampler(admin, self._address, self.strategy.hosts)
         self._changes = Changes(self.settle_s)
         self._targets = HeldTargets(self.pulsar_balancer.state)
+        self._cordons = Cordons(self.pulsar_balancer.state)
 
     async def run(self, cluster: PulsarCluster, rounds: int | None, *, take_over: bool) -> None:
         """Balance for ``rounds`` rounds, or until stopped; then restore the prior settings.
@@ -391,6 +398,12 @@ class Balancer:
         await self._know(cluster)
         if others := switched_on(cluster):
             raise Stopped(f"stopped: {others}; two balancers undo each other's moves")
+        cordons = await self._cordons.last()
+        cluster = replace(
+            cluster,
+            cordoned=frozenset(cordons),
+            draining=frozenset(broker for broker, one in cordons.items() if one.drain),
+        )
         samples, missing = await self._sampler.sample(cluster)
         self._note_restarts(samples)
         self._dispatcher.owners.window(samples)
@@ -432,10 +445,13 @@ class Balancer:
         # A controller whose term has ended must not overwrite the state of its successor.
         if not self.mandate.lapsed():
             self._note(await self.course.store(self.pulsar_balancer.state, self._now_ms()))
+            await self._note_drains(seen)
         lasting = self._lasting(seen.splits)
         # A limit is said of each move that it prevents.
         if held and reason is not HeldReason.BUDGET:
-            return None
+            goes_on = Cause.DRAINING if reason in _DRAINS_GO_ON else None
+            drains = tuple(one for one in seen.proposals if one.cause is goes_on)
+            seen, lasting = replace(seen, proposals=drains, splits=(), placements=()), []
         if last and len(lasting) < len(seen.splits) and self._more_windows:
             # A split does not follow a single window; a last round lasts for several.
             self._goes_on, self._more_windows = True, self._more_windows - 1
@@ -447,6 +463,12 @@ class Balancer:
 
     def _now_ms(self) -> int:
         return round(self.now().timestamp() * 1000)
+
+    async def _note_drains(self, seen: Observation) -> None:
+        try:
+            await self._cordons.note(seen.leaving)
+        except StateUnusable as error:
+            self.log.event(f"what is left on draining brokers is not stored: {error}")
 
     def _note(self, trouble: str) -> None:
         if trouble:
@@ -536,18 +558,20 @@ class Balancer:
             (HeldReason.LEADERSHIP, await self.mandate.confirm()),
             (HeldReason.PAUSED, await self.pulsar_balancer.state.paused()),
             (HeldReason.MIGRATION, seen.cluster.migration),
+            (HeldReason.UNREADABLE, self._cordons.trouble),
         ):
             if why:
                 return {reason: why}
         now_s, changed_s = monotonic(), self._changes.last_s
         settling = now_s < changed_s + self.settle_s
         began_s = min((one.began_s for one in seen.samples.values()), default=float("-inf"))
+        changed = "a broker joined, left or restarted"
         if not self.budget.may_decide_on(began_s):
             return {HeldReason.SAMPLE: "the sample began before the last move ended"}
-        if settling or began_s < changed_s:
-            why = "a broker joined, left or restarted"
-            since = f"{why} less than {self.settle_s:g} s ago"
-            return {HeldReason.SETTLING: since if settling else f"the sample began before {why}"}
+        if began_s < changed_s:
+            return {HeldReason.SAMPLE: f"the sample began before {changed}"}
+        if settling:
+            return {HeldReason.SETTLING: f"{changed} less than {self.settle_s:g} s ago"}
         now = self.now()
         if why := self.budget.limits.closed(now.weekday(), now.hour * 60 + now.minute):
             return {HeldReason.WINDOW: why}

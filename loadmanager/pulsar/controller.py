@@ -45,6 +45,8 @@ from loadmanager.pulsar.reports import (
 )
 from loadmanager.pulsar.sampling import LONGEST_REPEATED_S, REPEATED, Hosts, Sampler
 from loadmanager.pulsar.state import (
+    Cordon,
+    Cordons,
     HeldTargets,
     PulsarBalancer,
     SharedState,
@@ -203,6 +205,8 @@ _RULES: Final = (
     *("exclude", "move_non_persistent", "most_moves", "split", "place_new"),
     *("most_bundles", "move_system"),
 )
+_CHANGES: Final = ("pause", "resume", "clear_target", "cordon", "drain", "uncordon")
+_DRAIN_POLL_S: Final = 1.0
 _ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -239,10 +243,9 @@ class AttachActions:
                 async with self._state(idle=True) as state:
                     await self._restore_settings(state)
                 return 0
-            if options["pause"] or options["resume"] or options["clear_target"]:
+            if any(options[name] for name in _CHANGES):
                 async with self._state(idle=False) as state:
-                    await self._change(state)
-                return 0
+                    return await self._change(state)
             balances, overdue = options["balance"], self._liveness.overdue
             port, host = options["metrics_port"], options["metrics_host"]
             async with (
@@ -343,17 +346,57 @@ class AttachActions:
         for line in await PulsarBalancer(state).restore(self._reader):
             self._log.event(line)
 
-    async def _change(self, state: State) -> None:
+    async def _change(self, state: State) -> int:
         if target := self._options["clear_target"]:
             known = await HeldTargets(state).clear(target)
             self._log.event(f"{target} {'takes part again' if known else 'was not left out'}")
         elif self._options["resume"]:
             await state.resume()
             self._log.event("not paused")
-        else:
+        elif self._options["pause"]:
             at = datetime.now(tz=UTC).isoformat(timespec="seconds")
             await state.pause(f"paused by attach --pause at {at}")
             self._log.event("paused: nothing moves until attach --resume")
+        elif broker := self._options["uncordon"]:
+            known = await Cordons(state).remove(broker)
+            self._log.event(f"{broker} {'takes bundles again' if known else 'was not cordoned'}")
+        else:
+            return await self._cordon(Cordons(state))
+        return 0
+
+    async def _cordon(self, cordons: Cordons) -> int:
+        """Cordon a broker; if it is drained, follow that, and return 1 if it is not empty."""
+        options = self._options
+        broker, drain = BrokerId(options["drain"] or options["cordon"]), bool(options["drain"])
+        self._reader.with_isolation = True
+        self._reader.forget()
+        since_ms, by, reason = cordons.wall_ms(), options["by"], options["reason"]
+        mark = Cordon(drain=drain, since_ms=since_ms, by=by, reason=reason)
+        await cordons.put(await self._reader.read(), broker, mark)
+        self._log.event(f"{broker} takes no bundle until attach --uncordon {broker}")
+        if not drain:
+            return 0
+        until_s, left = monotonic() + options["drain_timeout_s"], -1
+        while True:
+            found = await cordons.drained(broker)
+            if found is None or found.at_ms < since_ms:
+                found = None
+            elif found.left != left:
+                left = found.left
+                self._log.event(f"{broker} has {left} bundles left")
+            if not left:
+                self._log.event(f"{broker} is empty: it is safe to stop")
+                return 0
+            if monotonic() >= until_s:
+                break
+            await asyncio.sleep(_DRAIN_POLL_S)
+        if found is None:
+            why = "no controller has begun; expected attach --balance to run, and to see the broker"
+        else:
+            stay = "; ".join(f"{count} stay: {why}" for why, count in found.stay.items())
+            why = f"{left} bundles are left{stay and f', of which {stay}'}"
+        self._log.event(f"{broker} is not empty, and the drain goes on: {why}")
+        return 1
 
     async def _balance(self) -> int:
         options, stopping = self._options, asyncio.Event()

@@ -1,8 +1,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from itertools import chain
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -90,7 +89,8 @@ class Rules:
     bounds. With ``move_system`` bundles of Pulsar's own namespaces may move; ``pinned`` are the
     names, or their begins, of topics that others need whose bundles stay. With ``place_new``
     bundles of new namespaces are placed before their first lookup. No namespace is split into more
-    than ``most_bundles`` bundles.
+    than ``most_bundles`` bundles. A broker that is drained (``drains``) gives all but its own, what
+    is excluded and what is pinned: once it stops, the clients of the rest are interrupted anyway.
     """
 
     exclude: tuple[str, ...] = ()
@@ -102,6 +102,7 @@ class Rules:
     move_system: bool = False
     pinned: tuple[str, ...] = ()
     most_bundles: int = 128
+    drains: bool = False
 
     def why_stays(self, bundle: BundleId, traffic: BundleTraffic) -> str:
         """Return why a bundle is never moved, "" if it may be."""
@@ -110,14 +111,15 @@ class Rules:
     def stays(self, bundle: BundleId, traffic: BundleTraffic) -> tuple[str, str]:
         """Return what kind of bundle is never moved, and why; both "" if it may be."""
         namespace, needed = namespace_of(bundle), traffic.needed.rpartition("/")[2]
-        own = namespace in _PULSARS_OWN and not self.move_system
-        non_persistent = traffic.non_persistent and not self.move_non_persistent
+        drains = self.drains
+        own = namespace in _PULSARS_OWN and not (self.move_system or drains)
+        non_persistent = traffic.non_persistent and not (self.move_non_persistent or drains)
         excluded = any(fnmatchcase(namespace, pattern) for pattern in self.exclude)
         reasons = (
             (belongs_to_a_broker(bundle), "system", "belongs to its broker"),
             (own, "system", f"{namespace} is Pulsar's own"),
             (
-                traffic.internal,
+                bool(traffic.internal) and not drains,
                 "system",
                 f"holds {traffic.internal}, a topic of Pulsar's own services",
             ),
@@ -132,7 +134,7 @@ class Rules:
                 "system",
                 f"holds {traffic.needed}, which other topics of its namespace need",
             ),
-            (traffic.partial and not self.move_partial, "partial", _PARTIAL),
+            (traffic.partial and not (self.move_partial or drains), "partial", _PARTIAL),
         )
         return next(((kind, why) for applies, kind, why in reasons if applies), ("", ""))
 
@@ -148,7 +150,8 @@ class Observation:
     ``holds`` is why nothing moves now, or not all that should; ``lost`` are brokers that have left.
     ``outlook`` is how full the fullest broker is after each move and all before it, and the
     benefit and cost of the move, "" if none are compared. ``twice`` are the bundles that more than
-    one broker lists, with these brokers.
+    one broker lists, with these brokers. ``leaving`` are the bundles that are left on each draining
+    broker that is gone or has a sample, with the reason of those that will stay, "" for others.
     """
 
     cluster: PulsarCluster
@@ -167,6 +170,7 @@ class Observation:
     staying_rates: Mapping[str, Rates] = field(default_factory=dict)
     outlook: Mapping[BundleId, tuple[float, str]] = field(default_factory=dict)
     twice: Mapping[BundleId, tuple[BrokerId, ...]] = field(default_factory=dict)
+    leaving: Mapping[BrokerId, Mapping[BundleId, str]] = field(default_factory=dict)
 
     @property
     def shares(self) -> Mapping[str, float]:
@@ -264,7 +268,8 @@ def refusal_text(refusal: Refusal) -> str:
 
 
 _NOTHING: Final[Mapping[Namespace, str]] = MappingProxyType({})
-_DUTIES: Final = frozenset({Cause.ISOLATION, Cause.ANTI_AFFINITY, Cause.COUNT})
+_DUTIES: Final = frozenset({Cause.DRAINING, Cause.ISOLATION, Cause.ANTI_AFFINITY, Cause.COUNT})
+_NOWHERE: Final = "no broker that may serve it takes bundles"
 
 
 def observe(
@@ -289,6 +294,7 @@ def observe(
     every = {bundle: one for bundles in owned.values() for bundle, one in bundles.items()}
     busy = {bundle for bundle, one in every.items() if one.msgs_per_s > 0}
     splits = proposed_splits(samples, stays) if rules.split else ()
+    splits = tuple(one for one in splits if one.target not in cluster.draining)
     duties = Duties(
         registered=cluster.brokers,
         most=rules.most_moves,
@@ -296,6 +302,8 @@ def observe(
         idle=idle,
         late=late,
         apart=_PULSARS_OWN,
+        cordoned=cluster.cordoned,
+        draining=cluster.draining,
     )
     decided = strategy.decide(cluster, samples, stays, duties, eases=not splits)
     plan, refusals = rate_plan(owned, decided.moves), decided.plan.refusals if busy else ()
@@ -324,7 +332,33 @@ def observe(
         staying_rates=rates,
         outlook=outlook,
         twice=twice,
+        leaving=_leaving(
+            cluster,
+            samples,
+            {bundle: stays[bundle] for bundle in held},
+            {one.bundle for one in decided.moves},
+            # In a full round others wait for their turn.
+            "" if len(decided.moves) >= rules.most_moves else _NOWHERE,
+        ),
     )
+
+
+def _leaving(
+    cluster: PulsarCluster,
+    samples: Mapping[BrokerId, BrokerSample],
+    held: Mapping[BundleId, str],
+    moving: Collection[BundleId],
+    otherwise: str,
+) -> dict[BrokerId, dict[BundleId, str]]:
+    return {
+        broker: {
+            bundle: held.get(bundle, "" if bundle in moving else otherwise)
+            for bundle in (samples[broker].bundles if broker in samples else ())
+            if not belongs_to_a_broker(bundle)
+        }
+        for broker in sorted(cluster.draining)
+        if broker in samples or broker not in cluster.brokers
+    }
 
 
 def _staying(
@@ -339,9 +373,12 @@ def _staying(
     late: dict[BundleId, str] = {}
     held: set[BundleId] = set()
     rates: dict[str, Rates] = {}
-    for bundle, traffic in chain.from_iterable(one.bundles.items() for one in samples.values()):
+    drained = replace(rules, drains=True)
+    for broker, bundle, traffic in (
+        (broker, *one) for broker, sample in samples.items() for one in sample.bundles.items()
+    ):
         namespace = namespace_of(bundle)
-        kind, why = rules.stays(bundle, traffic)
+        kind, why = (drained if broker in cluster.draining else rules).stays(bundle, traffic)
         if bundle in twice:
             kind, why = "listed twice", f"listed by {' and '.join(twice[bundle])}"
         elif namespace in unknown:
@@ -367,7 +404,9 @@ def _proposal(
 ) -> BundleTask:
     (max_over_mean, weighed_by), source = outlook, move.source
     namespace = namespace_of(move.bundle)
-    if move.cause is Cause.COUNT:
+    if move.cause is Cause.DRAINING:
+        why = f"{source} is drained"
+    elif move.cause is Cause.COUNT:
         why = f"{source} has the most bundles without traffic"
     elif move.cause is Cause.ANTI_AFFINITY:
         group = policies.anti_affinity[namespace]

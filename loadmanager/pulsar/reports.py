@@ -232,6 +232,7 @@ class AttachOverviews:
                     topics=sample.topics_in_bundles,
                     msgs_per_s=sample.total.msgs_per_s,
                     bytes_per_s=sample.total.bytes_per_s,
+                    draining=broker in seen.cluster.draining,
                 )
                 for broker, sample in seen.samples.items()
             ),

@@ -469,7 +469,9 @@ class SampledLoads:
             del self._former[inactive]
         full = _full_for_now(samples)
         self.taken = {
-            broker: self._report(cluster, broker, sample, takes=broker not in full)
+            broker: self._report(
+                cluster, broker, sample, takes=broker not in full and broker not in cluster.cordoned
+            )
             for broker, sample in samples.items()
         }
         self._former.update(self.taken)
@@ -496,6 +498,7 @@ class SampledLoads:
             bundles={bundle: one.stats().rounded() for bundle, one in sample.bundles.items()},
             gains=frozenset(sample.bundles.keys() - before),
             losses=frozenset(before - sample.bundles.keys()),
+            draining=broker in cluster.draining,
         )
 
     def _usages(self, sample: BrokerSample) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -35,6 +35,7 @@ from loadmanager.core.optimality import (
     course_to_json,
     last_hour,
 )
+from loadmanager.core.policies import open_to
 from loadmanager.ports.coordination import Coordination, CoordinationError, NodeExists, NodeMissing
 from loadmanager.pulsar.answers import (
     CONFIGURATION,
@@ -75,6 +76,8 @@ class Part(Enum):
     MOVES = "moves", znodes.ATTACH_MOVES
     COURSE = "course", znodes.ATTACH_COURSE
     TARGETS = "targets", znodes.ATTACH_TARGETS
+    CORDONS = "cordons", znodes.ATTACH_CORDONS
+    DRAINS = "drains", znodes.ATTACH_DRAINS
     BROKERS = "brokers", znodes.ATTACH_BROKERS
 
 
@@ -459,6 +462,114 @@ class HeldTargets:
         now_ms = self.wall_ms()
         self._known = {name: one for name, one in self._known.items() if one[0] > now_ms}
         await self.state.keep(Part.TARGETS, json.dumps({"targets": self._known}))
+
+
+class Cordon(BaseModel, frozen=True):
+    """Why a broker takes no bundles; it is emptied, too, if it is to ``drain``."""
+
+    drain: bool
+    since_ms: StrictInt
+    by: str
+    reason: str = ""
+
+
+class _Cordons(BaseModel):
+    format: Literal[1] = 1
+    brokers: dict[str, Cordon] = {}
+
+
+class Drained(BaseModel, frozen=True):
+    """What a controller saw last on a draining broker: bundles left, and how many stay and why."""
+
+    at_ms: StrictInt
+    left: int
+    stay: dict[str, int] = {}
+
+
+class _Drains(BaseModel):
+    format: Literal[1] = 1
+    brokers: dict[str, Drained] = {}
+
+
+class CordonRefused(LoadManagerError):
+    """A broker cannot be cordoned; the message says why and what to do."""
+
+
+@dataclass(slots=True)
+class Cordons:
+    """The brokers that take no bundles until they are uncordoned; a controller notes its drains.
+
+    All methods but `last` raise `StateUnusable`.
+    """
+
+    state: State
+    wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    trouble: str = ""
+    _last: Mapping[BrokerId, Cordon] = field(default_factory=dict)
+    _noted: _Drains = field(default_factory=_Drains)
+
+    async def last(self) -> Mapping[BrokerId, Cordon]:
+        """Return those read last, now if possible; else ``trouble`` is why not."""
+        try:
+            self._last, self.trouble = await self.read(), ""
+        except StateUnusable as error:
+            self.trouble = str(error)
+        return self._last
+
+    async def read(self) -> dict[BrokerId, Cordon]:
+        expected = "the cordons of attach; remove it, and all brokers take bundles"
+        found = await self.state.stored(Part.CORDONS, _Cordons, expected) or _Cordons()
+        return {BrokerId(name): one for name, one in found.brokers.items()}
+
+    async def put(self, cluster: PulsarCluster, broker: BrokerId, cordon: Cordon) -> None:
+        """Cordon a broker, for which ``cluster`` is read with its policies.
+
+        Raises `CordonRefused`: there is no such broker, or no other one would take its bundles.
+        """
+        known = await self.read()
+        if broker not in cluster.brokers:
+            names = ", ".join(cluster.brokers)
+            raise CordonRefused(f"{broker} is no broker of {cluster.name}; expected one of {names}")
+        left = [one for one in cluster.brokers if one != broker and one not in known]
+        if not left:
+            why = f"no broker of {cluster.name} besides {broker} takes bundles"
+            raise CordonRefused(f"{why}; add one, or uncordon another one before")
+        for name, policy in cluster.isolation.isolation.items():
+            every = open_to(cluster.isolation, policy, cluster.brokers)
+            serving = [one for one, takes in zip(cluster.brokers, every, strict=True) if takes]
+            if broker in serving and not set(serving) & set(left):
+                why = f"isolation policy {name} allows no other broker that takes bundles"
+                raise CordonRefused(f"{why}; change it, or uncordon another one before")
+        await self._store({**known, broker: cordon})
+
+    async def remove(self, broker: str) -> bool:
+        known = await self.read()
+        gone = known.pop(BrokerId(broker), None)
+        if gone is not None:
+            await self._store(known)
+        return gone is not None
+
+    async def note(self, leaving: Mapping[BrokerId, Mapping[BundleId, str]]) -> None:
+        """Store what is left on draining brokers, if it is not what was stored before."""
+        found = {
+            str(broker): Drained(
+                at_ms=self.wall_ms(),
+                left=len(left),
+                stay=dict(Counter(why for why in left.values() if why)),
+            )
+            for broker, left in leaving.items()
+        }
+        if found or self._noted.brokers:
+            self._noted = _Drains(brokers=found)
+            await self.state.keep(Part.DRAINS, self._noted.model_dump_json())
+
+    async def drained(self, broker: str) -> Drained | None:
+        found = await self.state.stored(Part.DRAINS, _Drains, "the drains of attach; remove it")
+        return None if found is None else found.brokers.get(broker)
+
+    async def _store(self, brokers: Mapping[BrokerId, Cordon]) -> None:
+        cordons = _Cordons(brokers={str(name): one for name, one in brokers.items()})
+        await self.state.keep(Part.CORDONS, cordons.model_dump_json())
 
 
 _CHANGED_WITHIN_S: Final = 30.0

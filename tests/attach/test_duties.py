@@ -1,14 +1,16 @@
 """What `attach` moves whatever the traffic: what policies require, and bundles without traffic."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from attach_process import attached
+from click.testing import CliRunner, Result
 from fake_pulsar import FakeBroker, FakePulsar, running
 
+from loadmanager.cli import main
 from loadmanager.core.bundle_traffic import CHANGE_EVENTS, SNAPSHOTS, BundleTraffic
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
@@ -248,3 +250,115 @@ def test_a_bundle_with_change_events_is_split_as_any_other() -> None:
     seen = observe(cluster, samples, {}, Rules(split=True), strategy=strategy)
     assert seen.splits == ()
     assert len(seen.proposals) == 1
+
+
+def test_a_drained_broker_gives_all_but_what_is_excluded_pinned_or_its_own() -> None:
+    first, second, third, fourth = BROKERS
+    names = Boundaries.even(Namespace("bench/skew"), 4).bundles
+    own = BundleId(f"pulsar/research/{first}/0x00000000_0xffffffff")
+    (kept,) = Boundaries.even(Namespace("bench/kept"), 1).bundles
+    given = {
+        names[0]: replace(traffic(10.0), non_persistent=True),
+        names[1]: replace(traffic(20.0), internal="persistent://bench/skew/__offsets"),
+        names[2]: traffic(30.0, partial=True),
+        names[3]: traffic(5.0, CHANGE_EVENTS),
+        SYSTEM.bundles[0]: BundleTraffic(),
+        kept: traffic(1.0),
+        own: BundleTraffic(),
+    }
+    owned = {first: given, second: {names[0]: BundleTraffic()}, third: {}}
+    rules = Rules(exclude=("bench/kept",), pinned=(CHANGE_EVENTS,), move_partial=False)
+    cluster = PulsarCluster(
+        name="research",
+        brokers=BROKERS[:3],
+        cordoned=frozenset({first, third}),
+        draining=frozenset({first, fourth}),
+    )
+    samples = {name: BrokerSample(window_s=10.0, bundles=one) for name, one in owned.items()}
+    strategy = Strategy()
+    strategy.take(cluster, samples, {})
+    found = observe(cluster, samples, {}, rules, strategy=strategy)
+    assert {(one.bundle, one.target) for one in found.proposals} == {
+        (bundle, second) for bundle in (names[1], names[2], SYSTEM.bundles[0])
+    }
+    assert {one.cause for one in found.proposals} == {Cause.DRAINING}
+    assert found.urgent
+    assert "3 moves (3 by draining) would bring" in found.verdict
+    left = found.leaving[first]
+    assert left.keys() == given.keys() - {own}
+    assert {bundle: why for bundle, why in left.items() if why} == {
+        names[0]: f"listed by {first} and {second}",
+        names[3]: f"holds {CHANGE_EVENTS}, which other topics of its namespace need",
+        kept: "bench/kept is excluded",
+    }
+    assert found.leaving[fourth] == {}, "it has left the cluster"
+    few = observe(cluster, samples, {}, replace(rules, most_moves=1), strategy=strategy)
+    assert [one.bundle for one in few.proposals] == [SYSTEM.bundles[0]]
+    assert few.leaving[first][names[1]] == ""
+    shut_off = replace(cluster, cordoned=frozenset(BROKERS))
+    shut = observe(shut_off, samples, {}, rules, strategy=strategy)
+    assert shut.leaving[first][names[1]] == "no broker that may serve it takes bundles"
+
+
+@pytest.fixture
+def attach(hosts: FakePulsar, tmp_path: Path) -> Callable[..., Result]:
+    given = ["attach", "--pulsar", hosts.url, "--state-dir", str(tmp_path)]
+    return lambda *more: CliRunner().invoke(main, [*given, *more])
+
+
+def test_a_broker_is_drained_also_while_paused_and_takes_nothing_until_it_is_uncordoned(
+    hosts: FakePulsar, tmp_path: Path, attach: Callable[..., Result]
+) -> None:
+    first = hosts.brokers[0]
+    drain, uncordon = ("--drain", first.name, "--drain-timeout"), ("--uncordon", first.name)
+    unseen = attach(*drain, "0")
+    assert unseen.exit_code == 1
+    assert "no controller has begun; expected attach --balance to run" in unseen.stdout
+    assert "takes bundles again" in attach(*uncordon).stdout
+    assert "was not cordoned" in attach(*uncordon).stdout
+    assert attach("--pause").exit_code == 0
+    kept = "bench/kept/0x00000000_0xffffffff"
+    leaving = len(first.owned)
+    first.owned.append(kept)
+    command = ["--pulsar", hosts.url, "--interval", "0.3", "--json", "--state-dir", str(tmp_path)]
+    with attached(*command, "--balance", "--settle", "0", "--exclude", "bench/kept") as process:
+        process.until("paused by attach --pause")
+        partly = attach(*drain, "5")
+        assert partly.exit_code == 1
+        assert "1 bundles are left, of which 1 stay: bench/kept is excluded" in partly.stdout
+        assert first.owned == [kept]
+        first.owned.clear()
+        empty = attach(*drain, "60")
+        assert empty.exit_code == 0
+        assert f"{first.name} is empty: it is safe to stop" in empty.stdout
+        assert len(hosts.unloads) == leaving
+        assert attach("--resume").exit_code == 0
+        process.until('"verdict"', times=2 + sum('"verdict"' in line for line in process.lines))
+        assert first.name not in {target for _, target in hosts.unloads}
+        assert attach(*uncordon).exit_code == 0
+        process.until(f'"target": "{first.name}"')
+        (tmp_path / "attach-research.cordons").write_text("[]", encoding="utf-8")
+        process.until("expected the cordons of attach; remove it, and all brokers take bundles")
+        process.end()
+
+
+def test_what_cannot_be_cordoned_is_refused_with_what_to_do(
+    hosts: FakePulsar, attach: Callable[..., Result]
+) -> None:
+    first, second, third = (one.name for one in hosts.brokers)
+
+    def refused(*options: str, code: int = 1) -> str:
+        found = attach(*options)
+        assert found.exit_code == code, found.output
+        return found.stderr
+
+    assert "no broker of research; expected one of 127.0.0.1" in refused("--drain", "nobody:8080")
+    hosts.isolation["own"] = isolation_policy("bench/skew", ["127.0.0.1"])
+    assert "isolation policy own allows no other broker" in refused("--drain", first)
+    hosts.isolation.clear()
+    assert attach("--cordon", second).exit_code == 0
+    assert attach("--cordon", third).exit_code == 0
+    assert f"no broker of research besides {first} takes bundles" in refused("--cordon", first)
+    both = ("--cordon", first, "--drain", first)
+    assert "are not given together" in refused(*both, code=2)
+    assert "a/b" in refused("--cordon", "a/b", code=2)

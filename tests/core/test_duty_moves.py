@@ -252,3 +252,38 @@ def test_a_late_bundle_moves_if_nothing_else_does_and_it_is_worth_it(
     policies = Policies(staying=frozenset({stays}))
     found = decided(owned, loads=loads, late=late, eases=eases, rests="", policies=policies)
     assert len({one.bundle for one in found.plan.moves}.intersection(late)) == moved
+
+
+def test_a_draining_broker_is_emptied_first_its_most_loaded_bundle_last() -> None:
+    one, two, three, needed = bundles("shop/free", 4)
+    (paid,), (held,) = bundles("shop/paid", 1), bundles("shop/held", 1)
+    owned = {A: [], B: [paid], C: [one, two, three, needed, held]}
+    given: dict[str, Any] = {
+        "policies": isolated(),
+        "loads": {one: 0.5, two: 0.9, three: 0.1, needed: 0.1, paid: 1.0},
+        "late": [needed],
+        "held": [held],
+        "draining": [C],
+    }
+    # A is for paid namespaces alone, so nothing else goes there.
+    drains = [(name, B, "draining") for name in (three, one, two, needed)]
+    assert due(owned, **given, cordoned=[C]) == [*drains, (paid, A, "isolation")]
+    assert due(owned, **given, cordoned=[C], most=2) == drains[:2]
+    assert due(owned, **given, cordoned=[B, C]) == [(paid, A, "isolation")]
+    # Where policies forbid a broker and the one that they allow takes nothing, all stays.
+    assert due(owned, policies=isolated(), cordoned=[A]) == []
+
+
+def test_a_cordoned_broker_takes_nothing_and_keeps_what_it_has() -> None:
+    idle = bundles("bench/idle", 6)
+    found = due({A: idle, B: [], C: []}, idle=idle, cordoned=[C])
+    assert {target for _, target, _ in found} == {B}
+    assert due({A: [], B: [], C: idle}, idle=idle, cordoned=[A, B]) == []
+    (first,), (second,) = bundles("shop/y", 1), bundles("shop/z", 1)
+    apart = groups("y", "z")
+    assert due({A: [first, second], B: [], C: []}, policies=apart, cordoned=[B, C]) == []
+    assert due({A: [first], B: [second], C: []}, policies=apart, cordoned=[A]) == []
+    drained = due({A: [first], B: [second], C: []}, policies=apart, cordoned=[A], draining=[A])
+    assert drained == [(first, C, "draining")]
+    nowhere = due({A: [first], B: []}, policies=apart, cordoned=[A, B], draining=[A])
+    assert nowhere == []

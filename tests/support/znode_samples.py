@@ -36,7 +36,10 @@ from loadmanager.core.wire.records import (
 )
 from loadmanager.core.wire.reports import encode_loads, encode_registration
 from loadmanager.core.wire.standby import Standby, encode_standby
+from loadmanager.pulsar.answers import PulsarCluster
 from loadmanager.pulsar.state import (
+    Cordon,
+    Cordons,
     Course,
     HeldTargets,
     Part,
@@ -142,6 +145,9 @@ async def _written() -> dict[str, bytes]:
     targets = HeldTargets(shared)
     targets.add(BROKER, "why")
     await targets.refresh()
+    cordons, cluster = Cordons(shared), PulsarCluster(name="", brokers=(BROKER, BrokerId("b:1")))
+    await cordons.put(cluster, BROKER, Cordon(drain=True, since_ms=1, by="text"))
+    await cordons.note({BROKER: {BUNDLE: "{reason}"}})
     await shared.know(["http://broker:1"])
     found = {}
     stored = [one.value[1] for one in Part if one is not Part.PAUSED]
