@@ -398,12 +398,7 @@ class Balancer:
         await self._know(cluster)
         if others := switched_on(cluster):
             raise Stopped(f"stopped: {others}; two balancers undo each other's moves")
-        cordons = await self._cordons.last()
-        cluster = replace(
-            cluster,
-            cordoned=frozenset(cordons),
-            draining=frozenset(broker for broker, one in cordons.items() if one.drain),
-        )
+        cluster = await self._cordons.marked(cluster)
         samples, missing = await self._sampler.sample(cluster)
         self._note_restarts(samples)
         self._dispatcher.owners.window(samples)

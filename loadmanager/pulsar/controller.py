@@ -51,6 +51,7 @@ from loadmanager.pulsar.state import (
     PulsarBalancer,
     SharedState,
     State,
+    StateFile,
     StateUnusable,
     locked_state,
     state_file,
@@ -269,11 +270,12 @@ class AttachActions:
         cluster = await self._cluster()
         await sampler.sample(cluster)
         until_s = monotonic() + LONGEST_REPEATED_S
+        cordons = Cordons(StateFile(options["state_dir"] / state_name(cluster.name)))
         with self._reports(cluster, strategy) as reports:
             while True:
                 self._liveness.begun("sample", lambda: interval_s)
                 await asyncio.sleep(interval_s)
-                cluster = await self._reader.read()
+                cluster = await cordons.marked(await self._reader.read())
                 samples, missing = await sampler.sample(cluster)
                 repeated = options["once"] and REPEATED in missing.values()
                 if repeated and monotonic() < until_s:

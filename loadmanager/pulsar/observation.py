@@ -479,6 +479,8 @@ def document(
         "placements": [_fields(one, "bundle", "target", "reason") for one in seen.placements],
         "staying": dict(seen.staying),
         "movingLast": dict(seen.late),
+        "cordoned": sorted(seen.cluster.cordoned),
+        "draining": {broker: dict(left) for broker, left in seen.leaving.items()},
         **({"isolation": isolation} if traffic else {}),
         "cost": {"requests": requests, "answerBytes": answer_bytes},
     }

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -499,7 +499,7 @@ class CordonRefused(LoadManagerError):
 class Cordons:
     """The brokers that take no bundles until they are uncordoned; a controller notes its drains.
 
-    All methods but `last` raise `StateUnusable`.
+    All methods but `marked` raise `StateUnusable`.
     """
 
     state: State
@@ -508,13 +508,17 @@ class Cordons:
     _last: Mapping[BrokerId, Cordon] = field(default_factory=dict)
     _noted: _Drains = field(default_factory=_Drains)
 
-    async def last(self) -> Mapping[BrokerId, Cordon]:
-        """Return those read last, now if possible; else ``trouble`` is why not."""
+    async def marked(self, cluster: PulsarCluster) -> PulsarCluster:
+        """Return a cluster with its marks, the last known ones if ``trouble`` is why not."""
         try:
             self._last, self.trouble = await self.read(), ""
         except StateUnusable as error:
             self.trouble = str(error)
-        return self._last
+        return replace(
+            cluster,
+            cordoned=frozenset(self._last),
+            draining=frozenset(broker for broker, one in self._last.items() if one.drain),
+        )
 
     async def read(self) -> dict[BrokerId, Cordon]:
         expected = "the cordons of attach; remove it, and all brokers take bundles"

@@ -1,5 +1,6 @@
 """What `attach` moves whatever the traffic: what policies require, and bundles without traffic."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -359,6 +360,10 @@ def test_what_cannot_be_cordoned_is_refused_with_what_to_do(
     assert attach("--cordon", second).exit_code == 0
     assert attach("--cordon", third).exit_code == 0
     assert f"no broker of research besides {first} takes bundles" in refused("--cordon", first)
+    told = json.loads(attach("--once", "--interval", "0.3", "--json").stdout)
+    assert (told["cordoned"], told["draining"]) == (sorted([second, third]), {})
+    assert {one["target"] for one in told["proposals"]} <= {first}
+    assert f"{second}: cordoned, takes no bundle" in attach("--once", "--interval", "0.3").stdout
     both = ("--cordon", first, "--drain", first)
     assert "are not given together" in refused(*both, code=2)
     assert "a/b" in refused("--cordon", "a/b", code=2)
