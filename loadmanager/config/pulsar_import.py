@@ -1,7 +1,9 @@
 import re
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from importlib import resources
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -122,134 +124,35 @@ def level(text: str) -> str:
     return "debug" if switch(text) else "info"
 
 
-_SECONDS: Final = times(1)
-_MINUTES: Final = times(60)
-_MILLISECONDS: Final = times(0.001)
-_PERCENT: Final = times(0.01)
-
+_READERS: Final[Mapping[str, Callable[[str], object]]] = {
+    "level": level,
+    "milliseconds": times(0.001),
+    "minutes": times(60),
+    "names": names,
+    "percent": times(0.01),
+    "switch": switch,
+    "text": str.strip,
+    "thousands": times(1000),
+    "whole": whole,
+}
+_KEYS: Final = tomllib.loads(
+    resources.files(__package__).joinpath("pulsar_keys.toml").read_text(encoding="utf-8")
+)
 TRANSLATED: Final[Mapping[str, tuple[Ours, ...]]] = {
-    "loadBalancerEnabled": (
-        Ours("shedding", "enabled", switch),
-        Ours("split", "enabled", switch),
-    ),
-    "loadBalancerLoadSheddingStrategy": (Ours("shedding", "strategy", str.strip),),
-    "loadBalancerLoadPlacementStrategy": (Ours("placement", "strategy", str.strip),),
-    "loadBalancerSheddingEnabled": (Ours("shedding", "enabled", switch),),
-    "loadBalancerSheddingIntervalMinutes": (Ours("leader", "round_interval_s", _MINUTES),),
-    "loadBalancerSheddingGracePeriodMinutes": (Ours("shedding", "grace_period_s", _MINUTES),),
-    "loadBalancerSheddingExcludedNamespaces": (Ours("shedding", "excluded_namespaces", names),),
-    "loadBalancerDistributeBundlesEvenlyEnabled": (Ours("placement", "even_bundles", switch),),
-    "preferLaterVersions": (Ours("placement", "prefer_later_versions", switch),),
-    "loadBalancerReportUpdateThresholdPercentage": (
-        Ours("report", "change_fraction", _PERCENT),
-        Ours("report", "change_points", _PERCENT),
-    ),
-    "loadBalancerReportUpdateMinIntervalMillis": (Ours("report", "min_interval_s", _MILLISECONDS),),
-    "loadBalancerReportUpdateMaxIntervalMinutes": (Ours("report", "max_interval_s", _MINUTES),),
-    "loadBalancerHostUsageCheckIntervalMinutes": (Ours("report", "sample_interval_s", _MINUTES),),
-    "loadBalancerOverrideBrokerNicSpeedGbps": (Ours("host", "nic_speed_mbit_per_s", times(1000)),),
-    "loadBalancerOverrideBrokerNics": (Ours("host", "nics", names),),
-    "loadBalancerBrokerMaxTopics": (Ours("placement", "max_topics_per_broker", whole),),
-    "failureDomainsEnabled": (Ours("placement", "failure_domains", switch),),
-    "defaultNumberOfNamespaceBundles": (Ours("cluster", "default_bundles", whole),),
-    "loadBalancerAutoBundleSplitEnabled": (Ours("split", "enabled", switch),),
-    "loadBalancerNamespaceBundleMaxTopics": (Ours("split", "max_topics", whole),),
-    "loadBalancerNamespaceBundleMaxSessions": (Ours("split", "max_sessions", whole),),
-    "loadBalancerNamespaceBundleMaxMsgRate": (Ours("split", "max_msgs_per_s", whole),),
-    "loadBalancerNamespaceBundleMaxBandwidthMbytes": (Ours("split", "max_mib_per_s", whole),),
-    "loadBalancerNamespaceMaximumBundles": (Ours("split", "max_bundles_per_namespace", whole),),
-    "defaultNamespaceBundleSplitAlgorithm": (Ours("split", "algorithm", str.strip),),
-    "flowOrQpsDifferenceThresholdPercentage": (Ours("split", "difference_percent", whole),),
-    "loadBalancerMaxNumberOfBundlesToSplitPerCycle": (
-        Ours("split", "max_splits_per_round", whole),
-    ),
-    "loadBalancerDebugModeEnabled": (Ours("log", "level", level),),
-    "loadBalancerInFlightServiceUnitStateWaitingTimeInMillis": (
-        Ours("lookup", "wait_s", _MILLISECONDS),
-    ),
-    "maxConcurrentLookupRequest": (Ours("lookup", "max_concurrent", whole),),
-    "metadataStoreSessionTimeoutMillis": (Ours("zookeeper", "session_timeout_s", _MILLISECONDS),),
-    "clusterName": (Ours("cluster", "name", str.strip),),
+    name: tuple(
+        Ours(section, key, _READERS[how])
+        for section, _, key in (one.partition(".") for one in ours)
+    )
+    for name, (how, *ours) in _KEYS["translated"].items()
 }
+UNUSED: Final[Mapping[str, str]] = _KEYS["unused"]
+"""Keys of load balancing that mean nothing here, with the reason."""
 
-_SIMPLE: Final = "belongs to SimpleLoadManager, which Pulsar has given up"
-_CHANNEL: Final = "the extensible load manager's state channel; ownership here is a ZooKeeper lock"
-_BROKERS_OWN: Final = "the broker's own business, which it goes on reading itself"
-
-UNUSED: Final[Mapping[str, str]] = {
-    "loadManagerClassName": "loadmanager is the load manager",
-    "loadManagerMigrationEnabled": "nothing is migrated between Pulsar's own load managers",
-    "loadBalancerPlacementStrategy": _SIMPLE,
-    "loadBalancerBrokerUnderloadedThresholdPercentage": _SIMPLE,
-    "loadBalancerBrokerComfortLoadLevelPercentage": _SIMPLE,
-    "bootstrapNamespaces": "bundles are placed by load when they are first asked for",
-    "loadBalancerResourceQuotaUpdateIntervalMinutes": "the leader keeps its state after each round",
-    "loadBalancerMaxNumberOfBundlesInBundleLoadReport": "reports hold every bundle of the broker",
-    "exposeBundlesMetricsInPrometheus": (
-        "`loadmanager explain` shows each bundle; a time series for each would drown the rest"
-    ),
-    "enablePersistentTopics": _BROKERS_OWN,
-    "enableNonPersistentTopics": _BROKERS_OWN,
-    "atLeastOneBundleSelected": (
-        "a broker that is to shed always offers one bundle; in safe mode only if that helps"
-    ),
-    "defaultNumberOfSystemNamespaceBundles": "namespaces are created with a number of bundles",
-    "loadBalancerAutoUnloadSplitBundlesEnabled": (
-        "the parts of a split bundle are placed by the next round, if that balances better"
-    ),
-    "supportedNamespaceBundleSplitAlgorithms": "all four are supported",
-    "topicBundleAssignmentStrategy": "[cluster] hash says how a topic finds its bundle",
-    "namespaceBundleUnloadingTimeoutMs": _BROKERS_OWN,
-    "brokerShutdownTimeoutMs": _BROKERS_OWN,
-    "loadBalancerMultiPhaseBundleUnload": (
-        "every planned hand-over announces the move to the broker"
-    ),
-    "loadBalancerSplitIntervalMinutes": "bundles are split in the leader's rounds",
-    "loadBalancerNamespaceBundleSplitConditionHitCountThreshold": (
-        "splits are decided on long-term averages, which one burst does not lift"
-    ),
-    "loadBalancerServiceUnitStateTombstoneDelayTimeInSeconds": _CHANNEL,
-    "loadBalancerServiceUnitStateMonitorIntervalInSeconds": (
-        "ownership is compared with the orders in every round"
-    ),
-    "loadBalancerServiceUnitStateMaxConcurrentOverrides": (
-        "see [planner] max_placements_per_round and max_in_flight_per_broker"
-    ),
-    "loadManagerServiceUnitStateTableViewClassName": _CHANNEL,
-    "loadBalancerServiceUnitTableViewSyncer": _CHANNEL,
-    "maxConcurrentTopicLoadRequest": _BROKERS_OWN,
-    "topicLoadTimeoutSeconds": _BROKERS_OWN,
-    "allowAutoTopicCreation": "a lookup needs no topic, only its name",
-    "httpRequestsLimitEnabled": "see [lookup] max_concurrent",
-    "httpRequestsMaxPerSecond": "see [lookup] max_concurrent",
-    "advertisedListeners": _BROKERS_OWN,
-    "internalListenerName": _BROKERS_OWN,
-    "lookupPropertyPrefix": "reports carry no properties of the broker",
-    "metadataStoreOperationTimeoutSeconds": "requests to ZooKeeper end with the session",
-    "zookeeperSessionExpiredPolicy": (
-        "a broker with an expired session always stops serving and joins again"
-    ),
-}
-
-MISSPELT: Final[Mapping[str, str]] = {
-    "loadBalancerBandwithInResourceWeight": "loadBalancerBandwidthInResourceWeight",
-    "loadBalancerBandwithOutResourceWeight": "loadBalancerBandwidthOutResourceWeight",
-}
+MISSPELT: Final[Mapping[str, str]] = _KEYS["misspelt"]
 """Older names of weights; as in Pulsar, they count where the right name has its default, 1.0."""
 
-DEPLOYMENT: Final = frozenset(
-    {
-        "advertisedAddress",
-        "bindAddress",
-        "webServicePort",
-        "webServicePortTls",
-        "brokerServicePort",
-        "brokerServicePortTls",
-        "metadataStoreUrl",
-        "zookeeperServers",
-    }
-)
-"""Keys that say where broker and ZooKeeper are; `loadmanager.config.pulsar_import` joins them."""
+DEPLOYMENT: Final[frozenset[str]] = frozenset(_KEYS["deployment"]["keys"])
+"""Keys that say where broker and ZooKeeper are; `import_settings` joins them."""
 
 SECURITY: Final = re.compile(
     "(authenticat|authoriz|anonymousUserRole|superUserRoles|proxyRoles|token|tls|sasl|kinit|athenz"
@@ -354,19 +257,20 @@ def read_broker_conf(path: Path) -> dict[str, str]:
 
 
 def import_settings(found: Mapping[str, str], host: str) -> Imported:
-    """Return the settings that Pulsar's keys stand for.
+    """Return the settings that Pulsar's keys in ``broker.conf`` stand for.
 
-    Args:
-        found: the keys of ``broker.conf`` with their texts.
-        host: name of the broker's host, used where ``advertisedAddress`` is not set,
-            as Pulsar uses it.
+    ``host`` is the broker's where ``advertisedAddress`` is not set, as Pulsar uses it.
     """
     imported = Imported()
     _deploy(imported, found, host)
     chosen = _chosen(imported, found)
     for key, text in found.items():
         if key in TRANSLATED:
-            _translate(imported, key, text)
+            try:
+                for ours in TRANSLATED[key]:
+                    imported.take(ours.section, ours.key, ours.read(text), key)
+            except ValueError as error:
+                imported.faults.append(f"{key}={text}; {error}")
         elif key in UNUSED:
             imported.ignored[key] = UNUSED[key]
         elif key not in DEPLOYMENT:
@@ -374,15 +278,6 @@ def import_settings(found: Mapping[str, str], host: str) -> Imported:
     _count_cards(imported, found)
     _outlast_reports(imported)
     return imported
-
-
-def _translate(imported: Imported, key: str, text: str) -> None:
-    for ours in TRANSLATED[key]:
-        try:
-            imported.take(ours.section, ours.key, ours.read(text), key)
-        except ValueError as error:
-            imported.faults.append(f"{key}={text}; {error}")
-            return
 
 
 def _deploy(imported: Imported, found: Mapping[str, str], host: str) -> None:
@@ -454,7 +349,10 @@ def _give_to_strategies(
         return
     kinds = {kind for known in STRATEGIES.values() for kind in known.values()}
     if not any(right in fields_of(kind) for kind in kinds):
-        _drop(imported, key)
+        if meant := misspelt(key):
+            imported.misspelt[key] = meant
+        else:
+            (imported.security if SECURITY.match(key) else imported.foreign).append(key)
         return
     sections = sections_with(right, chosen)
     for section in sections:
@@ -471,16 +369,6 @@ def _counts_instead(key: str, found: Mapping[str, str]) -> str:
             if key in {older, right} - {counts}:
                 return counts
     return ""
-
-
-def _drop(imported: Imported, key: str) -> None:
-    meant = misspelt(key)
-    if meant:
-        imported.misspelt[key] = meant
-    elif SECURITY.match(key):
-        imported.security.append(key)
-    else:
-        imported.foreign.append(key)
 
 
 def misspelt(key: str) -> str:
