@@ -257,9 +257,7 @@ _UNKNOWN: Final = np.full(len(RESOURCES), np.nan)
 class VariedUsage:
     """The last samples of each broker since its bundles changed.
 
-    Args:
-        interval_s: interval of the samples of an agent. A longer step has one sample, therefore
-            samples also expire by age.
+    A step longer than ``interval_s`` has one sample, therefore samples also expire by age.
     """
 
     def __init__(self, interval_s: float) -> None:
@@ -317,13 +315,6 @@ class Agents:
     Each agent samples at its own phase, every ``sample_interval_s``. In a longer step only the last
     sample counts whose report can be seen by the end of the step, because the truth does not
     change within a step.
-
-    Args:
-        brokers: their names, by row.
-        bundles: their names, by row.
-        report: the intervals and the rules of the agents.
-        noise: the errors of measurement, and the delay of reports.
-        rng: for noise, sample times and jitter.
     """
 
     def __init__(
@@ -417,15 +408,9 @@ class Agents:
         reporting = published & (sampled | urgent | ~stands) & measured.present & ~silent
         rows = np.flatnonzero(reporting)
         self._varied.add(now_s, usage, sampled & measured.present)
+        figures = {"rates": rates, "usage": usage, "totals": totals}
         written = tuple(
-            self._reported(
-                row,
-                measured,
-                float(current.at_s[row]),
-                rates=rates,
-                usage=usage[row],
-                totals=totals[row],
-            )
+            self._reported(row, measured, float(current.at_s[row]), **figures)
             for row in rows.tolist()
         )
         self._last.put(rows, current)
@@ -491,11 +476,11 @@ class Agents:
             rows=rows,
             at_s=at_s,
             seen_s=at_s + self._noise.delay_s,
-            usage=usage.copy(),
+            usage=usage[row].copy(),
             limit=measured.limit[row].copy(),
             mean=mean,
             variance=variance,
-            totals=totals.copy(),
+            totals=totals[row].copy(),
             listing=Listing(
                 names=names,
                 rates=rates[rows],

@@ -36,18 +36,11 @@ class Leader:
     """Decides only by the reports of agents.
 
     The caller passes the bundles ``in_flight``: ordered, and not served by the target yet. A bundle
-    counts as in flight until the report of the target lists it.
+    counts as in flight until the report of the target lists it. Brokers that vanish within
+    ``session_s``, the session timeout, count as gone together.
 
     ``view`` is the view of the last round; ``refusals`` are the reasons why bundles of the last
     `place` have no owner.
-
-    Args:
-        agents: the source of reports and owned lists.
-        planner: the strategies and the budgets.
-        settings: ``return_wait_s`` is how long the leader waits for brokers that vanished together.
-        rng: for random choices.
-        policies: the operators' policies.
-        session_s: the session timeout: brokers that vanish within it count as gone together.
     """
 
     def __init__(
@@ -131,10 +124,6 @@ class Leader:
         self._take(now_s)
         reports = (report for _, report in sorted(self._reports.items()))
         return tuple(report.broker for report in reports if report.draining)
-
-    @property
-    def averages(self) -> Mapping[BundleId, BundleAverages]:
-        return self.tracker.averages()
 
     def _take(self, now_s: float) -> None:
         for news in self._agents.news(now_s):
@@ -292,17 +281,9 @@ def simulate(
     takes a sample (if a tick is due), places bundles with waiting clients, drains
     brokers, and does a round (if one is due); the ordered moves begin.
 
-    Args:
-        scenario: what is simulated.
-        planner: the strategies, as they would run in a sidecar.
-        strategy: the name of the strategies in the run.
-        seed: seed of all random numbers, in place of that of the scenario.
-        witness: receives what a real leader and agents would record, if given.
-        record_every_s: interval of the moments of the timeline, at least a step.
-        supposed: the averages that the leader loads from a seed file at its start.
-
-    Raises:
-        ScenarioError: the scenario's trace cannot be read, or lacks what an event shifts.
+    ``seed`` is of all random numbers, in place of the scenario's; ``supposed`` are averages that
+    the leader loads from a seed file at its start. Raises `ScenarioError`: the scenario's trace
+    cannot be read, or lacks what an event shifts.
     """
     simulation = _Simulation(scenario, planner, seed, witness, record_every_s)
     simulation.leader.tracker.suppose(supposed)
@@ -426,7 +407,7 @@ class _Simulation:
         at_a_time = self.emptying.at_a_time if isinstance(self.planner.shedder, Deciding) else None
         self.world.order(plan.moves, now_s, Why.SHED, at_a_time)
         if self.witness is not None:
-            self.witness.round_done(now_s, self.leader.view, plan, lambda: self.leader.averages)
+            self.witness.round_done(now_s, self.leader.view, plan, self.leader.tracker.averages)
 
     def _report_moves(self) -> None:
         records = self.world.hand_overs.records

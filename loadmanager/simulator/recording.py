@@ -47,10 +47,8 @@ _SAME_S: Final = 1e-6
 def origin_of(scenario: Scenario, strategy: str, seed: int) -> Origin:
     """Return the writer of a simulation; the same run has the same name and the same files.
 
-    The name depends on the content of scenario and trace, not on their paths.
-
-    Raises:
-        OSError: the trace cannot be read.
+    The name depends on the content of scenario and trace, not on their paths. Raises `OSError`: the
+    trace cannot be read.
     """
     content = scenario.model_dump(mode="json", exclude={"trace"})
     digest, trace = None, scenario.trace

@@ -55,14 +55,8 @@ _TONES: Final = {
 def write_report(path: Path, findings: Sequence[Finding], settings: Mapping[str, str]) -> int:
     """Write the report and return its size in bytes; it only depends on the arguments.
 
-    Args:
-        path: the HTML file; an existing one is replaced.
-        findings: the results of each scenario, with pictures.
-        settings: the command's arguments as text, shown at the top.
-
-    Raises:
-        MissingCharts: plotly is not installed.
-        OSError: the file cannot be written.
+    ``settings`` are the command's arguments as texts, shown at the top. Raises `MissingCharts`:
+    plotly is not installed; `OSError`: the file cannot be written.
     """
     anchors = [f"scenario-{number}" for number in range(1, len(findings) + 1)]
     several = len(findings) > 1

@@ -115,12 +115,7 @@ def jobs_of(
 
 
 def run_job(job: Job, witnessed: Witnessed | None = None) -> Run:
-    """Return the run of ``job``, reported to a witness if one is given.
-
-    Raises:
-        ConfigError: a setting of the strategy does not exist or is out of range.
-        ScenarioError: the scenario's trace cannot be read.
-    """
+    """Raises `ConfigError`: a setting is wrong; `ScenarioError`: the trace cannot be read."""
     planner = planner_for(job.scenario, job.strategy)
     run = partial(simulate, job.scenario, planner, strategy=job.strategy.name, seed=job.seed)
     if witnessed is None:
@@ -139,16 +134,8 @@ def results_of(
     """Yield each job and the result of ``look``, in the order of ``jobs``.
 
     The results and their order do not depend on the number of processes. With one, all
-    jobs run in this process.
-
-    Args:
-        jobs: the runs.
-        look: runs one job. For more than one process it has to be importable by name, and its
-            results have to be picklable.
-        processes: how many at a time.
-
-    Raises:
-        SimulationDied: a process ended early.
+    jobs run in this process; with more, ``look`` has to be importable by name, and its
+    results have to be picklable. Raises `SimulationDied`: a process ended early.
     """
     if processes == 1:
         for job in jobs:
@@ -374,13 +361,8 @@ class Comparison:
     ) -> Generator[Finding, None, None]:
         """Yield the results of each scenario as soon as they are complete, in order.
 
-        Args:
-            processes: how many simulate at a time.
-            on_done: called after each run.
-
-        Raises:
-            SimulationDied: a process ended early.
-            ScenarioError: a trace cannot be read.
+        ``on_done`` is called after each run. Raises `SimulationDied`: a process ended early;
+        `ScenarioError`: a trace cannot be read.
         """
         look = partial(
             _examined,
@@ -407,8 +389,7 @@ class Comparison:
 def load_scenarios(asked: Iterable[str], trace: Path | None = None) -> dict[str, Scenario]:
     """Return the scenarios by name or path; ``trace`` replaces their loads.
 
-    Raises:
-        ScenarioError: with all faults of all of them.
+    Raises `ScenarioError`: with all faults of all of them.
     """
     found: dict[str, Scenario] = {}
     faults: list[str] = []
@@ -423,11 +404,7 @@ def load_scenarios(asked: Iterable[str], trace: Path | None = None) -> dict[str,
 
 
 def check_settings(scenarios: Iterable[Scenario], strategies: Sequence[Strategy]) -> None:
-    """Check the settings of strategies before anything is simulated.
-
-    Raises:
-        ConfigError: with all faults.
-    """
+    """Raises `ConfigError`: with all faults of the strategies' settings."""
     faults: dict[str, None] = {}
     for scenario in scenarios:
         for strategy in strategies:

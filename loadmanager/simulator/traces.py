@@ -78,10 +78,8 @@ def read_trace(path: Path) -> Trace:
     """Return the trace of a CSV or Parquet file; `docs/scenario-format.md` has the rules.
 
     The last trace is cached until its file changes: strategies are compared on the same trace.
-
-    Raises:
-        ScenarioError: it cannot be read or has faults: invalid rows or, if there are none,
-            duplicate or missing rows.
+    Raises `ScenarioError`: it cannot be read or has faults: invalid rows or, if there are none,
+    duplicate or missing rows.
     """
     try:
         stat = path.stat()
@@ -125,11 +123,7 @@ class _Rows:
         self._parts = [(empty, np.empty(0), empty, np.empty((0, 4), dtype=np.float32))]
 
     def fault(self, row: int | None, fault: str) -> None:
-        """Add a fault of a row, or of the whole file.
-
-        Raises:
-            ScenarioError: there are too many faults to continue.
-        """
+        """Add a fault of a row or the file. Raises `ScenarioError`: there are too many of them."""
         place = f"{self.path}"
         if row is not None:
             place += f":{row}" if self.lines else f": row {row}"
@@ -146,11 +140,7 @@ class _Rows:
         return [fault for _, fault in sorted(self._faults, key=lambda one: one[0])]
 
     def begin(self, columns: Sequence[str]) -> None:
-        """Take the names of the columns.
-
-        Raises:
-            ScenarioError: one is unknown, duplicate, or missing.
-        """
+        """Take the names of the columns. Raises `ScenarioError`: they are not those expected."""
         known, line = (TIME, TOPIC, *RATES), 1 if self.lines else None
         if not columns:
             self.fault(None, f"is empty; expected columns {', '.join(known)}")
@@ -218,8 +208,7 @@ class _Rows:
     def trace(self) -> Trace:
         """Return the rows as times by topics, each cell once.
 
-        Raises:
-            ScenarioError: there is a fault; a cell is duplicate or missing.
+        Raises `ScenarioError`: there is a fault; a cell is duplicate or missing.
         """
         if not self._count and not self._faults:
             self.fault(None, "no rows; expected one for each topic at each time")

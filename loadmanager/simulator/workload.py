@@ -296,14 +296,10 @@ class _Bursts:
 
 
 class Workload:
-    """The demanded rates of all bundles, step by step.
+    """The demanded rates of all bundles, step by step; those of the trace are added.
 
-    Args:
-        topics: the bundles and their base rates.
-        trace: recorded rates that are added; None for none.
-        rng: for the patterns; each pattern of each load has its own generator.
-        interpolated: whether rates of the trace are interpolated between rows.
-        trace_patterns: patterns that multiply the rates of the trace.
+    Each pattern of each load has its own generator. Rates of the trace are ``interpolated`` between
+    rows or hold, and are multiplied by ``trace_patterns``.
     """
 
     def __init__(

@@ -195,12 +195,7 @@ class HiddenCosts:
     """The hidden costs of K bundles, step by step.
 
     ``cpu_factor`` (K,) is the CPU cost of the traffic of a bundle as a multiple of the cost by its
-    rates, without the costs of moves.
-
-    Args:
-        settings: settings of the scenario.
-        clients: (K,) the number of clients that reconnect when a bundle has moved.
-        rng: draws the factors of bundles.
+    rates, without the costs of moves; ``clients`` (K,) reconnect when a bundle has moved.
     """
 
     def __init__(
@@ -284,13 +279,7 @@ class Moment:
 class World:
     """Brokers and bundles of one scenario, step by step.
 
-    Args:
-        scenario: what is simulated.
-        trace: recorded rates to replay, None for none.
-        rng: draws sizes of topics, patterns and random owners.
-
-    Raises:
-        ScenarioError: an event shifts a namespace that is not in the trace.
+    Raises `ScenarioError`: an event shifts a namespace that is not in the trace.
     """
 
     def __init__(self, scenario: Scenario, trace: Trace | None, rng: np.random.Generator) -> None:
