@@ -17,7 +17,7 @@ import click
 from loadmanager.adapters.history.sink import recorded
 from loadmanager.adapters.history.storage import Disk
 from loadmanager.charts import MissingCharts, check_place
-from loadmanager.cli.options import ending, interrupted, plain_lines, print_json, print_table
+from loadmanager.cli.options import ending, interrupted, print_json, print_table
 from loadmanager.config import ConfigError
 from loadmanager.config.strategies import PLACEMENT_NAMES, SHEDDER_NAMES
 from loadmanager.core.errors import LoadManagerError
@@ -218,9 +218,9 @@ def print_list() -> None:
             ("placement", ", ".join(PLACEMENT_NAMES)),
         ),
     )
-    click.echo("\nScores, of all of which less is better")
-    table = [(doc.name, doc.unit, doc.what) for doc in SCORE_DOCS]
-    click.echo("\n".join(plain_lines(("name", "unit", "what it says"), table)))
+    scores = [(doc.name, doc.unit, doc.what) for doc in SCORE_DOCS]
+    title = "Scores, of all of which less is better"
+    print_table(title, ("name", "unit", "what it says"), scores)
 
 
 def document_of(findings: Iterable[Finding], settings: Mapping[str, str]) -> dict[str, Any]:
