@@ -3,41 +3,21 @@ from typing import Final
 
 import click
 
-from loadmanager.cli.attach import attach_command
-from loadmanager.cli.balancing import (
-    drain_command,
-    observe_command,
-    pause_command,
-    resume_command,
-)
-from loadmanager.cli.cluster import (
-    brokers_command,
-    leader_command,
-    lookup_command,
-    snapshot_command,
-)
-from loadmanager.cli.config import config_commands
-from loadmanager.cli.decisions import (
-    decide,
-    decisions_command,
-    explain_command,
-    plan_command,
-    shadows_command,
-    tasks_command,
-)
-from loadmanager.cli.demo import demo_command
-from loadmanager.cli.namespaces import (
-    bundles_command,
-    merge_command,
-    split_command,
-    unload_command,
+from loadmanager.cli import (
+    attach,
+    balancing,
+    cluster,
+    config,
+    decisions,
+    demo,
+    namespaces,
+    pipeline,
+    running,
+    simulate,
+    token,
+    top,
 )
 from loadmanager.cli.options import SectionedGroup
-from loadmanager.cli.pipeline import history_group, pipeline_command
-from loadmanager.cli.running import agent, broker, zookeeper_command
-from loadmanager.cli.simulate import simulate_command
-from loadmanager.cli.token import token_command
-from loadmanager.cli.top import top_command
 
 REMOVED: Final[Mapping[str, str]] = {
     "faults": "`make simulated-faults SEEDS=100` in a checkout of the source",
@@ -68,45 +48,45 @@ def main() -> None:
 
 main.add_section(
     "Cluster",
-    attach_command,
-    agent,
-    top_command,
-    brokers_command,
-    bundles_command,
-    lookup_command,
-    leader_command,
+    attach.attach_command,
+    running.agent,
+    top.top_command,
+    cluster.brokers_command,
+    namespaces.bundles_command,
+    cluster.lookup_command,
+    cluster.leader_command,
 )
 main.add_section(
     "Decisions",
-    decisions_command,
-    tasks_command,
-    explain_command,
-    plan_command,
-    shadows_command,
-    snapshot_command,
-    decide,
+    decisions.decisions_command,
+    decisions.tasks_command,
+    decisions.explain_command,
+    decisions.plan_command,
+    decisions.shadows_command,
+    cluster.snapshot_command,
+    decisions.decide,
 )
 main.add_section(
     "Operate",
-    drain_command,
-    unload_command,
-    split_command,
-    merge_command,
-    pause_command,
-    observe_command,
-    resume_command,
-    token_command,
-    config_commands,
+    balancing.drain_command,
+    namespaces.unload_command,
+    namespaces.split_command,
+    namespaces.merge_command,
+    balancing.pause_command,
+    balancing.observe_command,
+    balancing.resume_command,
+    token.token_command,
+    config.config_commands,
 )
 main.add_section(
     "Try",
-    demo_command,
-    simulate_command,
-    broker,
-    zookeeper_command,
+    demo.demo_command,
+    simulate.simulate_command,
+    running.broker,
+    running.zookeeper_command,
 )
 main.add_section(
     "Data",
-    history_group,
-    pipeline_command,
+    pipeline.history_group,
+    pipeline.pipeline_command,
 )

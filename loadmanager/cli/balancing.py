@@ -74,49 +74,45 @@ def drain_command(
         )
 
 
-@click.command("pause")
-@_REASON
-@client_options()
-def pause_command(*, reason: str, client: SidecarClient) -> None:
+def _mode_command(name: str, help_text: str) -> click.Command:
+    @click.command(name, help=help_text)
+    @_REASON
+    @client_options()
+    def command(*, reason: str, client: SidecarClient) -> None:
+        client.ask(f"{_BALANCING}/{name}", method="PUT", by=user_name(), reason=reason)
+        mode = client.json(_BALANCING)["mode"]
+        click.echo(f"balancing is {mode}: {_MODES[mode]}")
+
+    return command
+
+
+pause_command = _mode_command(
+    "pause",
     """Stop balancing and automatic splits, until `loadmanager resume`.
 
     This holds for every later leader. Bundles without an owner are still placed, draining
     brokers are still emptied, and `unload`, `split` and `merge` still work.
 
     Example: loadmanager pause --reason "load test until 17:00"
-    """
-    _steer("pause", reason, client)
-
-
-@click.command("observe")
-@_REASON
-@client_options()
-def observe_command(*, reason: str, client: SidecarClient) -> None:
+    """,
+)
+observe_command = _mode_command(
+    "observe",
     """Let the leader decide and record its decisions, but move nothing.
 
     This holds for every later leader, until `loadmanager resume`. `loadmanager decisions
     --kind observed` shows what would have moved.
 
     Example: loadmanager observe --reason "trying another strategy"
-    """
-    _steer("observe", reason, client)
-
-
-@click.command("resume")
-@_REASON
-@client_options()
-def resume_command(*, reason: str, client: SidecarClient) -> None:
+    """,
+)
+resume_command = _mode_command(
+    "resume",
     """Let the leader balance and split bundles again, after `pause` or `observe`.
 
     Example: loadmanager resume
-    """
-    _steer("resume", reason, client)
-
-
-def _steer(word: str, reason: str, client: SidecarClient) -> None:
-    client.ask(f"{_BALANCING}/{word}", method="PUT", by=user_name(), reason=reason)
-    mode = client.json(_BALANCING)["mode"]
-    click.echo(f"balancing is {mode}: {_MODES[mode]}")
+    """,
+)
 
 
 def _follow(
