@@ -44,19 +44,13 @@ _SECONDS: Final = re.compile(r"[0-9]{1,4}")
 ASSIGN_PATH: Final = "/loadmanager/v1/assign"
 
 
-class AssignResource:
-    def __init__(self, lookup: LookupService) -> None:
-        self._lookup = lookup
+def assign_route(lookup: LookupService) -> Route:
+    """Return the route that places the bundle named in the body.
 
-    def routes(self) -> list[Route]:
-        # It does what a lookup does, so it needs the same role.
-        return [Route("POST", ASSIGN_PATH, self.assign, Role.LOOKUP)]
+    By the epoch the client recognizes the answer of a leader that has been replaced.
+    """
 
-    async def assign(self, request: web.BaseRequest, _target: Target) -> web.StreamResponse:
-        """Place the bundle named in the body.
-
-        By the epoch the client recognizes the answer of a leader that has been replaced.
-        """
+    async def assign(request: web.BaseRequest, _target: Target) -> web.StreamResponse:
         given = (await json_object(request)).get("bundle")
         if not isinstance(given, str):
             raise Refused(400, f"bundle = {given!r}; expected a text")
@@ -64,9 +58,11 @@ class AssignResource:
             bundle = parse_bundle(given)
         except InvalidName as error:
             raise Refused(400, str(error)) from error
-        broker = await self._lookup.assign(bundle)
-        leader = self._lookup.leader
+        broker, leader = await lookup.assign(bundle), lookup.leader
         return json_reply({"broker": broker, "epoch": leader.epoch if leader else 0})
+
+    # It does what a lookup does, so it needs the same role.
+    return Route("POST", ASSIGN_PATH, assign, Role.LOOKUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +112,9 @@ class HttpAssignClient:
 
     async def assign(self, leader: LeaderInfo, bundle: BundleId) -> BrokerId:
         url = leader.sidecar_url.rstrip("/") + ASSIGN_PATH
+        asked = {"bundle": bundle}
         answer = await self.ask(
-            "POST",
-            leader.sidecar_url,
-            ASSIGN_PATH,
-            {"bundle": bundle},
-            most_bytes=_MOST_BYTES_OF_A_DECISION,
+            "POST", leader.sidecar_url, ASSIGN_PATH, asked, most_bytes=_MOST_BYTES_OF_A_DECISION
         )
         if answer.status == 200:  # noqa: PLR2004 - HTTP
             return _decision(answer.text, url, leader)

@@ -34,7 +34,7 @@ import math
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import formatdate
 from functools import lru_cache
 from typing import Final, Generic, TypeVar
@@ -127,8 +127,13 @@ class Answers:
         entry = self._by_line.get(line)
         if entry is None:
             return None
-        if entry.version != self._lookup.cluster_state_version:
-            return self._renewed(line, entry)
+        version = self._lookup.cluster_state_version
+        if entry.version != version:
+            owner = self._lookup.owner_if_known(entry.topic)
+            if owner is None or (entry.listener and entry.listener not in owner.listeners):
+                self._by_line.drop(line)
+                return None
+            entry.answer, entry.version = self.naming(owner, entry.listener), version
         return entry.answer
 
     def of_topic(self, topic: TopicName, listener: str, line: bytes | None) -> Answer | None:
@@ -155,19 +160,23 @@ class Answers:
             self._by_bundle.put(key, answer)
         return answer
 
-    def _renewed(self, line: bytes, entry: _Remembered) -> Answer | None:
-        version = self._lookup.cluster_state_version
-        owner = self._lookup.owner_if_known(entry.topic)
-        if owner is None or (entry.listener and entry.listener not in owner.listeners):
-            self._by_line.drop(line)
-            return None
-        entry.answer = self.naming(owner, entry.listener)
-        entry.version = version
-        return entry.answer
-
 
 def render(owner: Owner, listener: str) -> Answer:
-    body = json.dumps(lookup_data(urls_through(owner, listener)), separators=(",", ":")).encode()
+    """Return Pulsar's ``LookupData``, with every field.
+
+    An absent URL is an empty string: C++ clients crash on a missing key. ``nativeUrl`` and
+    ``brokerUrlSsl`` are older names that some clients still read.
+    """
+    urls = urls_through(owner, listener)
+    data = {
+        "brokerUrl": urls.broker_url,
+        "brokerUrlTls": urls.broker_url_tls,
+        "httpUrl": urls.http_url,
+        "httpUrlTls": urls.http_url_tls,
+        "nativeUrl": urls.broker_url,
+        "brokerUrlSsl": "",
+    }
+    body = json.dumps(data, separators=(",", ":")).encode()
     headers = {
         "Content-Type": "application/json",
         "X-Loadmanager-Bundle": owner.bundle,
@@ -178,22 +187,6 @@ def render(owner: Owner, listener: str) -> Answer:
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     head = f"HTTP/1.1 200 OK\r\n{lines}Content-Length: {len(body)}\r\nDate: "
     return Answer(owner, headers, body, head.encode(), b"\r\n\r\n" + body)
-
-
-def lookup_data(urls: BrokerUrls) -> dict[str, str]:
-    """Return Pulsar's ``LookupData``, with every field.
-
-    An absent URL is an empty string: C++ clients crash on a missing key. ``nativeUrl`` and
-    ``brokerUrlSsl`` are older names that some clients still read.
-    """
-    return {
-        "brokerUrl": urls.broker_url,
-        "brokerUrlTls": urls.broker_url_tls,
-        "httpUrl": urls.http_url,
-        "httpUrlTls": urls.http_url_tls,
-        "nativeUrl": urls.broker_url,
-        "brokerUrlSsl": "",
-    }
 
 
 def urls_through(owner: Owner, listener: str) -> BrokerUrls:
@@ -212,12 +205,7 @@ def urls_through(owner: Owner, listener: str) -> BrokerUrls:
         )
     if named.http_url or named.http_url_tls:
         return named
-    return BrokerUrls(
-        http_url=owner.urls.http_url,
-        http_url_tls=owner.urls.http_url_tls,
-        broker_url=named.broker_url,
-        broker_url_tls=named.broker_url_tls,
-    )
+    return replace(owner.urls, broker_url=named.broker_url, broker_url_tls=named.broker_url_tls)
 
 
 LISTENER_HEADER: Final = "X-Pulsar-ListenerName"

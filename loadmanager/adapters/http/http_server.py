@@ -9,7 +9,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.host.processes import listener_on
-from loadmanager.adapters.http.assign_client import AssignResource
+from loadmanager.adapters.http.assign_client import assign_route
 from loadmanager.adapters.http.describing import Describing
 from loadmanager.adapters.http.fast_path import Answers, FastPath
 from loadmanager.adapters.http.health_listener import (
@@ -43,8 +43,6 @@ class TimedSite(web.SockSite):
 
     asyncio's default is a minute, and before the end of the handshake no other timeout applies.
     """
-
-    __slots__ = ("_handshake_s", "_made_by")
 
     def __init__(self, runner: web.ServerRunner, sock: socket.socket, **kwargs: Any) -> None:
         self._handshake_s: float = kwargs.pop("handshake_s")
@@ -114,7 +112,7 @@ class HttpServer:
         routes = [
             *self._lookups.routes(),
             *Health(lookup, version).routes(),
-            *AssignResource(lookup).routes(),
+            assign_route(lookup),
             *Watching(lookup, registry).routes(),
             *([] if feed is None else LivePage(feed).routes()),
             *more_routes,
@@ -128,12 +126,8 @@ class HttpServer:
         Raises `OSError`: it cannot listen on the address, or on the port for probes;
         `TlsFilesUnusable`: the files of TLS cannot be used.
         """
-        server = ConnectionServer(
-            self._handle,
-            self._fast_path,
-            Admission(self._settings, self._refused),
-            self._count_failure,
-        )
+        admission = Admission(self._settings, self._refused)
+        server = ConnectionServer(self._handle, self._fast_path, admission, self._count_failure)
         runner = web.ServerRunner(server, shutdown_timeout=self._settings.stop_s)
         await runner.setup()
         try:
@@ -185,7 +179,10 @@ class HttpServer:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
-            _check_proofs(request)
+            proofs = request.headers.getall("Authorization", ())
+            if len(proofs) > 1:  # A proxy may have checked the other one.
+                text = f"the request has {len(proofs)} Authorization headers; expected one"
+                raise Refused(400, text)
             known = self._lookups.remembered(request)
             if known is not None:
                 if self._guard is not None:
@@ -198,31 +195,18 @@ class HttpServer:
                 request, route.role, lambda: route.handler(request, target)
             )
         except LoadManagerError as error:
-            return await self._refused_reply(request, refusal_of(error))
-
-    async def _refused_reply(
-        self, request: web.BaseRequest, refused: Refused
-    ) -> web.StreamResponse:
+            refused = refusal_of(error)
         if self._forwarder is not None and self._forwarder.wanted(request, refused):
             try:
                 return await self._forwarder.forward(request, refused)
             except LoadManagerError as error:
-                return refusal_reply(refusal_of(error))
+                refused = refusal_of(error)
         return refusal_reply(refused)
 
     async def _refresh(self, tls: TlsFiles) -> None:
         while True:
             await asyncio.sleep(self._tls_refresh_s)
             tls.refresh()
-
-
-def _check_proofs(request: web.BaseRequest) -> None:
-    """Refuse a request with two credentials: a proxy may have checked the other one."""
-    if "Authorization" not in request.headers:
-        return
-    count = len(request.headers.getall("Authorization"))
-    if count > 1:
-        raise Refused(400, f"the request has {count} Authorization headers; expected one")
 
 
 def _sockets(host: str, port: int, backlog: int) -> list[socket.socket]:

@@ -7,13 +7,7 @@ from aiohttp import web
 from aiohttp.http import HttpVersion11
 from pydantic import Field
 
-from loadmanager.adapters.http.fast_path import (
-    LISTENER_HEADER,
-    Answer,
-    Answers,
-    FastPath,
-    KnownReply,
-)
+from loadmanager.adapters.http.fast_path import LISTENER_HEADER, Answers, FastPath, KnownReply
 from loadmanager.adapters.http.operations import TEXT, Document, Query, Reply, Resource, operation
 from loadmanager.adapters.http.routes import (
     ANY_METHOD,
@@ -35,7 +29,6 @@ LOOKUP_PREFIX: Final = "/lookup/v2/topic/"
 _TOPIC_PATH: Final = "{domain}/{tenant}/{namespace}/{topic}"
 REDIRECT_PREFIX: Final = "/redirect"
 _TOPIC_SEGMENTS: Final = 4
-_MOVED: Final = 307
 # Refused clients in turn are told to wait up to 4 s longer, so that they do not retry together.
 _RETRY_SPREAD_S: Final = 5
 
@@ -130,7 +123,7 @@ class Lookups(Resource, tag="lookup"):
     )
     async def bundle(self, _request: web.BaseRequest, target: Target) -> web.StreamResponse:
         """Find the bundle of a topic."""
-        found = await self._lookup.bundle_of(_topic(target.captured))
+        found = await self._lookup.bundle_of(topic_from_parts(*target.captured))
         return text_reply(found.rpartition("/")[2])
 
     async def name_with_cluster(
@@ -144,19 +137,19 @@ class Lookups(Resource, tag="lookup"):
         """Send the client to the same path on the owner; its last four segments are the topic."""
         if len(target.captured) < _TOPIC_SEGMENTS:
             raise Refused(404, "the path must end in {domain}/{tenant}/{namespace}/{topic}")
-        owner = await self._find_owner(_topic(target.captured[-_TOPIC_SEGMENTS:]))
+        owner = await self._find_owner(topic_from_parts(*target.captured[-_TOPIC_SEGMENTS:]))
         if not owner.urls.http_url:
             raise Refused(412, f"broker {owner.broker} has no HTTP URL to redirect to")
         kept = target.path_and_query.removeprefix(REDIRECT_PREFIX)
-        return _moved(owner.urls.http_url.rstrip("/") + kept)
+        return empty_reply(307, {"Location": owner.urls.http_url.rstrip("/") + kept})
 
     async def _reply(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
-        topic = _topic(target.captured)
+        topic = topic_from_parts(*target.captured)
         listener = target.query("listenerName") or request.headers.get(LISTENER_HEADER, "")
         answer = self._answers.of_topic(topic, listener, _plain_line(request))
         if answer is None:
             answer = self._answers.naming(await self._find_owner(topic), listener)
-        return _reply(answer)
+        return web.Response(body=answer.body, headers=answer.headers)
 
     async def _find_owner(self, topic: TopicName) -> Owner:
         owner = self._lookup.owner_if_known(topic)
@@ -189,16 +182,3 @@ def _plain_line(request: web.BaseRequest) -> bytes | None:
     if not plain or LISTENER_HEADER in request.headers:
         return None
     return f"GET {raw} HTTP/1.1".encode()
-
-
-def _topic(segments: tuple[str, ...]) -> TopicName:
-    domain, tenant, namespace, local = segments
-    return topic_from_parts(domain, tenant, namespace, local)
-
-
-def _reply(answer: Answer) -> web.Response:
-    return web.Response(body=answer.body, headers=answer.headers)
-
-
-def _moved(location: str) -> web.Response:
-    return empty_reply(_MOVED, {"Location": location})

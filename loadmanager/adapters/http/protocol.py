@@ -224,31 +224,6 @@ HEADER_OVER_URL_BYTES: Final = 8_192
 
 
 class HttpProtocol(web.RequestHandler):
-    __slots__ = (
-        "_admission",
-        "_at_request_boundary",
-        "_body_left",
-        "_busy",
-        "_clock_s",
-        "_due_after_s",
-        "_failures",
-        "_fast_path",
-        "_fed_bytes",
-        "_from_loopback",
-        "_handed_at_s",
-        "_head_since_s",
-        "_heads",
-        "_ignoring",
-        "_last",
-        "_payload",
-        "_queued",
-        "_sent_at_s",
-        "_unbegun",
-        "_unsent_bytes",
-        "_whole_request",
-        "_wire",
-    )
-
     def __init__(
         self,
         manager: web.Server,

@@ -30,7 +30,6 @@ from loadmanager.ports.lookup import (
 
 SERVER_NAME: Final = "loadmanager"
 _JSON_TYPE: Final = "application/json"
-_TEXT_TYPE: Final = "text/plain; charset=utf-8"
 
 _STATUSES: Final[tuple[tuple[tuple[type[LoadManagerError], ...], int], ...]] = (
     ((NamespaceUnknown, Missing), 404),
@@ -60,8 +59,8 @@ def _plain(value: object) -> object:
     return dict(value) if isinstance(value, Mapping) else to_jsonable_python(value, by_alias=True)
 
 
-def text_reply(text: str, status: int = 200, content_type: str = _TEXT_TYPE) -> web.Response:
-    return bytes_reply(text.encode(), content_type, status)
+def text_reply(text: str, status: int = 200) -> web.Response:
+    return bytes_reply(text.encode(), "text/plain; charset=utf-8", status)
 
 
 def bytes_reply(
@@ -216,7 +215,11 @@ class RouteTable:
             allow = {"Allow": ", ".join(methods)}
             if method != "OPTIONS":
                 raise Refused(405, f"{method} is not for this path", allow)
-            route = Route(method, target.path, _empty_answer(allow), Role.NOBODY)
+
+            async def options(_request: web.BaseRequest, _target: Target) -> web.StreamResponse:
+                return empty_reply(204, allow)
+
+            route = Route(method, target.path, options, Role.NOBODY)
         captured = tuple(decoded(segment) for segment in raw)
         return route, Target(target.path, target.query_text, captured)
 
@@ -241,13 +244,6 @@ def _descend(place: _Place, segments: Sequence[str]) -> tuple[dict[str, Route], 
     if found is None and "{...}" in place.next:
         found = (place.next["{...}"].methods, list(segments))
     return found
-
-
-def _empty_answer(headers: Mapping[str, str]) -> Handler:
-    async def answer(_request: web.BaseRequest, _target: Target) -> web.StreamResponse:
-        return empty_reply(204, headers)
-
-    return answer
 
 
 def decoded(segment: str) -> str:

@@ -208,7 +208,10 @@ class Forwarder:
     async def forward(self, request: web.BaseRequest, refused: Refused) -> web.StreamResponse:
         if request.body_exists:
             raise Refused(400, f"{FORWARD_HEADER}: the request has a body; expected none")
-        url, path = _divided(refused.headers["Location"])
+        location = refused.headers["Location"]
+        scheme, _, rest = location.partition("://")
+        url = f"{scheme}://{rest.partition('/')[0]}"
+        path = location.removeprefix(url)
         answer = await self.line.ask(
             request.method,
             url,
@@ -219,10 +222,10 @@ class Forwarder:
         )
         if 300 <= answer.status < 400:  # noqa: PLR2004 - HTTP: it no longer leads
             raise unavailable(f"{url} does not lead any more", _RETRY_AFTER_S)
-        headers = {"Retry-After": answer.retry_after} if answer.retry_after else {}
-        return bytes_reply(
-            answer.text.encode(), "application/json", answer.status, {**headers, **_NO_STORE}
-        )
+        headers = {"Cache-Control": "no-store"}
+        if answer.retry_after:
+            headers["Retry-After"] = answer.retry_after
+        return bytes_reply(answer.text.encode(), "application/json", answer.status, headers)
 
     def _credentials(self, request: web.BaseRequest, refused: Refused, url: str) -> Credentials:
         passed_on = refused.headers.get(PASSED_ON_HEADER)
@@ -233,15 +236,6 @@ class Forwarder:
             return Credentials()
         withheld = self.withheld(url)
         return Credentials(withheld=withheld) if withheld else Credentials(token.strip())
-
-
-_NO_STORE: Final = {"Cache-Control": "no-store"}
-
-
-def _divided(location: str) -> tuple[str, str]:
-    scheme, _, rest = location.partition("://")
-    authority, slash, path = rest.partition("/")
-    return f"{scheme}://{authority}", slash + path
 
 
 EVENTS_PATH: Final = "/live/events"

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from http import HTTPStatus
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Any, Final
 
@@ -232,18 +232,21 @@ class OwnNames:
 
         An address is not resolved, so it is always safe.
         """
-        return self.is_local(host) or host in self.advertised or _is_address(host)
+        return self.is_local(host) or host in self.advertised or _address(host) is not None
 
 
 @lru_cache(_MOST_CACHED)
-def is_loopback_address(text: str) -> bool:
+def _address(text: str) -> IPv4Address | IPv6Address | None:
     try:
         address = ip_address(text)
     except ValueError:
-        return False
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        return address.ipv4_mapped.is_loopback
-    return address.is_loopback
+        return None
+    return (isinstance(address, IPv6Address) and address.ipv4_mapped) or address
+
+
+def is_loopback_address(text: str) -> bool:
+    address = _address(text)
+    return address is not None and address.is_loopback
 
 
 def is_loopback_peer(transport: BaseTransport | None) -> bool:
@@ -310,14 +313,6 @@ def refuse_foreign_page(request: web.BaseRequest, names: OwnNames) -> None:
             )
 
 
-def _is_address(text: str) -> bool:
-    try:
-        ip_address(text)
-    except ValueError:
-        return False
-    return True
-
-
 # Changes are logged at any [log] level, because callers can change that level, too.
 log = structlog.wrap_logger(None, wrapper_class=structlog.BoundLogger)
 
@@ -345,9 +340,6 @@ class Caller:
     until_s: float
     refusal: Callable[[], Refused] | None = None
 
-    def may(self, role: Role) -> bool:
-        return _RANK[self.role] >= _RANK[role]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rights:
@@ -359,15 +351,15 @@ class Rights:
     anonymous: Role = Role.NOBODY
 
     def of(self, name: str) -> Role:
-        granted = Role.NOBODY
-        if name != ANONYMOUS:
-            if name in self.admins or _EVERYONE in self.admins:
-                granted = Role.ADMIN
-            elif name in self.readers or _EVERYONE in self.readers:
-                granted = Role.READ
-            elif name in self.lookup_roles or _EVERYONE in self.lookup_roles:
-                granted = Role.LOOKUP
-        return granted if _RANK[granted] > _RANK[self.anonymous] else self.anonymous
+        granted = [self.anonymous]
+        for role, names in (
+            (Role.ADMIN, self.admins),
+            (Role.READ, self.readers),
+            (Role.LOOKUP, self.lookup_roles),
+        ):
+            if name != ANONYMOUS and not names.isdisjoint({name, _EVERYONE}):
+                granted.append(role)
+        return max(granted, key=_RANK.__getitem__)
 
 
 class Guard:
@@ -466,7 +458,7 @@ def proof_in(offered: str, tokens: Tokens) -> Proven:
 
 
 def _allow(caller: Caller, role: Role) -> None:
-    if caller.may(role):
+    if _RANK[caller.role] >= _RANK[role]:
         return
     if caller.refusal is not None:
         raise caller.refusal()

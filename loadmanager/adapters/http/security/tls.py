@@ -1,18 +1,12 @@
 import ssl
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 import structlog
 
 from loadmanager.core.errors import LoadManagerError
 
 log = structlog.get_logger()
-
-_VERIFY: Final = {
-    "none": ssl.CERT_NONE,
-    "optional": ssl.CERT_OPTIONAL,
-    "required": ssl.CERT_REQUIRED,
-}
 
 
 class TlsFilesUnusable(LoadManagerError):
@@ -102,8 +96,8 @@ class TlsFiles(_Files):
         client_authorities: Path | None = None,
         clients: Literal["none", "optional", "required"] = "none",
     ) -> None:
-        purpose, verify = ssl.Purpose.CLIENT_AUTH, _VERIFY[clients]
-        super().__init__(purpose, certificate, key, client_authorities, verify)
+        verify = ssl.VerifyMode[f"CERT_{clients.upper()}"]
+        super().__init__(ssl.Purpose.CLIENT_AUTH, certificate, key, client_authorities, verify)
 
     def context(self) -> ssl.SSLContext:
         return self._context or self._read()
