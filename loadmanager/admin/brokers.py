@@ -1,10 +1,9 @@
-import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Final, Literal
 
 import structlog
-from pydantic import AfterValidator, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, ConfigDict, Field
 
 from loadmanager.adapters.http.assign_client import TOPICS_PATH, topics_to_json
 from loadmanager.adapters.http.operations import Document, Query, Reply, Resource, operation
@@ -14,7 +13,7 @@ from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents, as_unavailable
 from loadmanager.common.runtime_settings import parse_settings
 from loadmanager.config import Config
-from loadmanager.config.describe import describe
+from loadmanager.config.describe import shown
 from loadmanager.config.dynamic import NotDynamic, dynamic_names, override, with_overrides
 from loadmanager.config.forms import ConfigError
 from loadmanager.core import znodes
@@ -28,7 +27,7 @@ from loadmanager.core.ids import (
     namespace_of,
     parse_namespace,
 )
-from loadmanager.core.policies import Policies, hosts_matching
+from loadmanager.core.policies import IsolationPolicy, Policies, hosts_matching
 from loadmanager.core.wire.policies import decode_isolation
 from loadmanager.core.wire.records import (
     DrainMark,
@@ -295,17 +294,7 @@ class Brokers(Resource, tag="brokers"):
         await self._cluster_state.lists.require_read(broker)
         owners = self._cluster_state.owners.items()
         mine = sorted(bundle for bundle, holding in owners if holding.broker == broker)
-        found: dict[BundleId, OwnedBundle] = {}
-        for bundle in mine:
-            policy = policies.governing(namespace_of(bundle))
-            assignment: Literal["shared", "primary", "secondary"] = "shared"
-            if policy is not None:
-                is_primary = hosts_matching(policy.primary, (broker,)).any()
-                assignment = "primary" if is_primary else "secondary"
-            found[bundle] = OwnedBundle(
-                assignment=assignment, is_controlled=policy is not None, is_active=True
-            )
-        return found
+        return {bundle: _owned(broker, policies.governing(namespace_of(bundle))) for bundle in mine}
 
     @operation(
         "GET",
@@ -339,9 +328,16 @@ class Brokers(Resource, tag="brokers"):
         return topics_to_json(await self._topics.own(namespace))
 
 
+def _owned(broker: BrokerId, policy: IsolationPolicy | None) -> OwnedBundle:
+    if policy is None:
+        return OwnedBundle(assignment="shared", is_controlled=False, is_active=True)
+    is_primary = hosts_matching(policy.primary, (broker,)).any()
+    assignment: Literal["primary", "secondary"] = "primary" if is_primary else "secondary"
+    return OwnedBundle(assignment=assignment, is_controlled=True, is_active=True)
+
+
 _CONFIGURATION: Final = "/admin/v2/brokers/configuration"
 _TEXTS: Final = dict[str, str]
-_HIDDEN: Final = "********"
 
 
 class Configuration(Resource, tag="configuration"):
@@ -382,13 +378,7 @@ class Configuration(Resource, tag="configuration"):
     )
     async def runtime(self) -> Mapping[str, str]:
         """Get the configuration in force: this sidecar's own, with what is set for the cluster."""
-        config = override(self._config, await self.values()).config
-        return {
-            f"{known.section}.{known.key}": _text(
-                getattr(getattr(config, known.section), known.key)
-            )
-            for known in describe()
-        }
+        return shown(override(self._config, await self.values()).config)
 
     @operation(
         "GET",
@@ -452,9 +442,3 @@ class Configuration(Resource, tag="configuration"):
             raise Unfit(f"Cannot update non-dynamic configuration: {error}") from error
         except ConfigError:
             return  # The name is one; that no text is no value for it does not matter here.
-
-
-def _text(value: object) -> str:
-    if isinstance(value, SecretStr):
-        return _HIDDEN if value.get_secret_value() else ""
-    return value if isinstance(value, str) else json.dumps(value, default=str)

@@ -1,3 +1,4 @@
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -193,7 +194,11 @@ class BundleRequests:
         if order.algorithm == _POSITIONS and not order.positions:
             raise Unfit(f"{_POSITIONS} needs positions, a JSON array of numbers, as body")
         leader_term = self.leading.require_term()
-        bundle = self._chosen(await boundaries_of(self.context.cluster_state, namespace), chosen)
+        boundaries = await boundaries_of(self.context.cluster_state, namespace)
+        if chosen in {"LARGEST", "HOT"}:
+            bundle = self._heaviest(boundaries, by_topics=chosen == "LARGEST")
+        else:
+            bundle = bundle_in(boundaries, chosen)
         if not can_split(bundle):
             raise Unfit(f"{bundle} holds a single position and cannot be cut")
         if self.context.cluster_state.live_owner(bundle) is None:
@@ -262,11 +267,6 @@ class BundleRequests:
 
         return await cluster_state.changes.until(made, self.context.clock, wait_s)
 
-    def _chosen(self, boundaries: Boundaries, chosen: str) -> BundleId:
-        if chosen in {"LARGEST", "HOT"}:
-            return self._heaviest(boundaries, by_topics=chosen == "LARGEST")
-        return bundle_in(boundaries, chosen)
-
     def _heaviest(self, boundaries: Boundaries, *, by_topics: bool) -> BundleId:
         reported = {
             bundle: stats.topics if by_topics else stats.bytes_per_s
@@ -301,9 +301,6 @@ def _chosen(boundaries: Boundaries, range_text: str, other: str | None) -> Merge
         return neighbours(boundaries, one, second)
     except CannotMerge as error:
         raise Unfit(str(error)) from error
-
-
-_SCHEMES: Final = ("http://", "https://")
 
 
 class UnloadQuery(Query):
@@ -367,11 +364,9 @@ class Unloads(Resource, tag="bundles"):
 
 def _destination(text: str) -> BrokerId | None:
     """Return the broker named by its id or by its web service's URL, None for no name."""
-    text = text.strip()
-    for scheme in _SCHEMES:
-        if text.lower().startswith(scheme):
-            return parse_broker(text[len(scheme) :].rstrip("/"))
-    return parse_broker(text) if text else None
+    name = text.strip()
+    url = re.fullmatch(r"(?i:https?://)(.*?)/*", name)
+    return parse_broker(url[1] if url else name) if name else None
 
 
 DEFAULT_ALGORITHM: Final = "range_equally_divide"

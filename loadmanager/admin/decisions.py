@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import islice
 from typing import Any, Final, Literal
@@ -481,19 +481,6 @@ class PlanDocument(Document):
     balancing: BalancingState
 
 
-async def preview_round(leading: Leadership, wish: PlanQuery) -> PlanDocument:
-    """Return the plan of a round of the leader at this time, which is not carried out.
-
-    Raises as `Explainer`, and `Unfit`: a strategy or setting is unknown, or a value is invalid.
-    """
-    look = leading.require_term().look()
-    if not look.view.brokers.names:
-        raise Unavailable("no broker has a load report yet")
-    planner = _wanted(look.planner, wish)
-    # View and memory are immutable, and the leader's own generator is not used.
-    return await asyncio.to_thread(_previewed, planner, look, wish)
-
-
 def _previewed(planner: Planner, look: Observation, wish: PlanQuery) -> PlanDocument:
     view, rng = look.view, np.random.default_rng(wish.seed)
     plan = Playback(planner, rng, look.memory).round(view)
@@ -528,8 +515,8 @@ def _wanted(planner: Planner, wish: PlanQuery) -> Planner:
 
 
 class Plans(Resource, tag="decisions"):
-    def __init__(self, plan: Callable[[PlanQuery], Awaitable[PlanDocument]]) -> None:
-        self._plan = plan
+    def __init__(self, leading: Leadership) -> None:
+        self._leading = leading
 
     @operation(
         "GET",
@@ -546,4 +533,9 @@ class Plans(Resource, tag="decisions"):
         The plan is computed from the present view of the leader and is not carried out. It is what
         an active leader would do; `balancing` has the mode of this leader.
         """
-        return await self._plan(query)
+        look = self._leading.require_term().look()
+        if not look.view.brokers.names:
+            raise Unavailable("no broker has a load report yet")
+        planner = _wanted(look.planner, query)
+        # View and memory are immutable, and the leader's own generator is not used.
+        return await asyncio.to_thread(_previewed, planner, look, query)

@@ -212,22 +212,17 @@ class Namespaces(Resource, tag="namespaces"):
         if not any(nodes.values()):
             raise NamespaceUnknown(f"namespace {namespace} does not exist")
         partitioned = await self._below(znodes.partitioned_topics(namespace), levels=2)
-        topics = self._topics_reported(namespace) + sum(
-            1 for path in partitioned if path.count("/") == _TOPIC_DEPTH
+        reported = any(
+            stats.topics and namespace_of(bundle) == namespace
+            for known in self._context.cluster_state.loads.reports.values()
+            for bundle, stats in known.report.bundles.items()
         )
-        if topics and not force:
+        has_topics = reported or any(path.count("/") == _TOPIC_DEPTH for path in partitioned)
+        if has_topics and not force:
             raise Conflict(f"cannot delete non empty namespace {namespace}: it has topics")
         for path in partitioned:
             nodes[path] = await self._documents.node(path)
         return [Delete(path, node.stat.version) for path, node in nodes.items() if node]
-
-    def _topics_reported(self, namespace: Namespace) -> int:
-        return sum(
-            stats.topics
-            for known in self._context.cluster_state.loads.reports.values()
-            for bundle, stats in known.report.bundles.items()
-            if namespace_of(bundle) == namespace
-        )
 
     async def _below(self, path: str, *, levels: int) -> list[str]:
         names = await self._documents.names(path) if levels else ()
@@ -294,23 +289,21 @@ def boundaries_wanted(
     must reach from ``0x00000000`` to ``0xffffffff``. Raises `Refused`: the bundles are not valid
     (412).
     """
-    if bundles is not None and bundles.boundaries:
-        return Boundaries(namespace, _bounds(bundles.boundaries))
+    given = (bundles and bundles.boundaries) or ()
+    if len(given) > _MAX_BUNDLES + 1:
+        raise Refused(412, f"bundles.boundaries has {len(given)}; at most {_MAX_BUNDLES + 1}")
+    for bound in given:
+        if not _BOUND.fullmatch(bound):
+            text = f"bundles.boundaries holds {bound!r}; expected texts like 0x40000000"
+            raise Refused(412, text)
+    if given:
+        return Boundaries(namespace, tuple(sorted({int(bound, 16) for bound in given})))
     count = bundles.num_bundles if bundles is not None else None
     if not count:
         return Boundaries.even(namespace, default_count)
     if not 0 < count <= _MAX_BUNDLES:
         raise Refused(412, f"bundles.numBundles = {count}; expected 0 to {_MAX_BUNDLES}")
     return Boundaries.even(namespace, count)
-
-
-def _bounds(given: list[str]) -> tuple[int, ...]:
-    if len(given) > _MAX_BUNDLES + 1:
-        raise Refused(412, f"bundles.boundaries has {len(given)}; at most {_MAX_BUNDLES + 1}")
-    wrong = next((bound for bound in given if not _BOUND.fullmatch(bound)), None)
-    if wrong is not None:
-        raise Refused(412, f"bundles.boundaries holds {wrong!r}; expected texts like 0x40000000")
-    return tuple(sorted({int(bound, 16) for bound in given}))
 
 
 _PATH: Final = "/admin/v2/namespaces/{tenant}/{namespace}/antiAffinity"

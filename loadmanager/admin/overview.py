@@ -14,7 +14,6 @@ from loadmanager.admin.documents import TaskDocument, TaskList, TasksQuery, task
 from loadmanager.common.context import Context
 from loadmanager.core.balancing import Balancing
 from loadmanager.core.explaining import Decision
-from loadmanager.core.ids import BrokerId
 from loadmanager.core.load_tracker import BrokerLoad
 from loadmanager.core.optimality import BalancePoint, last_hour
 from loadmanager.core.plan import Reason, Refusal
@@ -290,7 +289,10 @@ class OverviewRequests:
                 since_ms = at_ms - round(1000 * (now_s - left_s))
                 yield MissingDocument(broker=broker, why="left, or crashed", since_ms=since_ms)
         for broker in sorted(registered.keys() - reported):
-            why = _why_unreported(broker, term)
+            quarantined = term.quarantined.get(broker)
+            why = f"left out of decisions: its report makes them fail ({quarantined})"
+            if quarantined is None:
+                why = "registered, and has reported no load yet"
             yield MissingDocument(broker=broker, why=why, since_ms=None)
 
     def _refusals(self, term: LeaderTerm, epoch: int) -> list[RefusalDocument]:
@@ -305,13 +307,6 @@ class OverviewRequests:
 def _fraction(load: BrokerLoad, resource: int) -> float | None:
     limit = load.limit[resource]
     return load.usage[resource] / limit if limit > 0 else None
-
-
-def _why_unreported(broker: BrokerId, term: LeaderTerm) -> str:
-    quarantined = term.quarantined.get(broker)
-    if quarantined is None:
-        return "registered, and has reported no load yet"
-    return f"left out of decisions: its report makes them fail ({quarantined})"
 
 
 class Overviews(Resource, tag="decisions"):

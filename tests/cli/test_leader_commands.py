@@ -34,11 +34,11 @@ from loadmanager.core.snapshot.codec import encode_snapshot, in_force, in_force_
 
 
 @dataclass
-class Planned:
+class Planned(Plans):
     moves: tuple[Move, ...] = (Move(BUNDLE, BrokerId("b2:8080"), B1, Cause.OVERLOADED),)
     optimality: Optimality | None = ASSESSMENT.optimality
 
-    async def plan(self, _wish: PlanQuery) -> PlanDocument:
+    async def plan(self, query: PlanQuery) -> PlanDocument:  # noqa: ARG002 - the same for all
         found = self.optimality
         return PlanDocument.model_validate(
             {
@@ -112,7 +112,7 @@ def test_people_are_told(serve: Serve, shown: str) -> None:
     answers, planned = LEADERS[leader]
     leader_term = FakeLeaderQueries(**answers)
     leader_term.last_round = 0 if leader == "moves it" else leader_term.last_round
-    got = run(*shlex.split(command), "--url", serve(leader_term, Plans(planned.plan)))
+    got = run(*shlex.split(command), "--url", serve(leader_term, planned))
     # Of the settings in force the first stands for all.
     text = re.sub(
         r"(?m)^((?:Shedder|Placement|Planner)\b[^:\n]*: [^,\n]*), .*", r"\1, ...", got.output

@@ -1,7 +1,6 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
-from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from snapshot_samples import report
 from waiting import eventually
 
 from loadmanager.admin.brokers import BalancingModes
-from loadmanager.admin.decisions import DecisionsQuery, PlanQuery, preview_round
+from loadmanager.admin.decisions import DecisionsQuery, PlanQuery, Plans
 from loadmanager.common.constraints import Constraints
 from loadmanager.core import znodes
 from loadmanager.core.balancing import Balancing, BalancingMode
@@ -301,7 +300,7 @@ async def test_a_preview_shows_the_next_moves_and_makes_none(idle: LeaderAtWork)
     idle.lead()
     await eventually(lambda: idle.leading.leader_term and idle.leader_term.look().averages)
     before = idle.leader_term.look().memory
-    preview_now = partial(preview_round, idle.leading)
+    preview_now = Plans(idle.leading).plan
     preview = await preview_now(PlanQuery())
     assert {move.source for move in preview.moves} == {B1}
     assert idle.leader_term.look().memory == before
@@ -312,7 +311,7 @@ async def test_a_preview_shows_the_next_moves_and_makes_none(idle: LeaderAtWork)
 async def test_another_strategy_or_setting_is_tried_on_the_same_view(idle: LeaderAtWork) -> None:
     idle.lead()
     await eventually(lambda: idle.leading.leader_term and idle.leader_term.look().averages)
-    preview_now = partial(preview_round, idle.leading)
+    preview_now = Plans(idle.leading).plan
     preview = await preview_now(PlanQuery(shedder="overload"))
     assert preview.in_force["shedder"]["strategy"] == "overload"
     none = await preview_now(PlanQuery(settings=("moves_per_round=0",)))
@@ -324,7 +323,7 @@ async def test_another_strategy_or_setting_is_tried_on_the_same_view(idle: Leade
 
 
 async def test_only_the_leader_tells_what_it_would_do(idle: LeaderAtWork) -> None:
-    preview_now = partial(preview_round, idle.leading)
+    preview_now = Plans(idle.leading).plan
     with pytest.raises(Unavailable):
         await preview_now(PlanQuery())
     await idle.elect(

@@ -3,7 +3,6 @@
 import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from loadmanager.adapters.http.assign_client import (
 )
 from loadmanager.adapters.http.routes import Route, text_reply
 from loadmanager.admin.brokers import BalancingModes, Brokers, Configuration
-from loadmanager.admin.decisions import Plans, preview_round
+from loadmanager.admin.decisions import Plans
 from loadmanager.admin.isolation import FailureDomains, Isolation
 from loadmanager.admin.namespaces import AntiAffinity, Quotas
 from loadmanager.admin.topics import Partitions, Topics
@@ -115,7 +114,7 @@ async def api(start_server: StartServer) -> AsyncIterator[Api]:
             FailureDomains(parts, "east"),
             Quotas(),
             BalancingModes(parts),
-            Plans(partial(preview_round, sidecar.leading)),
+            Plans(sidecar.leading),
         )
         routes = tuple(route for one in resources for route in one.routes())
         yield Api(await start_server(more_routes=routes), sidecar, line, ToldSettings(config))

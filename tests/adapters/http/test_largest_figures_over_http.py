@@ -5,7 +5,6 @@ import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
 from itertools import product
 from typing import Any
 
@@ -19,7 +18,7 @@ from waiting import eventually
 from loadmanager.adapters.http.assign_client import HttpAssignClient
 from loadmanager.adapters.http.http_server import HttpServer
 from loadmanager.admin.brokers import Brokers
-from loadmanager.admin.decisions import Decisions, Plans, preview_round
+from loadmanager.admin.decisions import Decisions, Plans
 from loadmanager.admin.topics import Topics
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
@@ -63,7 +62,7 @@ async def leader_of_the_largest() -> AsyncIterator[tuple[LeaderAtWork, RunningSe
         topics = Topics(sidecar.context, NoTopics())
         resources = (
             Brokers(sidecar.context, "east", topics),
-            Plans(partial(preview_round, sidecar.leading)),
+            Plans(sidecar.leading),
             Decisions(sidecar.explainer),
         )
         server = HttpServer(
