@@ -47,12 +47,11 @@ def check(path: Path | None, overrides: tuple[str, ...]) -> None:
 
     Example: loadmanager config check --config sidecar.toml --set log.level=debug
     """
-    from loadmanager.config import ConfigError
-    from loadmanager.config.load import check_config
+    from loadmanager.config import ConfigError, load_config
     from loadmanager.config.model import lease_warning
 
     with ending(ConfigError):
-        checked = check_config(path, os.environ, overrides)
+        checked = load_config(path, os.environ, overrides, reachable=True)
     if exposure := checked.broker.exposure():
         click.echo(f"warning: {exposure}", err=True)
     if shortened := lease_warning(checked):

@@ -6,8 +6,8 @@ in Pulsar's unit.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from loadmanager.config.describe import KeyDescription, describe, keys_of
 from loadmanager.config.forms import ConfigError, plain_value
@@ -28,8 +28,7 @@ class NotDynamic(ConfigError):
     """A name that cannot be set while the sidecars run, or is none at all."""
 
 
-@dataclass(frozen=True, slots=True)
-class Overridden:
+class Overridden(NamedTuple):
     """A configuration with overrides; ``faults`` has the reason for each one that is left out."""
 
     config: Config
@@ -75,8 +74,9 @@ def with_overrides(config: Config, overrides: Mapping[str, str]) -> Config:
     """
     given = _given_by(config)
     # A strategy goes before the settings of strategies.
-    for name, text in sorted(overrides.items(), key=lambda one: (_is_setting(one[0]), one[0])):
-        _put(given, name, text)
+    chosen = {name for name in overrides if name in TRANSLATED or name.endswith(".strategy")}
+    for name in [*sorted(chosen), *sorted(overrides.keys() - chosen)]:
+        _put(given, name, overrides[name])
     return checked(given)
 
 
@@ -88,10 +88,6 @@ def _given_by(config: Config) -> GivenSettings:
         if known.key in section.model_fields_set and value is not None:
             given.put(known, value, f"[{known.section}] {known.key}")
     return given
-
-
-def _is_setting(name: str) -> bool:
-    return name not in TRANSLATED and not name.endswith(".strategy")
 
 
 def _put(given: GivenSettings, name: str, text: str) -> None:

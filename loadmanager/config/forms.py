@@ -96,12 +96,7 @@ ListenHost = Annotated[
 _WORD = Form("a name of letters, digits and any of . - _")
 Word = Annotated[str, Field(pattern=r"^[A-Za-z][-\w.]*$"), _WORD]
 WordOrUnset = Annotated[Word | None, _WORD]
-
-ClusterName = Annotated[
-    str,
-    Field(pattern=r"^[A-Za-z0-9][-\w.]*$"),
-    Form("a name of letters, digits and any of . - _"),
-]
+ClusterName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][-\w.]*$"), _WORD]
 
 Hosts = Annotated[
     str,

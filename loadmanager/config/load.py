@@ -75,7 +75,12 @@ def gather(
         _take_file(given, path)
     _take_environment(given, environ)
     for text in overrides:
-        _take_override(given, text)
+        name, equals, value = text.partition("=")
+        names = name.strip().split(".", maxsplit=2)
+        if not equals or len(names) == 1:
+            given.faults.append(f"--set {name}; expected section.key=value")
+        else:
+            put_text(given, names, value, f"--set {name}=")
     return given
 
 
@@ -98,13 +103,8 @@ def _take_file(given: GivenSettings, path: Path) -> None:
             given.faults.append(f"{path}: [{section}]; {_no_such_section(section)}")
         else:
             for key, value in keys.items():
-                _take(
-                    given,
-                    (section, key),
-                    value,
-                    place=f"{path}: [{section}] {key} = ",
-                    shown=as_toml(value),
-                )
+                place = f"{path}: [{section}] {key} = "
+                _take(given, (section, key), value, place=place, shown=as_toml(value))
 
 
 def _take_environment(given: GivenSettings, environ: Mapping[str, str]) -> None:
@@ -112,32 +112,15 @@ def _take_environment(given: GivenSettings, environ: Mapping[str, str]) -> None:
         if not variable.startswith(ENVIRONMENT_PREFIX) or not text:
             continue
         names = variable.removeprefix(ENVIRONMENT_PREFIX).lower().split("__", maxsplit=2)
-        if len(names) == 1:
-            _report_single_underscore(given, variable)
-        else:
+        if len(names) > 1:
             put_text(given, names, text, f"environment {variable}=")
-
-
-def _report_single_underscore(given: GivenSettings, variable: str) -> None:
-    """Report ``LOADMANAGER_LOG_LEVEL``, and no variable that names no key.
-
-    Kubernetes gives every pod variables named after its services: one called
-    ``loadmanager`` brings ``LOADMANAGER_PORT`` and more, which must not stop a start.
-    """
-    for known in describe():
-        if variable == known.variable.replace("__", "_"):
-            given.faults.append(
-                f"environment {variable}: sets nothing; did you mean {known.variable}?"
-            )
-
-
-def _take_override(given: GivenSettings, text: str) -> None:
-    name, equals, value = text.partition("=")
-    names = name.strip().split(".", maxsplit=2)
-    if not equals or len(names) == 1:
-        given.faults.append(f"--set {name}; expected section.key=value")
-    else:
-        put_text(given, names, value, f"--set {name}=")
+            continue
+        # Others name no key: Kubernetes gives every pod variables named after its services, and one
+        # called ``loadmanager`` brings ``LOADMANAGER_PORT`` and more, which must not stop a start.
+        for known in describe():
+            if variable == known.variable.replace("__", "_"):
+                fault = f"environment {variable}: sets nothing; did you mean {known.variable}?"
+                given.faults.append(fault)
 
 
 def put_text(given: GivenSettings, names: Sequence[str], text: str, place: str) -> None:
@@ -151,7 +134,11 @@ def put_text(given: GivenSettings, names: Sequence[str], text: str, place: str) 
     if subkey and (known is None or known.kind != "table"):
         given.faults.append(f"{place}{HIDDEN}; expected a section and a key only")
         return
-    value = _from_text(known, text) if known and not subkey else plain_value(text)
+    value = plain_value(text)
+    if known and not subkey and known.kind == "text":
+        value = text
+    elif known and known.kind == "switch":
+        value = plain_value(text.lower())
     _take(given, (section, key), value, place=place, shown=text, subkey="".join(subkey))
 
 
@@ -170,17 +157,13 @@ def _take(
     elif known is None:
         # The value is not shown: it may be a password under a misspelt name.
         unknown = place.rstrip("= ")
-        why = _no_such_key(*at) if at[0] in section_models() else _no_such_section(at[0])
+        why = _no_such_section(at[0])
+        if keys := keys_of(at[0]):
+            hint = _did_you_mean(at[1], keys) or f"; expected one of {', '.join(keys)}"
+            why = f"no such key{hint}"
         given.faults.append(f"{unknown}; {why}")
     else:
         given.put(known, value, place + (HIDDEN if known.secret else shown), subkey)
-
-
-def _from_text(known: KeyDescription, text: str) -> object:
-    """Return the value of a text; a text that has none is returned, and refused later."""
-    if known.kind == "text":
-        return text
-    return plain_value(text.lower() if known.kind == "switch" else text)
 
 
 def _no_such_section(section: str) -> str:
@@ -189,11 +172,6 @@ def _no_such_section(section: str) -> str:
         f"did you mean [{close[0]}]?" if close else "expected one of " + ", ".join(section_models())
     )
     return f"no such section; {known}"
-
-
-def _no_such_key(section: str, key: str) -> str:
-    keys = keys_of(section)
-    return f"no such key{_did_you_mean(key, keys) or '; expected one of ' + ', '.join(keys)}"
 
 
 def _did_you_mean(key: str, keys: Iterable[str]) -> str:
@@ -212,36 +190,26 @@ _Settings = Mapping[_Key, GivenValue]
 
 
 def load_config(
-    path: Path | None, environ: Mapping[str, str], overrides: Sequence[str] = ()
+    path: Path | None,
+    environ: Mapping[str, str],
+    overrides: Sequence[str] = (),
+    *,
+    reachable: bool = False,
 ) -> Config:
     """Return the settings of the file, under those of the environment, under ``overrides``.
 
-    Args:
-        path: a TOML file, or None for no file.
-        environ: variables ``LOADMANAGER_<SECTION>__<KEY>`` count, others do not.
-        overrides: ``section.key=value`` each, as given to ``--set``.
-
-    Raises `ConfigError`: any source has a fault; it reports all faults of all sources.
+    Of the environment, ``LOADMANAGER_<SECTION>__<KEY>`` count; overrides are ``section.key=value``.
+    Raises `ConfigError`: as `checked`; it reports all faults of all sources.
     """
-    return checked(gather(path, environ, overrides))
-
-
-def check_config(
-    path: Path | None, environ: Mapping[str, str], overrides: Sequence[str] = ()
-) -> Config:
-    """Return the settings as `load_config` does, if a sidecar becomes ready with them.
-
-    One that advertises a URL which other hosts cannot reach starts, for it may be alone, and does
-    not become ready. Raises `ConfigError`: as `load_config`.
-    """
-    return checked(gather(path, environ, overrides), reachable=True)
+    return checked(gather(path, environ, overrides), reachable=reachable)
 
 
 def checked(given: GivenSettings, *, reachable: bool = False) -> Config:
     """Return the configuration that was given.
 
-    ``reachable`` refuses an advertised URL that other hosts cannot reach. Raises `ConfigError`: it
-    has a fault, or was not to be read; it reports all faults.
+    ``reachable`` refuses an advertised URL that other hosts cannot reach: a sidecar starts with it,
+    for it may be alone, and does not become ready. Raises `ConfigError`: it has a fault, or was not
+    to be read; it reports all faults.
     """
     config, found = _check(given.settings)
     faults = [*given.faults, *found, *(_unreachable(given.settings) if reachable else ())]

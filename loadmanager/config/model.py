@@ -123,10 +123,16 @@ def lease_warning(config: Config) -> str:
 
 def contradictions(config: Config) -> Iterator[Contradiction]:
     yield from timing_contradictions(config.report, config.leader)
-    yield from _fencing(config.ownership)
+    ownership = config.ownership
+    if 2 * ownership.heartbeat_fraction > ownership.self_fence_fraction:
+        expected = (
+            f"at most half of [ownership] self_fence_fraction ({ownership.self_fence_fraction:g}): "
+            "one lost renewal must not stop a broker"
+        )
+        because = "ownership.self_fence_fraction"
+        yield Contradiction.of("ownership.heartbeat_fraction", expected, because)
     yield from _addresses(config)
     yield from _missing(config)
-    yield from _zookeeper_login(config.zookeeper)
     yield from security_contradictions(config.security, config.tls, config.sidecar.listen_host)
     yield from pulsar_contradictions(config.broker, config.pulsar, config.cluster)
 
@@ -154,16 +160,6 @@ def timing_contradictions(
             "a round decides on averages"
         )
         yield Contradiction.of("leader.tick_interval_s", expected, "leader.round_interval_s")
-
-
-def _fencing(ownership: OwnershipSettings) -> Iterator[Contradiction]:
-    if 2 * ownership.heartbeat_fraction > ownership.self_fence_fraction:
-        expected = (
-            f"at most half of [ownership] self_fence_fraction ({ownership.self_fence_fraction:g}): "
-            "one lost renewal must not stop a broker"
-        )
-        because = "ownership.self_fence_fraction"
-        yield Contradiction.of("ownership.heartbeat_fraction", expected, because)
 
 
 def _addresses(config: Config) -> Iterator[Contradiction]:
@@ -211,9 +207,7 @@ def _missing(config: Config) -> Iterator[Contradiction]:
     if config.history.is_remote and not config.history.spool_dir:
         expected = "a folder on this host, because [history] dir is a URL"
         yield Contradiction.of("history.spool_dir", expected, "history.dir")
-
-
-def _zookeeper_login(zookeeper: ZookeeperSettings) -> Iterator[Contradiction]:
+    zookeeper = config.zookeeper
     if zookeeper.sasl_mechanism == "DIGEST-MD5":
         for key in ("sasl_username", "sasl_password"):
             if not getattr(zookeeper, key):

@@ -5,7 +5,7 @@ a group of settings are written with the group's name before them (``weights_cpu
 """
 
 import difflib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import EnumType
 from fnmatch import fnmatchcase
@@ -396,11 +396,16 @@ def _given(parts: Mapping[str, _Part], wanted: Wanted) -> dict[str, dict[str, Se
 
 def _alternatives(parts: Mapping[str, _Part], names: Sequence[str], key: str) -> str:
     kinds = [parts[name].kind for name in names or parts]
-    close = difflib.get_close_matches(key, {one for kind in kinds for one in fields_of(kind)}, 3)
-    if close:
+    return alternatives(kinds, key)
+
+
+def alternatives(kinds: Iterable[type], key: str, without: str = "") -> str:
+    """Return what may be meant by a setting that none of ``kinds`` has."""
+    known = {one for kind in kinds for one in fields_of(kind)}
+    if close := difflib.get_close_matches(key, sorted(known), 3):
         return f"did you mean {' or '.join(close)}?"
-    ours = {one for kind in kinds for one in values_of(kind())}
-    return f"expected one of {', '.join(sorted(ours))}"
+    ours = sorted({one for kind in kinds for one in values_of(kind())} - {without})
+    return f"expected one of {', '.join(ours)}"
 
 
 def _short_names(known: Mapping[str, type]) -> tuple[str, ...]:

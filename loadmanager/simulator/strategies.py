@@ -1,6 +1,5 @@
 """Pairs of strategies to compare, and the planner of each in a scenario."""
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
@@ -8,7 +7,7 @@ from typing import Final, Literal, get_args
 from loadmanager.config import ConfigError, strategies
 from loadmanager.config.strategies import (
     PAIRS,
-    fields_of,
+    alternatives,
     has_setting,
     pairs_like,
     parse_pair,
@@ -17,7 +16,6 @@ from loadmanager.config.strategies import (
 )
 from loadmanager.core.placement import PLACEMENTS, PlannedPlacement
 from loadmanager.core.planner import Planner
-from loadmanager.core.settings import values_of
 from loadmanager.core.shedding import SHEDDERS, AvgShedder
 from loadmanager.core.snapshot.codec import in_force
 from loadmanager.simulator.scenario import Scenario
@@ -59,11 +57,7 @@ class Strategy:
 
     @classmethod
     def parse(cls, text: str, mode: Mode = "safe", settings: tuple[str, ...] = ()) -> "Strategy":
-        """Return the pair ``shedder+placement``, by our names or Pulsar's class names.
-
-        Raises:
-            ConfigError: not a pair, one of the two does not exist, or they do not go together.
-        """
+        """Return the pair ``shedder+placement``; raises as `parse_pair`."""
         return cls(*parse_pair(text, f"strategy {text!r}"), mode, settings)
 
 
@@ -76,10 +70,8 @@ def parse_strategies(
 ) -> tuple[Strategy, ...]:
     """Return the pairs of ``a+b,c+d``, each in all ``modes``; ``*`` is a wildcard.
 
-    A setting applies to the pairs that have it, so that different pairs can be compared.
-
-    Raises:
-        ConfigError: with all unknown names, and all settings that no pair has.
+    A setting applies to the pairs that have it, so that different pairs can be compared. Raises
+    `ConfigError`: with all unknown names, and all settings that no pair has.
     """
     pairs: dict[str, Strategy] = {}
     faults: list[str] = []
@@ -98,11 +90,8 @@ def planner_for(scenario: Scenario, strategy: Strategy) -> Planner:
     """Return the planner for ``scenario`` with ``strategy``.
 
     Other settings are those of the scenario. Its settings of a strategy only apply to that
-    strategy; another one starts with its defaults.
-
-    Raises:
-        ConfigError: a setting of the scenario or the strategy does not exist, or has an invalid
-            value.
+    strategy; another one starts with its defaults. Raises `ConfigError`: a setting of the scenario
+    or the strategy does not exist, or has an invalid value.
     """
     shedding, placement = scenario.shedding, scenario.placement
     if SHEDDERS[strategy.shedder] is not SHEDDERS[shedding.strategy]:
@@ -152,8 +141,5 @@ def _unknown(text: str, pairs: Sequence[Strategy]) -> str:
     if _is_mode(text):
         return f"--set {text}; expected --mode, which says what is compared"
     kinds = {kind for pair in pairs for kind in parts_of(pair.shedder, pair.placement).values()}
-    known = {key for kind in kinds for key in fields_of(kind)}
-    close = difflib.get_close_matches(name.rpartition(".")[2], sorted(known), 3)
-    ours = sorted({key for kind in kinds for key in values_of(kind())} - {"mode"})
-    hint = f"did you mean {' or '.join(close)}?" if close else f"expected one of {', '.join(ours)}"
+    hint = alternatives(kinds, name.rpartition(".")[2], without="mode")
     return f"--set {text}: {name} is unknown to the strategies that are compared; {hint}"
