@@ -3,7 +3,6 @@
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -15,7 +14,7 @@ from loadmanager.telemetry.visible import beneath
 
 if TYPE_CHECKING:
     from loadmanager.demo.cluster import DemoSettings
-    from loadmanager.demo.figures import Evidence, Summary
+    from loadmanager.demo.figures import Summary
 
 
 @click.command("demo")
@@ -154,10 +153,9 @@ def _program() -> str:
 
 
 def _data_dir(chosen: Path | None) -> Path:
-    """Return the directory to use: the chosen one, which must be empty, or a new one.
+    """Return the directory to use: the chosen one, or a new one.
 
-    Raises:
-        ValueError: it holds something; records of two runs would be read as one.
+    Raises `ValueError`: it is not empty; records of two runs would be read as one.
     """
     if chosen is None:
         return Path(tempfile.mkdtemp(prefix="loadmanager-demo-"))
@@ -176,28 +174,9 @@ def _run(settings: "DemoSettings", shown_on: TextIO) -> "Summary":
 
     try:
         with (settings.data_dir / "demo.log").open("w") as log:
-            return asyncio.run(run_demo(settings, Display(shown_on, log), read_records))
+            return asyncio.run(run_demo(settings, Display(shown_on, log)))
     except DemoFailed as error:
         raise click.ClickException(f"{error}\nall logs: {settings.data_dir}") from None
     except asyncio.CancelledError:
         click.echo(f"interrupted; logs: {settings.data_dir}", err=True)
         raise interrupted() from None
-
-
-def read_records(records: Mapping[Path, float | None]) -> "Evidence":
-    """Return which broker served which bundle when, by the brokers' own records.
-
-    ``records`` maps each broker's record to the time of its kill, None if it was
-    not killed.
-    """
-    from loadmanager.demo.figures import Evidence
-    from loadmanager.reference_broker.changes import (
-        overlaps,
-        read_record,
-    )
-
-    served = [
-        interval for path, died_at_s in records.items() for interval in read_record(path, died_at_s)
-    ]
-    double_owned = {overlap.first.bundle for overlap in overlaps(served)}
-    return Evidence(len({interval.bundle for interval in served}), len(double_owned))

@@ -47,7 +47,6 @@ LINE_EVERY_S: Final = 2.0
 class RunState:
     """A run at one time. ``reports`` are the last two of the traffic generator."""
 
-    settings: DemoSettings
     names: Mapping[BrokerId, str]
     elapsed_s: float
     journal: Journal
@@ -57,10 +56,6 @@ class RunState:
     @property
     def sample(self) -> ClusterSample:
         return self.journal.samples[-1]
-
-    @property
-    def errors(self) -> int:
-        return self.reports[-1].lookup_errors + self.reports[-1].publish_errors
 
     @property
     def rates(self) -> tuple[float, float]:
@@ -104,13 +99,12 @@ def figures_line(state: RunState) -> str:
         "killed" if b.killed else "  ?  " if b.cpu_fraction is None else f"{b.cpu_fraction:4.0%} "
         for b in state.sample.brokers
     )
-    imbalance = state.journal.imbalance_now
+    journal, last = state.journal, state.reports[-1]
     published_per_s, lookups_per_s = state.rates
     return (
-        f"{state.elapsed_s:5.0f} s  load {loads} max/mean {_ratio(imbalance)}  "
-        f"{published_per_s:.0f} msg/s  {lookups_per_s:.0f} lookups/s  "
-        f"moves {len(state.journal.moves)}  "
-        f"waiting {state.reports[-1].waiting}  errors {state.errors}"
+        f"{state.elapsed_s:5.0f} s  load {loads} max/mean {_ratio(journal.imbalance_now)}  "
+        f"{published_per_s:.0f} msg/s  {lookups_per_s:.0f} lookups/s  moves {len(journal.moves)}  "
+        f"waiting {last.waiting}  errors {last.lookup_errors + last.publish_errors}"
     )
 
 

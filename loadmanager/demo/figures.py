@@ -7,15 +7,17 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from pathlib import Path
 from statistics import fmean
 from time import monotonic
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 import aiohttp
 
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.demo.cluster import Member
 from loadmanager.demo.traffic import TrafficReport, request
+from loadmanager.reference_broker.changes import overlaps, read_record
 
 Reason = Literal["rebalanced", "taken over"]
 
@@ -243,6 +245,15 @@ class Evidence:
 
     served: int
     double_owned: int
+
+    @classmethod
+    def of(cls, records: Mapping[Path, float | None]) -> Self:
+        """Evaluate each broker's record; one that was killed was dead at the time beside it."""
+        served = [
+            one for path, dead_at_s in records.items() for one in read_record(path, dead_at_s)
+        ]
+        double_owned = {overlap.first.bundle for overlap in overlaps(served)}
+        return cls(len({interval.bundle for interval in served}), len(double_owned))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

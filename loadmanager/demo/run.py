@@ -3,9 +3,8 @@
 import asyncio
 import signal
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from time import monotonic
 from typing import Final
 
@@ -41,9 +40,6 @@ SAMPLE_AFTER_KILL_S: Final = 0.2
 
 PLACED_BOUND_S: Final = 60.0
 FINISH_MARGIN_S: Final = 10.0
-
-ReadRecords = Callable[[Mapping[Path, float | None]], Evidence]
-"""Evaluates the record of each broker, with a time at which it was dead if it was killed."""
 
 
 class Interrupt:
@@ -110,10 +106,7 @@ class Run:
             sidecar_urls=tuple(member.sidecar_url for member in self._cluster.members),
             namespace=NAMESPACE,
             hash_name=HASH,
-            bundles=settings.bundles,
-            topics=settings.topics,
-            seed=settings.seed,
-            rate_per_s=settings.rate_per_s,
+            **{key: getattr(settings, key) for key in ("bundles", "topics", "seed", "rate_per_s")},
         ).save(path)
         arguments = ("-m", "loadmanager.demo.traffic", str(path))
         pipe = asyncio.subprocess.PIPE
@@ -154,7 +147,6 @@ class Run:
                 kill.follow(sample, self._settings.bundles)
             await self._kill_due(sample, elapsed_s)
             state = RunState(
-                settings=self._settings,
                 names=self._names,
                 elapsed_s=elapsed_s,
                 journal=self._journal,
@@ -224,7 +216,7 @@ class Run:
         )
 
 
-async def run_demo(settings: DemoSettings, display: Display, read_records: ReadRecords) -> Summary:
+async def run_demo(settings: DemoSettings, display: Display) -> Summary:
     """Run the demo from the start of all processes to their end, or raise `DemoFailed`."""
     interrupt = Interrupt()
     interrupt.listen()
@@ -238,4 +230,4 @@ async def run_demo(settings: DemoSettings, display: Display, read_records: ReadR
             sum_up = await run.run(interrupt)
     finally:
         await children.stop()
-    return sum_up(read_records({m.record_path: m.dead_at_s for m in cluster.members}))
+    return sum_up(Evidence.of({m.record_path: m.dead_at_s for m in cluster.members}))

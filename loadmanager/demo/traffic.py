@@ -12,7 +12,7 @@ import json
 import signal
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from time import monotonic
@@ -120,17 +120,12 @@ def topic_path(topic: TopicName) -> str:
     return f"{topic.domain}/{topic.namespace}/{quote(topic.local, safe='')}"
 
 
-class BackOff:
-    """Waits that double up to a second, half of each random: not all clients retry at once."""
-
-    def __init__(self, rng: np.random.Generator) -> None:
-        self._rng = rng
-        self._next_s = FIRST_BACK_OFF_S
-
-    def next_s(self) -> float:
-        wait_s = self._next_s * float(self._rng.uniform(0.5, 1.0))
-        self._next_s = min(MAX_BACK_OFF_S, self._next_s * 2)
-        return wait_s
+def back_offs_s(rng: np.random.Generator) -> Iterator[float]:
+    """Yield waits that double up to a second, half of each random: clients do not retry at once."""
+    longest_s = FIRST_BACK_OFF_S
+    while True:
+        yield longest_s * float(rng.uniform(0.5, 1.0))
+        longest_s = min(MAX_BACK_OFF_S, longest_s * 2)
 
 
 @dataclass(slots=True)
@@ -157,7 +152,7 @@ class LookupClient:
         """
         self.counts.lookups += 1
         deadline_s = monotonic() + self.retry_bound_s
-        back_off = BackOff(self.rng)
+        waits_s = back_offs_s(self.rng)
         unreachable = 0
         failed = False
         while monotonic() < deadline_s:
@@ -169,11 +164,9 @@ class LookupClient:
                 return str(json.loads(text)["httpUrl"])
             if status:
                 failed = self._note_failure(f"lookup {url}: {status} {text}", failed)
-                unreachable = 0
-            else:
-                unreachable += 1
+            unreachable = 0 if status else unreachable + 1
             if unreachable % len(self.sidecar_urls) == 0:
-                await asyncio.sleep(back_off.next_s())
+                await asyncio.sleep(next(waits_s))
         self._note_failure(f"lookup of {topic}: no answer in {self.retry_bound_s:g} s", failed)
         return None
 
@@ -209,28 +202,27 @@ class Producer:
     async def finish(self) -> None:
         await self._due_s.join()
 
-    async def send(self, owner_url: str) -> tuple[int, str]:
-        url = f"{owner_url}/publish/{topic_path(self.topic)}"
+    async def send(self, url: str) -> tuple[int, str]:
         timeout = self.lookup.attempt_timeout
         return await request(self.lookup.http, "POST", url, data=PAYLOAD, timeout=timeout)
 
     async def _publish(self, deadline_s: float) -> bool:
-        back_off = BackOff(self.lookup.rng)
+        waits_s = back_offs_s(self.lookup.rng)
         while True:
             if self.owner_url is None:
                 self.owner_url = await self.lookup.find_owner(self.topic)
             if self.owner_url is not None:
-                status, text = await self.send(self.owner_url)
+                url = f"{self.owner_url}/publish/{topic_path(self.topic)}"
+                status, text = await self.send(url)
                 if status in ACCEPTED:
                     return True
-                url = f"{self.owner_url}/publish/{topic_path(self.topic)}"
                 said = f"{status} {text}" if status else text
                 self.counts.last_publish_error = f"publish {url}: {said}"
             self.owner_url = None
             if monotonic() >= deadline_s:
                 return False
             self.counts.publish_retries += 1
-            await asyncio.sleep(back_off.next_s())
+            await asyncio.sleep(next(waits_s))
 
 
 BEAT_S: Final = 0.01

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.cli import main
-from loadmanager.cli.demo import read_records
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName
@@ -143,16 +142,16 @@ def test_bundles_served_by_two_brokers_at_once_are_counted(tmp_path: Path) -> No
     overlapping = record(tmp_path / "2", "b2:80", X, 4.9, 9.0)
     following = record(tmp_path / "3", "b3:80", X, 5.0, 9.0)
     other = record(tmp_path / "4", "b4:80", Y, 1.0, 5.0)
-    assert read_records({first: None, overlapping: None}) == Evidence(1, 1)
-    assert read_records({first: None, following: None}) == Evidence(1, 0)
-    assert read_records({first: None, other: None}) == Evidence(2, 0)
+    assert Evidence.of({first: None, overlapping: None}) == Evidence(1, 1)
+    assert Evidence.of({first: None, following: None}) == Evidence(1, 0)
+    assert Evidence.of({first: None, other: None}) == Evidence(2, 0)
 
 
 def test_a_killed_broker_counts_as_serving_until_it_was_dead(tmp_path: Path) -> None:
     killed = record(tmp_path / "1", "b1:80", X, 1.0, None)
     heir = record(tmp_path / "2", "b2:80", X, 8.0, 9.0)
-    assert read_records({killed: 7.0, heir: None}) == Evidence(1, 0)
-    assert read_records({killed: 8.5, heir: None}) == Evidence(1, 1)
+    assert Evidence.of({killed: 7.0, heir: None}) == Evidence(1, 0)
+    assert Evidence.of({killed: 8.5, heir: None}) == Evidence(1, 1)
 
 
 NAMESPACE = Namespace("public/demo")

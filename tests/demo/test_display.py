@@ -1,11 +1,9 @@
 import io
 import re
-from pathlib import Path
 
 from rich.console import Console, RenderableType
 
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.demo.cluster import DemoSettings
 from loadmanager.demo.display import Display, RunState, summary_table
 from loadmanager.demo.figures import (
     BrokerSample,
@@ -49,7 +47,6 @@ def scene(*looks: ClusterSample, kills: tuple[KillEffects, ...] = ()) -> RunStat
     earlier = TrafficReport(kind="progress", at_s=162.0, published=6000, lookups=1000)
     later = TrafficReport(kind="progress", at_s=163.0, published=6120, lookups=1020)
     return RunState(
-        settings=DemoSettings(data_dir=Path(), brokers=2, duration_s=90.0),
         names={B1: "broker-1", B2: "broker-2"},
         elapsed_s=looks[-1].at_s - 100.0,
         journal=journal,

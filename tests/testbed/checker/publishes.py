@@ -83,12 +83,12 @@ class RecordingProducer(Producer):
         super().__init__(*arguments)
         self._record = record
 
-    async def send(self, owner_url: str) -> tuple[int, str]:
+    async def send(self, url: str) -> tuple[int, str]:
         sent_s = monotonic()
-        status, text = await super().send(owner_url)
+        status, text = await super().send(url)
         attempt = Publish(
             topic=str(self.topic),
-            broker=URL(owner_url).authority,
+            broker=URL(url).authority,
             sent_s=sent_s,
             answered_s=monotonic(),
             status=status,
