@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average
 from loadmanager.core.rates import Rates
-from loadmanager.pipeline.move_effects import fitting_window_s
+from loadmanager.pipeline.load_windows import fitting_window_s
 from loadmanager.pipeline.replay.events import Averages
 
 RATE = st.floats(0.0, 1e9)

@@ -11,6 +11,7 @@ from cost_months import MINUTES_PER_DAY, TRUE_COSTS, Made, Month, made
 from loadmanager.core.rates import MSGS_IN
 from loadmanager.core.scores import BANDWIDTH_IN, CPU, MEMORY, RESOURCES
 from loadmanager.pipeline.confidence import NORMAL_95, student_95
+from loadmanager.pipeline.cost_fits import interval
 from loadmanager.pipeline.costs import (
     RATES,
     Found,
@@ -18,7 +19,6 @@ from loadmanager.pipeline.costs import (
     Unit,
     block_minutes,
     entangled,
-    interval,
     learn,
     summary,
     verdict,

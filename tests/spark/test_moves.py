@@ -20,18 +20,15 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from loadmanager.core.scores import RESOURCES, FloatArray, ResourceWeights, weighted_max_usage
 from loadmanager.pipeline.confidence import NORMAL_95
+from loadmanager.pipeline.load_windows import Windows, loads, means, weights_in_force
 from loadmanager.pipeline.move_effects import (
     MOVE_EFFECTS,
     MOVE_SUMMARY,
     PING_PONG,
     Recorded,
-    Windows,
     effects,
-    loads,
-    means,
     ping_pong,
     summary,
-    weights_in_force,
     with_hand_overs,
     with_returns,
 )

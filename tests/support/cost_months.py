@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadmanager.core.scores import FloatArray
-from loadmanager.pipeline.costs import Ints, Rows, Unit
+from loadmanager.pipeline.cost_fits import Ints
+from loadmanager.pipeline.costs import Rows, Unit
 
 MINUTES_PER_DAY = 1440
 TRUE_COSTS = np.array(
