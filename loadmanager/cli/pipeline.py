@@ -27,11 +27,42 @@ _OPTIONS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "replay": ("strategy", "setting", "segment_h"),
 }
 """Options of single jobs, which are refused without them."""
+_OF_STREAM: Final = frozenset(
+    {
+        *("--for-s", "--once", "--watermark-s"),
+        *("--imbalance", "--saturation", "--alert-minutes", "--silent-minutes"),
+    }
+)
+_NO_STREAM: Final = (
+    "the job stream was removed: Prometheus raises alerts by the rules in "
+    "deploy/prometheus/alerts.yml, and the job rollup computes minutes"
+)
 _EPILOG: Final = "\b\nJobs:\n" + "\n".join(f"  {name:8} {what}" for name, what in JOBS.items())
 
 
-@click.command("pipeline", epilog=_EPILOG)
-@click.argument("jobs", metavar="JOB...", nargs=-1, required=True, type=click.Choice(tuple(JOBS)))
+class _Job(click.Choice[str]):
+    """The name of a job; the one that was removed names what to use instead."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value == "stream":
+            raise click.UsageError(_NO_STREAM, ctx)
+        return super().convert(value, param, ctx)
+
+
+class _Pipeline(click.Command):
+    """The command; options of the job that was removed name what to use instead."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if error.option_name in _OF_STREAM:
+                raise click.UsageError(_NO_STREAM, ctx) from None
+            raise
+
+
+@click.command("pipeline", cls=_Pipeline, epilog=_EPILOG)
+@click.argument("jobs", metavar="JOB...", nargs=-1, required=True, type=_Job(tuple(JOBS)))
 @option(
     "--history",
     metavar="DIR",

@@ -34,6 +34,11 @@ def _parse_times(
     return found
 
 
+def _no_model(_context: click.Context, _option: click.Parameter, model: str | None) -> None:
+    if model is not None:
+        raise click.UsageError(f"--model {model}: there is one model; leave the option out")
+
+
 _file = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -88,6 +93,7 @@ _file = click.Path(dir_okay=False, path_type=Path)
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Recorded topic rates, CSV or Parquet, in place of the load of the scenarios.",
 )
+@click.option("--model", hidden=True, expose_value=False, callback=_no_model, help="Removed.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
 @click.option(
     "--table",

@@ -54,8 +54,10 @@ def shipped() -> Mapping[str, Path]:
 def find(name_or_path: str) -> Path:
     """Return the file of a shipped scenario, or the given path.
 
-    A shipped name takes precedence over a file of the same name; ``./name`` is the file. Raises
-    `ScenarioError`: neither exists; the text lists the shipped names.
+    A shipped name takes precedence over a file of the same name; ``./name`` is the file.
+
+    Raises:
+        ScenarioError: neither exists; the text lists the shipped names.
     """
     if name_or_path in shipped():
         return shipped()[name_or_path]
@@ -322,9 +324,13 @@ _TABLE: Final = re.compile(r"valid dictionary or .*")
 def load_scenario(path: Path, *, trace: Path | None = None) -> Scenario:
     """Return the scenario of a TOML file. The path of its trace is relative to the file.
 
-    ``trace`` is a file of recorded topic rates, which replaces the load of the scenario. Raises
-    `ScenarioError`: it cannot be read or has faults: values that are not valid, all of them, or, if
-    there are none, all contradictions between values.
+    Args:
+        path: the file.
+        trace: a file of recorded topic rates, which replaces the load of the scenario.
+
+    Raises:
+        ScenarioError: it cannot be read or has faults: values that are not valid, all of them, or,
+            if there are none, all contradictions between values.
     """
     content = _content(path)
     if trace is not None and not trace.is_file():
@@ -348,7 +354,11 @@ def load_scenario(path: Path, *, trace: Path | None = None) -> Scenario:
 
 
 def checked_file(path: Path, *, trace: Path | None = None) -> str:
-    """Return the summary of a valid scenario. Raises `ScenarioError`."""
+    """Return the summary of a valid scenario.
+
+    Raises:
+        ScenarioError: the scenario or its trace has faults.
+    """
     scenario = load_scenario(path, trace=trace)
     brokers, duration = f"{len(scenario.broker_names)} brokers", f"{scenario.duration_s:g} s"
     if scenario.trace is not None:
@@ -404,6 +414,8 @@ def _fault(at: KeyPath, error: ErrorDetails) -> str:
     if error["type"].startswith("union_tag"):
         return f"expected one of {context.get('expected_tags', 'the kinds of this table')}"
     if error["type"] == "extra_forbidden":
+        if at == ("model",):
+            return "no such key; expected it to be left out: there is one model"
         close = difflib.get_close_matches(str(at[-1]), _known_keys(), 1, 0.6)
         hint = f"; did you mean {close[0]}?" if close else ""
         return f"no such key; expected one of docs/scenario-format.md{hint}"

@@ -84,6 +84,13 @@ def test_a_combination_that_does_not_exist_is_refused_before_spark_starts(tmp_pa
     assert "expected fraction from 0.0 to 1.0" in refusal(*replay, "--setting", "margin=9")
 
 
+@pytest.mark.parametrize("gone", [["stream"], ["rollup", "--once"], ["--watermark-s", "60"]])
+def test_the_removed_stream_names_what_alerts_instead(gone: list[str], tmp_path: Path) -> None:
+    said = refusal(*gone, "--out", str(tmp_path))
+    assert "the job stream was removed" in said
+    assert "deploy/prometheus/alerts.yml" in said
+
+
 def test_an_unknown_job_is_refused_with_those_there_are(tmp_path: Path) -> None:
     said = refusal("rollups", "--out", str(tmp_path))
     assert "'rollups' is not one of 'ingest', 'rollup'" in said

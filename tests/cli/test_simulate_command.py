@@ -184,6 +184,7 @@ def test_a_list_tells_scenarios_strategies_and_scores() -> None:
         (["{file}", "--html", "/dev/null"], "/dev/null: is no file that a page could replace"),
         (["{file}", "--html", "{folder}/{long}.html"], "(File name too long)"),
         (["{file}", "--trace", "{folder}/no.csv"], "does not exist"),
+        (["{file}", "--model", "1"], "there is one model; leave the option out"),
         (["{file}", "--table", "--html", "{folder}/x.html"], "--table is not given with --html"),
     ],
 )
