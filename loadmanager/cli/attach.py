@@ -366,8 +366,7 @@ class _Attach(SectionedCommand):
 @option(
     "--strategy",
     metavar="NAME",
-    help="What chooses the moves, as in sidecars: joint (the default), avg, overload, threshold, "
-    "transfer or uniform.",
+    help="What chooses the moves: joint (the default), or another shedder of docs/strategies.md.",
 )
 @option(
     "--placement",

@@ -15,8 +15,8 @@ from click.testing import CliRunner, Result
 from fake_pulsar import EXTENSIBLE, FakeBroker, FakePulsar, metrics
 
 from loadmanager.cli import main
+from loadmanager.config.strategies import SHEDDER_NAMES
 
-SHORT = ("avg", "joint", "overload", "threshold", "transfer", "uniform")
 EAGER: Mapping[str, Mapping[str, float]] = {
     "avg": {"high_hits": 0, "low_hits": 0},
     "overload": {"overloaded": 0.5},
@@ -77,7 +77,7 @@ def config(folder: Path, strategy: str, **more: Mapping[str, object]) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("strategy", SHORT)
+@pytest.mark.parametrize("strategy", SHEDDER_NAMES)
 def test_every_strategy_of_sidecars_can_be_asked_what_it_would_do(
     busy: FakePulsar, tmp_path: Path, strategy: str
 ) -> None:
@@ -269,7 +269,7 @@ def test_moves_of_a_strategy_are_decided_and_done_once(busy: FakePulsar, tmp_pat
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (["--strategy", "fair"], "--strategy fair; expected one of avg, joint, overload"),
+        (["--strategy", "fair"], f"fair; expected one of {', '.join(sorted(SHEDDER_NAMES))}"),
         (
             ["--strategy", "avg", "--placement", "best"],
             "--placement best; expected one of avg, joint, least_average_usage",

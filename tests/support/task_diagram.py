@@ -28,8 +28,10 @@ def reasons() -> dict[tuple[TaskState, TaskEvent], str]:
 def diagram() -> str:
     why = reasons()
     lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {TaskState.PROPOSED.value}"]
-    lines += [f"    {was} --> {then}: {event}" for (was, event), then in TRANSITIONS.items()]
-    lines += [f"    {state} --> [*]" for state in TaskState if state.ended]
+    arrows = dict[tuple[TaskState, TaskState], list[str]]()
+    for (was, event), then in TRANSITIONS.items():
+        arrows.setdefault((was, then), []).append(event)
+    lines += [f"    {was} --> {then}: {', '.join(of)}" for (was, then), of in arrows.items()]
     lines += ["```", "", "| state | event | next state | reason |", "|---|---|---|---|"]
     lines += [
         f"| `{was}` | `{event}` | `{then}` | {why[was, event]} |"
