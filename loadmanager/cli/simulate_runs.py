@@ -63,9 +63,7 @@ class SimulatedHistory:
     def of(cls, folder: Path, comparison: Comparison) -> Self:
         """Return the history of all runs of a comparison, to be written below ``folder``.
 
-        Raises:
-            ConfigError: there is history of other runs already where one is to be written.
-            OSError: what is there, or a trace, cannot be read.
+        Raises `ConfigError`: there is history of other runs already where one is to be written.
         """
         several = comparison.runs > 1
         history = cls(folder, _folders(folder, comparison.scenarios) if several else None)
@@ -102,7 +100,7 @@ class SimulatedHistory:
     def __call__(self, job: Job, planner: Planner) -> Iterator[Witness]:
         """Give the witness of one run; raises `HistoryUnavailable` if not all was written."""
         with warnings_alone(), recorded(self.folder_of(job), _origin(job)) as sink:
-            yield Recording.of(job.scenario, planner, sink)
+            yield Recording(job.scenario, planner, sink)
 
     def folder_of(self, job: Job) -> Path:
         if self.folders is None:
@@ -195,17 +193,11 @@ def _cell(score: str, spread: Spread) -> str:
     return f"{median} ({least}-{most})" if several else median
 
 
-def print_notes(findings: Iterable[Finding]) -> None:
-    click.echo(f"\n{RANKING[0].upper()}{RANKING[1:]}.")
-    strategies = {one.strategy for finding in findings for one in finding.found}
-    for name, remark in sorted({(one.name, one.remark) for one in strategies if one.remark}):
-        click.echo(f"{name}: {remark}.")
-
-
-def print_list() -> None:
+def print_what_exists() -> None:
     rows = []
     for name, path in shipped().items():
-        one = load_scenario(path)
+        with _bad_input():
+            one = load_scenario(path)
         topics = sum(load.topics for load in one.load)
         hours = f"{one.duration_s / 3600:.3g}"
         rows.append((name, one.title, str(len(one.broker_names)), str(topics), hours))
@@ -316,11 +308,6 @@ def print_one_table(findings: Sequence[Finding]) -> None:
     )
 
 
-def print_what_exists() -> None:
-    with _bad_input():
-        print_list()
-
-
 def simulate(
     *,
     scenarios: tuple[str, ...],
@@ -424,7 +411,10 @@ def _found(comparison: Comparison, processes: int, *, printing: bool) -> list[Fi
         progress.clear()
         raise click.ClickException(str(error)) from None
     if printing:
-        print_notes(findings)
+        click.echo(f"\n{RANKING[0].upper()}{RANKING[1:]}.")
+        strategies = {one.strategy for finding in findings for one in finding.found}
+        for name, remark in sorted({(one.name, one.remark) for one in strategies if one.remark}):
+            click.echo(f"{name}: {remark}.")
     return findings
 
 

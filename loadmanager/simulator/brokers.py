@@ -56,30 +56,20 @@ class Fleet:
         ends = np.cumsum(counts)
         for group, end in zip(classes, ends.tolist(), strict=True):
             rows_of[group.name] = np.arange(end - group.count, end)
+        units = (1.0, 1.0, _BITS_PER_MBIT, _BITS_PER_MBIT)
+        capacity = [
+            (one.cores, one.memory_mib, one.network_mbit_per_s, one.network_mbit_per_s)
+            for one in classes
+        ]
+        background = [
+            (one.cores, one.memory_mib, one.network_in_mbit_per_s, one.network_out_mbit_per_s)
+            for one in (group.background for group in classes)
+        ]
         return cls(
             brokers=tuple(BrokerId(f"{name}:{PORT}") for name in names),
             rows_of=rows_of,
-            capacity=np.repeat(
-                [
-                    (one.cores, one.memory_mib, *[one.network_mbit_per_s * _BITS_PER_MBIT] * 2)
-                    for one in classes
-                ],
-                counts,
-                axis=0,
-            ),
-            background=np.repeat(
-                [
-                    (
-                        one.background.cores,
-                        one.background.memory_mib,
-                        one.background.network_in_mbit_per_s * _BITS_PER_MBIT,
-                        one.background.network_out_mbit_per_s * _BITS_PER_MBIT,
-                    )
-                    for one in classes
-                ],
-                counts,
-                axis=0,
-            ),
+            capacity=np.repeat(np.multiply(capacity, units), counts, axis=0),
+            background=np.repeat(np.multiply(background, units), counts, axis=0),
             class_of=np.repeat(np.arange(len(classes)), counts),
             per_work=np.stack([_per_work(group.cost) for group in classes]),
             per_thing=np.stack([_per_thing(group.cost) for group in classes]),

@@ -160,12 +160,6 @@ def line(
     }
 
 
-def bound_line(time: Sequence[float | None], bound: Sequence[float | None]) -> Trace:
-    style: Trace = {"color": "#d6336c", "width": 1.5, "dash": "dash"}
-    hover = "no assignment has a highest load below %{y:.1%}"
-    return line("lower bound", time, bound, style, hover)
-
-
 def name_of(broker: BrokerId) -> str:
     return shown(broker.rpartition(":")[0])
 
@@ -188,9 +182,11 @@ def chart_of(run: Run, loads: Thinned, axis: TimeAxis) -> Chart:
             for name, load, style in zip(brokers, loads.load.T, styles, strict=False)
         ]
     marks, left = _move_marks(run, axis, rows)
+    bound: Trace = {"color": "#d6336c", "width": 1.5, "dash": "dash"}
+    hover = "no assignment has a highest load below %{y:.1%}"
     # plotly.js orders the rows as in the first trace that has them.
     traces += [
-        {**bound_line(time, numbers(loads.bound)), **_BEHIND_MARKS},
+        {**line("lower bound", time, numbers(loads.bound), bound, hover), **_BEHIND_MARKS},
         *([_heat(rows, loads, axis)] if many else []),
         *marks,
         _move_bars(run, axis),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from loadmanager.core.averages import BundleAverages
 from loadmanager.core.cluster import ClusterView
@@ -74,56 +74,34 @@ class _Agent:
     recent: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=64))
 
 
-@dataclass(kw_only=True, eq=False)
 class Recording:
     """A `Witness` that writes history; ``sink`` should block instead of dropping records.
 
-    ``delay_s`` is the delay until the leader sees a report, ``window_s`` the window of rates.
     ``start_ms`` is the wall clock at the beginning.
     """
 
-    sink: HistorySink
-    planner: Planner
-    classes: Mapping[BrokerId, str]
-    delay_s: float
-    window_s: float
-    tick_interval_s: float
-    base_every_rounds: int = 15
-    start_ms: int = MONDAY_MS
-    _agents: dict[BrokerId, _Agent] = field(default_factory=dict)
-    _memory: RoundMemory = field(default_factory=RoundMemory)
-    _view: ClusterView | None = None
-    _rounds: int = 0
-    _moves: int = 0
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         scenario: Scenario,
         planner: Planner,
         sink: HistorySink,
         *,
         base_every_rounds: int = 15,
         start_ms: int = MONDAY_MS,
-    ) -> Self:
-        recording = cls(
-            sink=sink,
-            planner=planner,
-            classes={
-                BrokerId(f"{name}:{PORT}"): group.name
-                for group in scenario.brokers
-                for name in group.brokers
-            },
-            delay_s=scenario.noise.delay_s,
-            window_s=scenario.report.sample_interval_s,
-            tick_interval_s=scenario.leader.tick_interval_s,
-            base_every_rounds=base_every_rounds,
-            start_ms=start_ms,
-        )
-        recording._rounds_offer(
-            start_ms, [record_of(TERM_CHANGE, start_ms, epoch=_EPOCH, event="began")]
-        )
-        return recording
+    ) -> None:
+        self._scenario, self._planner, self._sink = scenario, planner, sink
+        self._base_every_rounds, self._start_ms = base_every_rounds, start_ms
+        self._classes = {
+            BrokerId(f"{name}:{PORT}"): group.name
+            for group in scenario.brokers
+            for name in group.brokers
+        }
+        self._agents: dict[BrokerId, _Agent] = {}
+        self._memory = RoundMemory()
+        self._view: ClusterView | None = None
+        self._rounds = self._moves = 0
+        began = record_of(TERM_CHANGE, start_ms, epoch=_EPOCH, event="began")
+        self._rounds_offer(start_ms, [began])
 
     def reported(self, at_s: float, report: LoadReport) -> None:
         agent = self._agents.setdefault(report.broker, _Agent())
@@ -134,18 +112,18 @@ class Recording:
         report = replace(
             report,
             reported_at_ms=at_ms,
-            started_at_ms=report.started_at_ms + self.start_ms,
-            broker_class=self.classes.get(report.broker, ""),
+            started_at_ms=report.started_at_ms + self._start_ms,
+            broker_class=self._classes.get(report.broker, ""),
         )
         bundles = report.bundles
         columns = bundles.columns() if isinstance(bundles, ListedStats) else None
         offer_report(
-            self.sink,
+            self._sink,
             report,
             at_ms,
             due="first" if interval_s is None else "simulated",
             interval_s=interval_s,
-            window_s=self.window_s,
+            window_s=self._scenario.report.sample_interval_s,
             columns=columns,
         )
 
@@ -158,9 +136,9 @@ class Recording:
     ) -> None:
         at_ms = self._at_ms(at_s)
         brokers = view.brokers
-        started_at_ms = tuple(at_ms + self.start_ms for at_ms in brokers.started_at_ms)
+        started_at_ms = tuple(at_ms + self._start_ms for at_ms in brokers.started_at_ms)
         view = replace(view, brokers=replace(brokers, started_at_ms=started_at_ms))
-        base = self._rounds % self.base_every_rounds == 0
+        base = self._rounds % self._base_every_rounds == 0
         self._rounds += 1
         first_move = self._moves + 1
         self._moves += len(plan.moves) + len(plan.observed)
@@ -170,15 +148,15 @@ class Recording:
             number=self._rounds,
             outcome="moved" if plan.moves else "observed" if plan.observed else "quiet",
             took_s=None,
-            planner=self.planner,
-            steering="observing" if self.planner.settings.observe else "active",
-            tick_interval_s=self.tick_interval_s,
+            planner=self._planner,
+            steering="observing" if self._planner.settings.observe else "active",
+            tick_interval_s=self._scenario.leader.tick_interval_s,
             reported_at_ms=self._seen(view),
             memory=self._memory_by_wall_clock() if base else None,
             averages=dict(averages()) if base else None,
         )
         self._view, self._memory = view, plan.memory
-        self.sink.offer(
+        self._sink.offer(
             Stream.ROUNDS,
             at_ms,
             lambda: [*bundles_records(facts, view), *round_records(facts, view, plan, first_move)],
@@ -201,7 +179,7 @@ class Recording:
             move,
             "placed" if record.source is None else "moved",
             view=self._view,
-            planner=self.planner,
+            planner=self._planner,
             at_ms=self._at_ms(record.at_s),
             epoch=_EPOCH,
             number=0,
@@ -233,19 +211,19 @@ class Recording:
         seen_s = view.brokers.seen_s.tolist()
         for broker, at_s in zip(view.brokers.names, seen_s, strict=True):
             for reported_s, reported_at_ms in reversed(self._agents[broker].recent):
-                if reported_s + self.delay_s <= at_s + _SAME_S:
+                if reported_s + self._scenario.noise.delay_s <= at_s + _SAME_S:
                     found[broker] = reported_at_ms
                     break
         return found
 
     def _memory_by_wall_clock(self) -> RoundMemory:
         started = {
-            broker: at_ms + self.start_ms for broker, at_ms in self._memory.started_at_ms.items()
+            broker: at_ms + self._start_ms for broker, at_ms in self._memory.started_at_ms.items()
         }
-        return replace(shifted(self._memory, self.start_ms / 1000), started_at_ms=started)
+        return replace(shifted(self._memory, self._start_ms / 1000), started_at_ms=started)
 
     def _at_ms(self, at_s: float) -> int:
-        return self.start_ms + round(at_s * 1000)
+        return self._start_ms + round(at_s * 1000)
 
     def _rounds_offer(self, at_ms: int, records: Iterable[Record]) -> None:
-        self.sink.offer(Stream.ROUNDS, at_ms, lambda: records)
+        self._sink.offer(Stream.ROUNDS, at_ms, lambda: records)

@@ -21,7 +21,7 @@ from pydantic_core import ErrorDetails
 
 from loadmanager.config import ConfigError
 from loadmanager.config.describe import as_toml
-from loadmanager.config.forms import SettingValue
+from loadmanager.config.forms import Section, SettingValue
 from loadmanager.config.model import timing_contradictions
 from loadmanager.config.strategies import fields_of, filled, own_placement, strategy_named
 from loadmanager.core.ids import Namespace
@@ -435,13 +435,13 @@ def _known_keys() -> frozenset[str]:
 def _place(content: Mapping[str, Any], at: KeyPath, scenario: Scenario | None = None) -> str:
     """Return ``key = value`` of a value in the file, or of its default in the scenario."""
     key = "".join(
-        f"[{step}]" if isinstance(step, int) else f".{_key(step)}" for step in at
+        f"[{step}]"
+        if isinstance(step, int)
+        else f".{step if _BARE_KEY.fullmatch(step) else json.dumps(step)}"
+        for step in at
     ).removeprefix(".")
-    value: Any = content
-    try:
-        for step in at:
-            value = value[step]
-    except (KeyError, IndexError, TypeError):
+    value = reduce(_inner, at, content)
+    if value is None:
         default = reduce(_inner, at, scenario)
         if not isinstance(default, bool | int | float | str):
             return f"{key} is not set"
@@ -451,10 +451,8 @@ def _place(content: Mapping[str, Any], at: KeyPath, scenario: Scenario | None = 
 
 
 def _inner(value: Any, step: str | int) -> Any:
-    if isinstance(step, str) and not isinstance(value, Mapping):
-        return getattr(value, step, None)
-    return value[step] if value else None
-
-
-def _key(key: str) -> str:
-    return key if _BARE_KEY.fullmatch(key) else json.dumps(key)
+    """Return what is in a table, a list or a section; None if that is not there."""
+    try:
+        return value[step]
+    except (LookupError, TypeError):
+        return getattr(value, str(step), None) if isinstance(value, Section) else None

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Protocol, assert_never
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -196,10 +196,7 @@ def process(pattern: Pattern, bundles: int, rng: np.random.Generator) -> Process
             return _Noise(pattern, bundles, rng)
         case Burst():
             return _Bursts(pattern, bundles, rng)
-        case Flash() | Trend() | Growth() | Steps():
-            return _Planned(pattern)
-        case _:
-            assert_never(pattern)
+    return _Planned(pattern)
 
 
 class _Planned:

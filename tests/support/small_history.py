@@ -61,5 +61,5 @@ def write_history(directory: Path, scenario: Scenario = SCENARIO, *, seed: int =
     strategy = Strategy.parse(PAIR)
     planner = planner_for(scenario, strategy)
     with recorded(directory, origin_of(scenario, strategy.name, seed)) as sink:
-        witness = Recording.of(scenario, planner, sink)
+        witness = Recording(scenario, planner, sink)
         return simulate(scenario, planner, strategy=PAIR, seed=seed, witness=witness)
