@@ -14,7 +14,7 @@ from loadmanager.admin.documents import (
     AssessmentDocument,
     OptimalityDocument,
     ShadowsDocument,
-    TaskList,
+    TaskDocument,
     TasksDocument,
     TasksQuery,
     assessment_document,
@@ -88,17 +88,17 @@ class DecisionsQuery(Query):
     """Lists only decisions made at this time or later, in milliseconds since 1970."""
 
     def of(self, every: Iterable[Decision]) -> list[Decision]:
-        return list(islice(filter(self._wants, every), self.limit))
-
-    def _wants(self, one: Decision) -> bool:
-        return (
-            (not self.before or one.number < self.before)
+        found = (
+            one
+            for one in every
+            if (not self.before or one.number < self.before)
             and (not self.subject or self.subject in {one.subject, one.source, one.target})
             and (not self.broker or self.broker in {one.source, one.target})
             and (not self.namespace or one.subject.startswith(f"{self.namespace}/"))
             and (not self.kinds or one.kind in self.kinds)
             and one.at_ms >= self.since_ms
         )
+        return list(islice(found, self.limit))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ class Account:
     """
 
     explanation: Explanation
-    tasks: TaskList
+    tasks: Sequence[TaskDocument]
     assessment: Assessment | None
     leader: str
     epoch: int
@@ -135,8 +135,11 @@ class Explainer:
         if not look.view.brokers.names:
             raise Unavailable("no broker has a load report yet")
         snapshot = self._snapshot_of(look)
-        # Encoding a large cluster takes seconds; the snapshot is immutable.
-        return await asyncio.to_thread(_written, snapshot)
+        # Encoding a large cluster takes seconds; the snapshot is immutable. During a split, owners
+        # and boundaries may briefly be inconsistent.
+        return await asyncio.to_thread(
+            lambda: encode_snapshot(agreed(snapshot, lambda _what, _expected: None))
+        )
 
     def explain(self, subject: str) -> Account:
         """Raises `InvalidName`, or `Missing`: the leader has no such bundle or broker."""
@@ -176,12 +179,12 @@ class Explainer:
         every = self._leading.require_term().decision_log.decisions(query.subject)
         return self._with_tasks(query.of(every))
 
-    def tasks(self, query: TasksQuery) -> TaskList:
+    def tasks(self, query: TasksQuery) -> TasksDocument:
         controller = self._leading.require_term().tasks
         every = (*controller.tasks, *reversed(controller.ended))
         wanted = [task for task in every if query.wants(task)]
-        return TaskList(
-            tasks=wanted[: query.limit],
+        return tasks_document(
+            wanted[: query.limit],
             found=len(wanted),
             leader=self._context.identity.broker,
             epoch=controller.tasks.epoch,
@@ -194,10 +197,9 @@ class Explainer:
         states = {task.number: task.state for task in (*controller.ended, *controller.tasks)}
         return [replace(one, task_state=states.get(one.task)) for one in decisions]
 
-    def _tasks_of(self, bundle: str) -> TaskList:
-        listed = self.tasks(TasksQuery(limit=2, bundle=bundle))
-        none_live = bool(listed.tasks) and listed.tasks[0].state.ended
-        return replace(listed, tasks=listed.tasks[:1]) if none_live else listed
+    def _tasks_of(self, bundle: str) -> list[TaskDocument]:
+        listed = self.tasks(TasksQuery(limit=2, bundle=bundle)).tasks
+        return listed if listed and listed[0].live else listed[:1]
 
     def _snapshot_of(self, look: Observation) -> Snapshot:
         view, cluster_state = look.view, self._context.cluster_state
@@ -238,11 +240,6 @@ class Explainer:
         found = {name: self._context.cluster_state.known_boundaries(name) for name in namespaces}
         known = {name: boundaries for name, boundaries in found.items() if boundaries is not None}
         return known if len(known) == len(found) else {}
-
-
-def _written(snapshot: Snapshot) -> bytes:
-    # During a split, owners and boundaries may briefly be inconsistent.
-    return encode_snapshot(agreed(snapshot, lambda _what, _expected: None))
 
 
 def _running(view: ClusterView) -> dict[BrokerId, RunningLoad]:
@@ -357,7 +354,7 @@ class Decisions(Resource, tag="decisions"):
         Live tasks are listed first, from the oldest. The last 200 tasks that ended follow, from the
         latest. A new leader follows the orders of its predecessor as tasks of its own.
         """
-        return tasks_document(self._leader_term.tasks(query))
+        return self._leader_term.tasks(query)
 
 
 def explanation_to_json(account: Account) -> dict[str, Any]:
@@ -367,7 +364,7 @@ def explanation_to_json(account: Account) -> dict[str, Any]:
         **_named(story, "subject kind owner target msgs_per_s bytes_per_s bundles"),
         "scores": {"own": story.score, **_named(story, "mean highest lowest")},
         "decisions": [decision_to_json(one) for one in story.decisions],
-        "tasks": tasks_document(account.tasks).tasks,
+        "tasks": account.tasks,
         "optimality": assessment_document(account.assessment),
         "grounds": [
             {"about": one.subject, **_named(one, "reason detail"), **_in_words(one.reason)}

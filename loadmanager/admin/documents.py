@@ -1,6 +1,5 @@
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal, overload
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal
 
 from pydantic import Field
 
@@ -219,47 +218,20 @@ class TasksDocument(Document):
     tasks: list[TaskDocument]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskList:
-    """Bundle tasks of the leader of ``epoch``, at one moment of its two clocks.
-
-    ``tasks`` are those that match, live ones first; ``found`` counts all that match.
-    """
-
-    tasks: Sequence[BundleTask]
-    found: int
-    leader: str
-    epoch: int
-    at_ms: int
-    now_s: float
-
-    def age_s(self, task: BundleTask) -> float:
-        """Return the seconds since a task was proposed, up to its end if it has ended."""
-        return (self.now_s if task.ended_at_s is None else task.ended_at_s) - task.proposed_at_s
-
-    @overload
-    def wall_ms(self, then_s: float) -> int: ...
-
-    @overload
-    def wall_ms(self, then_s: float | None) -> int | None: ...
-
-    def wall_ms(self, then_s: float | None) -> int | None:
-        return None if then_s is None else self.at_ms - round(1000 * (self.now_s - then_s))
+def tasks_document(
+    tasks: Iterable[BundleTask], *, found: int, leader: str, epoch: int, at_ms: int, now_s: float
+) -> TasksDocument:
+    """Return tasks as they are at one moment of the leader's two clocks."""
+    listed = [_document(task, at_ms, now_s) for task in tasks]
+    return TasksDocument(leader=leader, epoch=epoch, at_ms=at_ms, found=found, tasks=listed)
 
 
-def tasks_document(tasks: TaskList) -> TasksDocument:
-    return TasksDocument(
-        leader=tasks.leader,
-        epoch=tasks.epoch,
-        at_ms=tasks.at_ms,
-        found=tasks.found,
-        tasks=[_document(tasks, task) for task in tasks.tasks],
-    )
+def _document(task: BundleTask, at_ms: int, now_s: float) -> TaskDocument:
+    def wall_ms(then_s: float | None) -> int | None:
+        return None if then_s is None else at_ms - round(1000 * (now_s - then_s))
 
-
-def _document(tasks: TaskList, task: BundleTask) -> TaskDocument:
     steps = ("proposed", "ordered", "attempted", "released", "ended")
-    times = {f"{step}_at_ms": tasks.wall_ms(getattr(task, f"{step}_at_s")) for step in steps}
+    times = {f"{step}_at_ms": wall_ms(getattr(task, f"{step}_at_s")) for step in steps}
     alike = ("number", "source", "target", "attempts", "note")
     return TaskDocument(
         **{name: getattr(task, name) for name in alike},
@@ -271,8 +243,8 @@ def _document(tasks: TaskList, task: BundleTask) -> TaskDocument:
         asked_by=task.asked_by.word,
         state=task.state.value,
         live=not task.state.ended,
-        age_s=tasks.age_s(task),
-        seen_before_ms=tasks.wall_ms(task.pause and task.pause.seen_before_s),
-        seen_after_ms=tasks.wall_ms(task.pause and task.pause.seen_after_s),
+        age_s=(now_s if task.ended_at_s is None else task.ended_at_s) - task.proposed_at_s,
+        seen_before_ms=wall_ms(task.pause and task.pause.seen_before_s),
+        seen_after_ms=wall_ms(task.pause and task.pause.seen_after_s),
         influence=task.influence and Influence.model_validate(task.influence),
     )

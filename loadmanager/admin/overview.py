@@ -10,7 +10,7 @@ from loadmanager.adapters.http.live.page import OVERVIEW_PATH
 from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
 from loadmanager.admin.brokers import BalancingState
 from loadmanager.admin.decisions import DecisionsQuery, Explainer, decision_to_json
-from loadmanager.admin.documents import TaskDocument, TaskList, TasksQuery, tasks_document
+from loadmanager.admin.documents import TaskDocument, TasksDocument, TasksQuery
 from loadmanager.common.context import Context
 from loadmanager.core.balancing import Balancing
 from loadmanager.core.explaining import Decision
@@ -147,14 +147,14 @@ _USUAL: Final = {
 
 
 def gained(
-    tasks: TaskList, gains: Mapping[int, TaskGain] = MappingProxyType({})
+    tasks: TasksDocument, gains: Mapping[int, TaskGain] = MappingProxyType({})
 ) -> list[GainedTask]:
     return [
         GainedTask(
             **dict(one),
             gain=GainDocument.model_validate(gain) if (gain := gains.get(one.number)) else None,
         )
-        for one in tasks_document(tasks).tasks
+        for one in tasks.tasks
     ]
 
 
@@ -166,7 +166,7 @@ def scarcest_first(brokers: Iterable[BrokerDocument]) -> list[BrokerDocument]:
 
 def overview_document(
     brokers: Iterable[BrokerDocument],
-    tasks: TaskList,
+    tasks: TasksDocument,
     gains: Mapping[int, TaskGain] = MappingProxyType({}),
     *,
     decisions: Iterable[Decision],
@@ -244,7 +244,7 @@ class OverviewRequests:
     def overview(self) -> OverviewDocument:
         term = self.leading.require_term()
         tasks = self.explainer.tasks(TasksQuery(limit=MOST_TASKS))
-        now_s, at_ms = tasks.now_s, tasks.at_ms
+        now_s, at_ms = self.context.clock.monotonic_s(), tasks.at_ms
         return overview_document(
             self._brokers(term, now_s),
             tasks,

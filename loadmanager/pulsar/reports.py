@@ -44,7 +44,7 @@ from loadmanager.adapters.http.security.guard import (
     refuse_foreign_page,
 )
 from loadmanager.admin.brokers import BalancingState
-from loadmanager.admin.documents import TaskList
+from loadmanager.admin.documents import tasks_document
 from loadmanager.admin.overview import (
     MOST_DECISIONS,
     MOST_TASKS,
@@ -236,8 +236,8 @@ class AttachOverviews:
                 )
                 for broker, sample in seen.samples.items()
             ),
-            TaskList(
-                tasks=tasks,
+            tasks_document(
+                tasks,
                 found=len(tasks),
                 leader=_NAME,
                 epoch=self._epoch,

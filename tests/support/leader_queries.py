@@ -5,7 +5,13 @@ from dataclasses import dataclass, field, replace
 
 from loadmanager.admin.brokers import BalancingState
 from loadmanager.admin.decisions import Account, DecisionsQuery, Explainer, decision_to_json
-from loadmanager.admin.documents import ShadowsDocument, TaskList, TasksQuery, shadows_document
+from loadmanager.admin.documents import (
+    ShadowsDocument,
+    TasksDocument,
+    TasksQuery,
+    shadows_document,
+    tasks_document,
+)
 from loadmanager.admin.overview import (
     MissingDocument,
     OverviewDocument,
@@ -166,8 +172,8 @@ OVERVIEW = OverviewDocument(
     unowned=0,
     missing=[MissingDocument(broker=B2, why="left, or crashed", since_ms=AT_MS)],
     tasks=gained(
-        TaskList(
-            tasks=(LIVE, ENDED), found=2, leader=B1, epoch=4, at_ms=AT_MS + 90_000, now_s=190.0
+        tasks_document(
+            (LIVE, ENDED), found=2, leader=B1, epoch=4, at_ms=AT_MS + 90_000, now_s=190.0
         ),
         {LIVE.number: TaskGain(before=0.5, expected=0.4)},
     ),
@@ -203,7 +209,7 @@ class FakeLeaderQueries(Explainer):
             raise Missing(f"{subject}: no such broker is registered")
         return Account(
             explanation=self.stories[subject],
-            tasks=self._listed(TasksQuery(limit=2, bundle=subject)),
+            tasks=self._listed(TasksQuery(limit=2, bundle=subject)).tasks,
             assessment=self._assessment(),
             leader=B1,
             epoch=4,
@@ -229,14 +235,14 @@ class FakeLeaderQueries(Explainer):
         self._answer(f"decisions {wish.limit}")
         return wish.of((LEFT_ALONE, MOVED))
 
-    def tasks(self, wish: TasksQuery) -> TaskList:
+    def tasks(self, wish: TasksQuery) -> TasksDocument:
         self._answer(f"tasks {wish.limit}")
         return self._listed(wish)
 
-    def _listed(self, wish: TasksQuery) -> TaskList:
+    def _listed(self, wish: TasksQuery) -> TasksDocument:
         wanted = [one for one in (LIVE, ENDED) if wish.wants(one)]
-        return TaskList(
-            tasks=wanted[: wish.limit],
+        return tasks_document(
+            wanted[: wish.limit],
             found=len(wanted),
             leader=B1,
             epoch=4,
