@@ -50,13 +50,16 @@ def listening_sockets(host: str, port: int, backlog: int) -> list[socket.socket]
     opened: list[socket.socket] = []
     absent: OSError | None = None
     try:
-        for family, address in _addresses(host):
+        for family, (name, _, *more) in _addresses(host):
             try:
-                opened.append(_listening(family, (address[0], port, *address[2:]), backlog))
+                # IPv4 has a separate socket, so that its peers have IPv4 addresses.
+                address: Any = (name, port, *more)
+                opened.append(socket.create_server(address, family=family, backlog=backlog))
             except OSError as error:
+                why = os.strerror(error.errno or 0).lower()
+                absent = OSError(error.errno, f"{name} port {port}: {why}")
                 if error.errno not in _NO_PROTOCOL:
-                    raise
-                absent = error
+                    raise absent from error
             else:
                 port = opened[0].getsockname()[1]
         if absent is not None and not opened:
@@ -72,22 +75,6 @@ def _addresses(host: str) -> list[tuple[int, tuple[Any, ...]]]:
     found = socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     different = dict.fromkeys((int(one[0]), one[4]) for one in found)
     return sorted(different, key=lambda one: one[0] != socket.AF_INET)
-
-
-def _listening(family: int, address: tuple[Any, ...], backlog: int) -> socket.socket:
-    one = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            # IPv4 has a separate socket, so that its peers have IPv4 addresses.
-            one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        one.bind(address)
-        one.listen(backlog)
-    except OSError as error:
-        one.close()
-        why = (error.strerror or str(error)).lower()
-        raise OSError(error.errno, f"{address[0]} port {address[1]}: {why}") from error
-    return one
 
 
 _PATHS: Final = ("/health", "/healthz", "/readyz")

@@ -105,12 +105,16 @@ class Lookups(Resource, tag="lookup"):
         """Find the broker that serves a topic."""
         started_s = time.perf_counter()
         try:
-            reply = await self._reply(request, target)
+            topic = topic_from_parts(*target.captured)
+            listener = target.query("listenerName") or request.headers.get(LISTENER_HEADER, "")
+            answer = self._answers.of_topic(topic, listener, _plain_line(request))
+            if answer is None:
+                answer = self._answers.naming(await self._find_owner(topic), listener)
         except LoadManagerError:
             self._metrics.failed(time.perf_counter() - started_s)
             raise
         self._metrics.answered(time.perf_counter() - started_s)
-        return reply
+        return web.Response(body=answer.body, headers=answer.headers)
 
     @operation(
         "GET",
@@ -142,14 +146,6 @@ class Lookups(Resource, tag="lookup"):
             raise Refused(412, f"broker {owner.broker} has no HTTP URL to redirect to")
         kept = target.path_and_query.removeprefix(REDIRECT_PREFIX)
         return empty_reply(307, {"Location": owner.urls.http_url.rstrip("/") + kept})
-
-    async def _reply(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
-        topic = topic_from_parts(*target.captured)
-        listener = target.query("listenerName") or request.headers.get(LISTENER_HEADER, "")
-        answer = self._answers.of_topic(topic, listener, _plain_line(request))
-        if answer is None:
-            answer = self._answers.naming(await self._find_owner(topic), listener)
-        return web.Response(body=answer.body, headers=answer.headers)
 
     async def _find_owner(self, topic: TopicName) -> Owner:
         owner = self._lookup.owner_if_known(topic)
