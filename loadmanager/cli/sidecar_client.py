@@ -50,37 +50,28 @@ def profiles_file() -> Path:
 
 def read_profile(name: str) -> Profile:
     """Return the profile; "" is the default one, if any. Raises `click.UsageError`."""
-    path = profiles_file()
-    known = _profiles_in(path)
+    path, known = profiles_file(), dict[str, object]()
+    try:
+        known = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        pass
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        text = f"{path}: {why}; expected TOML with a table for each profile"
+        raise click.UsageError(text) from None
     if not name and DEFAULT not in known:
         return Profile()
     table = known.get(name or DEFAULT)
     if table is None:
         have = ", ".join(sorted(known)) or "none"
         raise click.UsageError(f"{path}: no profile {name!r}; it has {have}")
-    return _profile(path, name or DEFAULT, table)
-
-
-def _profiles_in(path: Path) -> dict[str, object]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise click.UsageError(f"{path}: {why}; expected TOML with a table for each profile") from (
-            None
-        )
-
-
-def _profile(path: Path, name: str, table: object) -> Profile:
     keys = [field.name for field in fields(Profile)]
     expected = f"expected texts under {', '.join(keys)}"
     if not isinstance(table, dict):
-        raise click.UsageError(f"{path}: {name} is no table; {expected}")
+        raise click.UsageError(f"{path}: {name or DEFAULT} is no table; {expected}")
     for key, value in table.items():
         if key not in keys or not isinstance(value, str):
-            raise click.UsageError(f"{path}: [{name}] {key} = {value!r}; {expected}")
+            raise click.UsageError(f"{path}: [{name or DEFAULT}] {key} = {value!r}; {expected}")
     return Profile(**table)
 
 

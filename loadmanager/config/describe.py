@@ -151,17 +151,12 @@ def annotated_toml() -> str:
             lines += [
                 "",
                 *_comment(f"{key.description} Expected: {key.expected}.{_DYNAMIC * key.dynamic}"),
-                _assignment(key),
             ]
+            unset = key.default is None
+            line = f"{key.key} = {as_toml(key.example if unset else key.default)}"
+            note = "  # an example; unset by default"
+            lines.append(line if key.required else f"#{line}{note if unset else ''}")
     return "\n".join(lines) + "\n"
-
-
-def _assignment(key: KeyDescription) -> str:
-    if key.required:
-        return f"{key.key} = {as_toml(key.example)}"
-    if key.default is None:
-        return f"#{key.key} = {as_toml(key.example)}  # an example; unset by default"
-    return f"#{key.key} = {as_toml(key.default)}"
 
 
 def as_toml(value: object) -> str:

@@ -96,15 +96,15 @@ class DemoSettings:
             raise ValueError(f"--topics {self.topics}: expected at least one a bundle")
         if len(self.kills) > self.brokers - 1:
             raise ValueError(f"--kill: expected at most {self.brokers - 1}, so that one remains")
+        times = Counter(kill.target for kill in self.kills)
         for kill in self.kills:
+            target = kill.target
             if self.duration_s is not None and kill.at_s >= self.duration_s:
                 raise ValueError(f"--kill {kill}: expected before the end at {self.duration_s:g} s")
-            if kill.target != LEADER and int(kill.target) > self.brokers:
+            if target != LEADER and int(target) > self.brokers:
                 raise ValueError(f"--kill {kill}: expected broker 1 to {self.brokers}")
-        numbers = Counter(kill.target for kill in self.kills if kill.target != LEADER)
-        for number, times in numbers.items():
-            if times > 1:
-                raise ValueError(f"--kill {number}@...: given {times} times; expected once")
+            if target != LEADER and times[target] > 1:
+                raise ValueError(f"--kill {target}@...: given {times[target]} times; expected once")
 
     @property
     def ends_at_s(self) -> float | None:
@@ -175,8 +175,10 @@ class Child:
                 os.killpg(self.process.pid, number)
 
     def require_running(self) -> None:
-        if not self.running and not self.ending:
-            raise ChildFailed(self, f"ended with {_ending(self.process.returncode)}")
+        code = self.process.returncode
+        if code is not None and not self.ending:
+            ending = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+            raise ChildFailed(self, f"ended with {ending}")
 
     def log_tail(self) -> str:
         text = self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
@@ -308,12 +310,6 @@ def _die_with_parent(by: signal.Signals) -> Callable[[], None] | None:
             os._exit(1)
 
     return ask_for_signal
-
-
-def _ending(return_code: int | None) -> str:
-    if return_code is not None and return_code < 0:
-        return f"signal {signal.Signals(-return_code).name}"
-    return f"exit code {return_code}"
 
 
 HOST: Final = "127.0.0.1"
