@@ -24,7 +24,7 @@ from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.history.records import Origin
 from loadmanager.core.planner import Planner
 from loadmanager.simulator.recording import Recording, origin_of
-from loadmanager.simulator.results import SCORE_DOCS, Witness, values_of
+from loadmanager.simulator.results import FIRST_SCORES, SCORE_DOCS, Witness, values_of
 from loadmanager.simulator.scenario import ScenarioError
 from loadmanager.simulator.scenario_files import load_scenario, shipped
 from loadmanager.simulator.simulation_jobs import (
@@ -129,22 +129,6 @@ def _folders(folder: Path, names: Iterable[str]) -> dict[str, Path]:
     return found
 
 
-_COLUMNS: Final = {
-    "max_over_mean": "max/mean>",
-    "max_over_mean_end": "at end>",
-    "priced_gap": "priced>",
-    "gap": "gap>",
-    "excess": "excess>",
-    "largest_p95": "largest p95>",
-    "overload_min": "overload min>",
-    "balance_s": "balance s>",
-    "moves": "moves>",
-    "returned": "back>",
-    "moved_ratio": "moved x>",
-    "interrupted_client_s": "client-s>",
-    "thrash_per_broker_percent": "thrash %>",
-}
-
 _WITH_SPREAD: Final = frozenset({"gap", "moves"})
 
 _DIGITS: Final = 9
@@ -162,12 +146,13 @@ def print_scenario(finding: Finding) -> None:
     seeds = len(found[0].seeds)
     title = f"{finding.name}: {finding.scenario.title}"
     title += f", medians of {seeds} seeds" if seeds > 1 else ""
-    columns = ["strategy", *["mode"] * several, *_COLUMNS.values()]
+    titles = (f"{SCORE_DOCS[score].title}>" for score in FIRST_SCORES)
+    columns = ["strategy", *["mode"] * several, *titles]
     rows = [
         [
             one.strategy.name,
             *[one.strategy.mode] * several,
-            *(_cell(score, one.spreads[score]) for score in _COLUMNS),
+            *(_cell(score, one.spreads[score]) for score in FIRST_SCORES),
         ]
         for one in found
     ]
@@ -210,7 +195,7 @@ def print_what_exists() -> None:
             ("placement", ", ".join(PLACEMENT_NAMES)),
         ),
     )
-    scores = [(doc.name, doc.unit, doc.what) for doc in SCORE_DOCS]
+    scores = [(doc.name, doc.unit, doc.what) for doc in SCORE_DOCS.values()]
     title = "Scores, of all of which less is better"
     print_table(title, ("name", "unit", "what it says"), scores)
 
@@ -225,7 +210,7 @@ def document_of(findings: Iterable[Finding], settings: Mapping[str, str]) -> dic
         "ranking": RANKING,
         "scores": {
             doc.name: {"title": doc.title, "unit": doc.unit, "meaning": doc.what}
-            for doc in SCORE_DOCS
+            for doc in SCORE_DOCS.values()
         },
         "scenarios": [
             {

@@ -16,12 +16,11 @@ from loadmanager.config.model import Config
 from loadmanager.config.pulsar_import import (
     DEPLOYMENT,
     MISSPELT,
-    STRATEGIES,
     TRANSLATED,
     UNUSED,
     sections_with,
 )
-from loadmanager.config.strategies import fields_of
+from loadmanager.config.strategies import STRATEGIES, fields_of
 
 
 class NotDynamic(ConfigError):

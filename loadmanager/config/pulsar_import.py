@@ -11,9 +11,8 @@ from loadmanager.config.describe import as_toml, keys_of, section_models
 from loadmanager.config.forms import ConfigError, plain_value
 from loadmanager.config.load import GivenSettings
 from loadmanager.config.sections import EVERY_ADDRESS
-from loadmanager.config.strategies import fields_of, own_placement
+from loadmanager.config.strategies import STRATEGIES, fields_of, own_placement
 from loadmanager.core.hosts import is_loopback
-from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.shedding import SHEDDERS
 
 _BLANK: Final = " \t\f"
@@ -162,12 +161,6 @@ SECURITY: Final = re.compile(
 )
 """Keys about access rights and TLS: what they protect is open until it is set up here."""
 
-
-STRATEGIES: Final[Mapping[str, Mapping[str, type]]] = {
-    "shedding": SHEDDERS,
-    "placement": PLACEMENTS,
-}
-"""The strategies that a section chooses from, by all their names."""
 
 _SHEDDING: Final = "loadBalancerLoadSheddingStrategy"
 _PLACEMENT: Final = "loadBalancerLoadPlacementStrategy"

@@ -44,6 +44,13 @@ _KINDS: Final[Mapping[type, str]] = {
 }
 
 
+STRATEGIES: Final[Mapping[str, Mapping[str, type]]] = {
+    "shedding": SHEDDERS,
+    "placement": PLACEMENTS,
+}
+"""The strategies that a section chooses from, by all their names."""
+
+
 def make_shedder(settings: SheddingSettings) -> Shedder:
     """Raises `ConfigError`: no strategy has that name, or a setting is not one of its own."""
     return _make(SHEDDERS, settings.strategy, settings.settings, "shedding")

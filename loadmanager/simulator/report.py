@@ -24,16 +24,10 @@ from loadmanager.charts import (
     write_page,
 )
 from loadmanager.simulator.picture import LINES, MARKS, POINTS, ROWS
-from loadmanager.simulator.results import SCORE_DOCS, SCORE_NAMES, ScoreDoc, values_of
+from loadmanager.simulator.results import FIRST_SCORES, SCORE_DOCS, ScoreDoc, values_of
 from loadmanager.simulator.scenario import BrokerClass, Load, Scenario
 from loadmanager.simulator.simulation_jobs import RANKING, Compared, Finding, Judged, Outcome
 from loadmanager.simulator.strategies import Strategy
-
-FIRST: Final = (
-    "max_over_mean", "priced_gap", "gap", "excess", "overload_min", "balance_s",
-    "moves", "returned", "moved_ratio", "interrupted_client_s", "thrash_per_broker_percent",
-)  # fmt: skip
-"""The scores that are initially shown; the others are folded."""
 
 _OPENED: Final = 3
 """The most scenarios that are initially unfolded."""
@@ -43,7 +37,6 @@ _READ_AT_ONCE: Final = 12
 
 _REFERRING: Final = ("The same", "Messages that came then")
 _NEITHER_GOOD_NOR_BAD: Final = frozenset({"bound", "placed", "drained", "refusals"})
-_DOCS: Final[Mapping[str, ScoreDoc]] = {doc.name: doc for doc in SCORE_DOCS}
 _TONES: Final = {
     Outcome.HELD: "good",
     Outcome.FAILED: "bad",
@@ -127,9 +120,9 @@ def _part(finding: Finding, found: Mapping[str, Compared], anchor: str, *, opene
         scenario.title,
         tag("p", scenario.description),
         _facts(facts_of(finding.name, scenario)),
-        _score_table(f"{caption} {reading}", found, FIRST),
+        _score_table(f"{caption} {reading}", found, FIRST_SCORES),
         _expectations({one.strategy: name for name, one in found.items()}, finding.judged),
-        folded("All scores", _score_table(caption, found, SCORE_NAMES)),
+        folded("All scores", _score_table(caption, found, SCORE_DOCS)),
         *runs,
         anchor=anchor,
     )
@@ -186,8 +179,8 @@ def _expectations(names: Mapping[Strategy, str], judged: Sequence[Judged]) -> Ht
     return folded("Expectations", shown_table, note=_counted(judged), opened=opened)
 
 
-def _score_table(caption: str, found: Mapping[str, Compared], names: Sequence[str]) -> Html:
-    docs = [_DOCS[name] for name in names]
+def _score_table(caption: str, found: Mapping[str, Compared], names: Iterable[str]) -> Html:
+    docs = [SCORE_DOCS[name] for name in names]
     columns = [Column(name="strategy"), *(_column(doc) for doc in docs)]
     rows = [[Cell(strategy), *(_cell(one, doc) for doc in docs)] for strategy, one in found.items()]
     return table(caption, columns, rows)
@@ -196,11 +189,12 @@ def _score_table(caption: str, found: Mapping[str, Compared], names: Sequence[st
 def _column(doc: ScoreDoc) -> Column:
     better = Best.NEITHER if doc.name in _NEITHER_GOOD_NOR_BAD else Best.LEAST
     said = [doc.what, *([] if better is Best.NEITHER else ["Less is better."])]
-    place = SCORE_DOCS.index(doc)
-    while SCORE_DOCS[place].what.startswith(_REFERRING):  # to the score before
+    every = list(SCORE_DOCS.values())
+    place = every.index(doc)
+    while every[place].what.startswith(_REFERRING):  # to the score before
         place -= 1
-    if SCORE_DOCS[place] is not doc:
-        said.insert(0, SCORE_DOCS[place].what)
+    if every[place] is not doc:
+        said.insert(0, every[place].what)
     return Column(name=doc.title, unit=doc.unit, explanation=" ".join(said), best=better)
 
 
@@ -252,7 +246,7 @@ def _meaning() -> Html:
         ),
     )
     legend: list[Html] = []
-    for doc in SCORE_DOCS:
+    for doc in SCORE_DOCS.values():
         unit = f" ({doc.unit})" if doc.unit else ""
         legend += [tag("dt", doc.title + unit), tag("dd", doc.what, " ", tag("small", doc.name))]
     return section(

@@ -395,10 +395,14 @@ class Scores:
     )
 
 
-SCORE_DOCS: Final = tuple(ScoreDoc(name=one.name, **one.metadata) for one in fields(Scores))
+SCORE_DOCS: Final = {one.name: ScoreDoc(name=one.name, **one.metadata) for one in fields(Scores)}
 """The descriptions of all scores, in the order in which they are shown."""
 
-SCORE_NAMES: Final = tuple(doc.name for doc in SCORE_DOCS)
+FIRST_SCORES: Final = (
+    "max_over_mean", "priced_gap", "gap", "excess", "overload_min", "balance_s",
+    "moves", "returned", "moved_ratio", "interrupted_client_s", "thrash_per_broker_percent",
+)  # fmt: skip
+"""Those of tables; the others are in the report and in JSON."""
 
 
 def scores_of(run: Run) -> Scores:

@@ -23,11 +23,16 @@ from loadmanager.config import ConfigError
 from loadmanager.config.describe import as_toml
 from loadmanager.config.forms import Section, SettingValue
 from loadmanager.config.model import timing_contradictions
-from loadmanager.config.strategies import fields_of, filled, own_placement, strategy_named
+from loadmanager.config.strategies import (
+    STRATEGIES,
+    fields_of,
+    filled,
+    own_placement,
+    strategy_named,
+)
 from loadmanager.core.ids import Namespace
-from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.shedding import SHEDDERS
-from loadmanager.simulator.results import SCORE_NAMES
+from loadmanager.simulator.results import SCORE_DOCS
 from loadmanager.simulator.scenario import (
     Burst,
     Daily,
@@ -78,10 +83,6 @@ KeyPath = tuple[str | int, ...]
 Contradictions = Iterator[tuple[KeyPath, str]]
 
 _TOLERANCE: Final = 1e-9
-_STRATEGIES: Final[Mapping[str, Mapping[str, type]]] = {
-    "shedding": SHEDDERS,
-    "placement": PLACEMENTS,
-}
 _THERE: Final = "there"
 _AWAY: Final = "not there"
 _DRAINING: Final = "draining, or gone already"
@@ -276,10 +277,10 @@ def _events(scenario: Scenario) -> Contradictions:
 def _expectations(scenario: Scenario) -> Contradictions:
     for at, one in enumerate(scenario.expect):
         path: KeyPath = ("expect", at)
-        if one.score not in SCORE_NAMES:
-            close = difflib.get_close_matches(one.score, SCORE_NAMES, 1)
+        if one.score not in SCORE_DOCS:
+            close = difflib.get_close_matches(one.score, SCORE_DOCS, 1)
             hint = f"; did you mean {close[0]}?" if close else ""
-            yield (*path, "score"), f"expected a score, one of {', '.join(SCORE_NAMES)}{hint}"
+            yield (*path, "score"), f"expected a score, one of {', '.join(SCORE_DOCS)}{hint}"
         if one.least is None and one.most is None:
             fault = "expected least or most beside it: without a bound it says nothing"
             yield (*path, "score"), fault
@@ -293,7 +294,7 @@ def _expectations(scenario: Scenario) -> Contradictions:
 
 def _strategy(section: str, name: str, settings: Mapping[str, SettingValue]) -> Contradictions:
     try:
-        kind: type = strategy_named(_STRATEGIES[section], name, "")
+        kind: type = strategy_named(STRATEGIES[section], name, "")
     except ConfigError as error:
         yield (section, "strategy"), _after_place(error)
         return

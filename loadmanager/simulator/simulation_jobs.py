@@ -26,7 +26,6 @@ from loadmanager.simulator.engine import simulate
 from loadmanager.simulator.picture import picture_of
 from loadmanager.simulator.results import (
     SCORE_DOCS,
-    SCORE_NAMES,
     Run,
     Scores,
     Witness,
@@ -163,7 +162,7 @@ def compared(results: Iterable[tuple[Job, Scores]]) -> Iterator[Compared]:
             strategy=strategy,
             seeds=tuple(job.seed for job, _ in done),
             runs=tuple(scores for _, scores in done),
-            spreads={score: _spread_of([one[score] for one in values]) for score in SCORE_NAMES},
+            spreads={score: _spread_of([one[score] for one in values]) for score in SCORE_DOCS},
         )
 
 
@@ -271,8 +270,7 @@ class Judged:
         one = self.expectation
         bounds = [f"at least {one.least:g}"] if one.least is not None else []
         bounds += [f"at most {one.most:g}"] if one.most is not None else []
-        unit = next(doc.unit for doc in SCORE_DOCS if doc.name == one.score)
-        return " ".join([one.score, " and ".join(bounds), unit]).strip()
+        return " ".join([one.score, " and ".join(bounds), SCORE_DOCS[one.score].unit]).strip()
 
     @property
     def figures(self) -> str:

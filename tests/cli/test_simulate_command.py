@@ -12,7 +12,7 @@ from simulate_command import simulate, written
 from simulated_jobs import SCENARIO, small_jobs
 
 from loadmanager.cli.simulate_runs import _Progress
-from loadmanager.simulator.results import SCORE_NAMES
+from loadmanager.simulator.results import SCORE_DOCS
 from loadmanager.simulator.scenario_files import shipped
 from loadmanager.simulator.simulation_jobs import Job, SimulationDied, run_job
 from loadmanager.simulator.strategies import PAIR_NAMES
@@ -64,7 +64,7 @@ def test_medians_and_spreads_are_of_all_seeds(scenario: Path) -> None:
         assert [run["seed"] for run in one["runs"]] == [7, 8, 9]
         gaps = sorted(run["gap"] for run in one["runs"])
         assert one["scores"]["gap"] == dict(zip(("least", "median", "most"), gaps, strict=True))
-        assert set(one["scores"]) == set(SCORE_NAMES)
+        assert set(one["scores"]) == set(SCORE_DOCS)
 
 
 def test_the_first_seed_can_be_told(scenario: Path) -> None:
@@ -163,7 +163,7 @@ def test_one_table_in_both_modes_names_them(scenario: Path) -> None:
 def test_a_list_tells_scenarios_strategies_and_scores() -> None:
     done = simulated("--list")
     words = done.output.split()
-    assert not {*shipped(), *SCORE_NAMES} - set(words)
+    assert not {*shipped(), *SCORE_DOCS} - set(words)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from loadmanager.simulator.results import SCORE_NAMES
+from loadmanager.simulator.results import SCORE_DOCS
 from loadmanager.simulator.scenario import Expectation
 from loadmanager.simulator.simulation_jobs import Compared, Judged, Outcome, Spread, judged
 from loadmanager.simulator.strategies import Mode, Strategy
@@ -16,7 +16,7 @@ def found(spread: Spread, pair: str = PAIR, mode: Mode = "safe", seeds: int = 3)
         strategy=Strategy.parse(pair, mode),
         seeds=tuple(range(seeds)),
         runs=(),
-        spreads=dict.fromkeys(SCORE_NAMES, spread),
+        spreads=dict.fromkeys(SCORE_DOCS, spread),
     )
 
 

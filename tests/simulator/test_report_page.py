@@ -5,8 +5,8 @@ import pytest
 import small_comparison
 from small_comparison import AVG, EVIL, FAILURE, THRESHOLD
 
-from loadmanager.simulator.report import FIRST, written
-from loadmanager.simulator.results import SCORE_DOCS
+from loadmanager.simulator.report import written
+from loadmanager.simulator.results import FIRST_SCORES, SCORE_DOCS
 from loadmanager.simulator.simulation_jobs import RANKING, ranked
 
 
@@ -40,7 +40,7 @@ def test_the_page_shows_settings_scores_strategies_and_verdicts(report: str) -> 
     top = page.split("</section>")[0]
     for name, said in (("seeds", "1, 2"), ("mode", "safe"), ("set", "threshold=0.1")):
         assert f"<dt>{name}</dt><dd>{said}</dd>" in top
-    for doc in SCORE_DOCS:
+    for doc in SCORE_DOCS.values():
         assert f"<dt>{doc.title}" in page
         assert page.count(f"<span>{doc.title}</span>") >= 2
     for name in (THRESHOLD, AVG):
@@ -61,7 +61,7 @@ def test_the_page_shows_settings_scores_strategies_and_verdicts(report: str) -> 
 
 def test_medians_and_their_spread_are_those_of_the_seeds(report: str) -> None:
     for one in small_comparison.found():
-        for score in FIRST:
+        for score in FIRST_SCORES:
             spread = one.spreads[score]
             if spread.median is not None:
                 assert f">{written(spread.median)}" in report

@@ -9,7 +9,7 @@ from scenario_texts import SOUND, loaded, told
 
 from loadmanager.cli import main
 from loadmanager.config.forms import Section
-from loadmanager.simulator.results import SCORE_NAMES
+from loadmanager.simulator.results import SCORE_DOCS
 from loadmanager.simulator.scenario import Scenario, ScenarioError
 from loadmanager.simulator.scenario_files import find, load_scenario, shipped
 from loadmanager.simulator.simulation_jobs import Job, score_job
@@ -252,5 +252,5 @@ def test_the_scores_of_the_document_exist() -> None:
     table = TEXT.partition("## Scores")[2].partition("## ")[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     told = {name for row in rows for name in re.findall(r"`([a-z][a-z_]+)`", row)}
-    assert told <= set(SCORE_NAMES)
+    assert told <= set(SCORE_DOCS)
     assert len(told) > 10

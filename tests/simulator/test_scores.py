@@ -8,7 +8,6 @@ from pictured_runs import a_move, a_run
 from loadmanager.core.ids import BrokerId
 from loadmanager.simulator.results import (
     SCORE_DOCS,
-    SCORE_NAMES,
     MoveRecord,
     Run,
     Scores,
@@ -98,10 +97,9 @@ def moved(at_s: float, source: str | None, target: str, why: Why = Why.SHED) -> 
 
 
 def test_every_score_is_described_with_its_unit() -> None:
-    assert tuple(doc.name for doc in SCORE_DOCS) == tuple(one.name for one in fields(Scores))
-    assert tuple(doc.name for doc in SCORE_DOCS) == SCORE_NAMES
-    assert all(doc.title and doc.what.endswith((".", "even.")) for doc in SCORE_DOCS)
-    assert len({doc.title for doc in SCORE_DOCS}) == len(SCORE_DOCS)
+    assert tuple(SCORE_DOCS) == tuple(one.name for one in fields(Scores))
+    assert all(doc.title and doc.what.endswith((".", "even.")) for doc in SCORE_DOCS.values())
+    assert len({doc.title for doc in SCORE_DOCS.values()}) == len(SCORE_DOCS)
 
 
 def test_how_even_it_was_in_the_warm_up_does_not_count_but_moves_do() -> None:

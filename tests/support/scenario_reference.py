@@ -105,7 +105,7 @@ def _default(key: Key) -> str:
 def _scores() -> Iterator[str]:
     yield "| score | unit | what it is |"
     yield "|---|---|---|"
-    for doc in SCORE_DOCS:
+    for doc in SCORE_DOCS.values():
         yield f"| `{doc.name}` | {doc.unit} | {doc.what} |"
     yield ""
 
