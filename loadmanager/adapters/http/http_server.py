@@ -66,13 +66,10 @@ log = structlog.get_logger()
 class HttpServer:
     """Serves one `LookupService` over HTTP.
 
-    Args:
-        more_routes: further routes, such as the admin REST; the server's own have precedence.
-        guard: authorizes requests; without it every caller may do everything.
-        tls: the files of TLS, read again every ``tls_refresh_s``; without them plain HTTP.
-        feed: of the live page; its streams end when the server stops.
-        forwarder: forwards requests of the live page to the leader.
-        refused: called with the reason for each refused connection or request.
+    Its own routes have precedence over ``more_routes``. Without a ``guard`` every caller may do
+    everything. The files of ``tls`` are read again every ``tls_refresh_s``. Streams of the live
+    page's ``feed`` end when the server stops. ``refused`` is called with the reason for each
+    refused connection or request.
     """
 
     def __init__(

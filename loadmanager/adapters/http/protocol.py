@@ -99,41 +99,6 @@ _TRACE_EVERY_S: Final = 60.0
 log = structlog.get_logger()
 
 
-def refusal_for(
-    request: web.BaseRequest,
-    status: int,
-    error: BaseException | None,
-    failures: "Failures",
-    *,
-    line_bytes: int,
-    field_bytes: int,
-) -> Refused:
-    """Return the refusal for the client; an unexpected error is logged under an id.
-
-    ``line_bytes`` and ``field_bytes`` are the parser's limits: only the limit in its error tells
-    a long URL from a long header.
-    """
-    if status != _BAD_REQUEST or not isinstance(error, http_exceptions.HttpProcessingError):
-        reason_id = secrets.token_hex(6)
-        log.error(
-            "http.request.failed",
-            method=request.method,
-            path=request.raw_path,
-            reason_id=reason_id,
-            error=repr(error),
-            exc_info=failures.trace_of(error),
-        )
-        return Refused(status, f"an unexpected error; it is in the log under {reason_id}")
-    if isinstance(error, http_exceptions.LineTooLong):
-        if error.args[1] == line_bytes:
-            return Refused(414, f"the URL is longer than {line_bytes} bytes")
-        return Refused(431, f"a header is longer than {field_bytes} bytes")
-    if error.message == "Too many headers received":
-        return Refused(431, "there are too many headers")
-    first_line = error.message.partition("\n")[0].rstrip(": ")
-    return Refused(400, f"the request is not valid HTTP: {first_line}")
-
-
 class Failures:
     def __init__(self, clock_s: Callable[[], float], count: Callable[[], None]) -> None:
         self._clock_s = clock_s
@@ -484,19 +449,37 @@ class HttpProtocol(web.RequestHandler):
         message: str | None = None,  # noqa: ARG002 - aiohttp's signature
     ) -> web.StreamResponse:
         """Raises `ConnectionError`: part of a response has been sent already."""
-        refused = refusal_for(
-            request,
-            status,
-            exc,
-            self._failures,
-            line_bytes=self.max_line_size,
-            field_bytes=self.max_field_size,
-        )
+        refused = self._refusal_for(request, status, exc)
         if request.writer.output_size > 0:
             raise ConnectionError("a response was begun already")
         response = refusal_reply(refused)
         response.force_close()
         return response
+
+    def _refusal_for(
+        self, request: web.BaseRequest, status: int, error: BaseException | None
+    ) -> Refused:
+        """Return the refusal for the client; an unexpected error is logged under an id."""
+        if status != _BAD_REQUEST or not isinstance(error, http_exceptions.HttpProcessingError):
+            reason_id = secrets.token_hex(6)
+            log.error(
+                "http.request.failed",
+                method=request.method,
+                path=request.raw_path,
+                reason_id=reason_id,
+                error=repr(error),
+                exc_info=self._failures.trace_of(error),
+            )
+            return Refused(status, f"an unexpected error; it is in the log under {reason_id}")
+        if isinstance(error, http_exceptions.LineTooLong):
+            # Only the limit in the error tells a long URL from a long header.
+            if error.args[1] == self.max_line_size:
+                return Refused(414, f"the URL is longer than {self.max_line_size} bytes")
+            return Refused(431, f"a header is longer than {self.max_field_size} bytes")
+        if error.message == "Too many headers received":
+            return Refused(431, "there are too many headers")
+        first_line = error.message.partition("\n")[0].rstrip(": ")
+        return Refused(400, f"the request is not valid HTTP: {first_line}")
 
 
 _CHECK_EVERY_S: Final = 1.0

@@ -208,8 +208,6 @@ READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _FORWARDED: Final = frozenset({"forwarded", "via", "x-real-ip"})
 _MOST_CACHED: Final = 4_096
 _FORWARDED_PREFIXES: Final = ("x-forwarded-", "x-envoy-")
-# Each such name contains one of these: searching all names at once is faster.
-_IN_FORWARDED: Final = ("forwarded", "via", "x-real-ip", "x-envoy-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,14 +271,8 @@ def asked_hosts(request: web.BaseRequest) -> tuple[str, ...]:
 
 
 def is_forwarded(request: web.BaseRequest) -> bool:
-    names = "\n".join(request.headers).lower()
-    if not any(part in names for part in _IN_FORWARDED):
-        return False
-    for header in request.headers:
-        name = header.lower()
-        if name in _FORWARDED or name.startswith(_FORWARDED_PREFIXES):
-            return True
-    return False
+    names = map(str.lower, request.headers)
+    return any(name in _FORWARDED or name.startswith(_FORWARDED_PREFIXES) for name in names)
 
 
 def refuse_foreign_hosts(hosts: tuple[str, ...], names: OwnNames) -> None:
