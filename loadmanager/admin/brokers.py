@@ -361,9 +361,7 @@ class Configuration(Resource, tag="configuration"):
         return dynamic_names()
 
     @operation(
-        "GET",
-        f"{_CONFIGURATION}/values",
-        Reply(200, "The values as strings, by name.", _TEXTS),
+        "GET", f"{_CONFIGURATION}/values", Reply(200, "The values as strings, by name.", _TEXTS)
     )
     async def values(self) -> Mapping[str, str]:
         """Get the settings that are set for the whole cluster."""

@@ -28,12 +28,7 @@ from loadmanager.core.splitting.cutting import can_split
 from loadmanager.core.splitting.merging import CannotMerge, Merge, cut_again, neighbours
 from loadmanager.core.splitting.positions import SPLIT_ALGORITHMS
 from loadmanager.leader.term import Leadership, LeaderTerm, unavailable
-from loadmanager.ports.lookup import (
-    Conflict,
-    Missing,
-    Unavailable,
-    Unfit,
-)
+from loadmanager.ports.lookup import Conflict, Missing, Unavailable, Unfit
 
 _POSITIONS: Final = "specified_positions_divide"
 _SPLIT_WAIT_S: Final = 15.0

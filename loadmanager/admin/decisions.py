@@ -28,13 +28,7 @@ from loadmanager.core.balancing import Balancing
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.errors import InvalidName
-from loadmanager.core.explaining import (
-    Decision,
-    Explanation,
-    Known,
-    explain_broker,
-    explain_bundle,
-)
+from loadmanager.core.explaining import Decision, Explanation, Known, explain_broker, explain_bundle
 from loadmanager.core.ids import (
     BrokerId,
     BundleId,
@@ -343,10 +337,7 @@ class Decisions(Resource, tag="decisions"):
         return {"decisions": [decision_to_json(one) for one in listed], "next": more}
 
     @operation(
-        "GET",
-        "/admin/v2/loadmanager/tasks",
-        Reply(200, "The tasks.", TasksDocument),
-        leader=True,
+        "GET", "/admin/v2/loadmanager/tasks", Reply(200, "The tasks.", TasksDocument), leader=True
     )
     async def tasks(self, query: TasksQuery) -> TasksDocument:
         """List the placements, moves, splits and merges under way, and those that ended last.
@@ -377,10 +368,7 @@ def explanation_to_json(account: Account) -> dict[str, Any]:
             "costs": _in_camel_case(story.weighing.costs),
         },
         "candidates": [
-            {
-                **_in_camel_case(one),
-                "meaning": "" if one.refused is None else one.refused.meaning,
-            }
+            {**_in_camel_case(one), "meaning": "" if one.refused is None else one.refused.meaning}
             for one in story.candidates
         ],
         "inForce": in_force_to_json(account.in_force),

@@ -12,12 +12,7 @@ from loadmanager.common.documents import Documents, as_unavailable
 from loadmanager.core import policies as core_policies
 from loadmanager.core import znodes
 from loadmanager.core.fields import parse_object, to_json
-from loadmanager.core.ids import (
-    BrokerId,
-    belongs_to_a_broker,
-    namespace_of,
-    parse_broker,
-)
+from loadmanager.core.ids import BrokerId, belongs_to_a_broker, namespace_of, parse_broker
 from loadmanager.core.policies import LONGEST_PATTERN, checked, hosts_matching, matches_any
 from loadmanager.core.wire.policies import decode_failure_domain, decode_isolation
 from loadmanager.leader.term import Leadership
@@ -291,10 +286,7 @@ class FailureDomains(Resource, tag="failure domains"):
         self._folder = znodes.failure_domains(cluster)
 
     @operation(
-        "GET",
-        _DOMAINS,
-        Reply(200, "The domains, by name.", dict[str, FailureDomain]),
-        _NO_CLUSTER,
+        "GET", _DOMAINS, Reply(200, "The domains, by name.", dict[str, FailureDomain]), _NO_CLUSTER
     )
     async def domains(self, cluster: str) -> Mapping[str, FailureDomain]:
         """List all failure domains."""

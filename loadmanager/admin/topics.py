@@ -7,14 +7,7 @@ import structlog
 from pydantic import Field
 
 from loadmanager.adapters.http.assign_client import HttpAssignClient
-from loadmanager.adapters.http.operations import (
-    Document,
-    Method,
-    Query,
-    Reply,
-    Resource,
-    operation,
-)
+from loadmanager.adapters.http.operations import Document, Method, Query, Reply, Resource, operation
 from loadmanager.adapters.http.routes import Role
 from loadmanager.common.cluster_state import boundaries_of, bundle_in
 from loadmanager.common.context import Context

@@ -119,10 +119,7 @@ def import_broker_conf(broker_conf: Path, host: str | None, out: Path | None) ->
     """
     from loadmanager.config import ConfigError
     from loadmanager.config.load import checked
-    from loadmanager.config.pulsar_import import (
-        import_settings,
-        read_broker_conf,
-    )
+    from loadmanager.config.pulsar_import import import_settings, read_broker_conf
 
     with ending(ConfigError):
         imported = import_settings(read_broker_conf(broker_conf), host or socket.getfqdn())

@@ -230,10 +230,7 @@ _HOUR_S: Final = 3600
 )
 @option("--bundle", default="", metavar="BUNDLE", help="List only tasks of this bundle.")
 @option(
-    "--namespace",
-    default="",
-    metavar="TENANT/NAMESPACE",
-    help="List only tasks of its bundles.",
+    "--namespace", default="", metavar="TENANT/NAMESPACE", help="List only tasks of its bundles."
 )
 @option(
     "--broker",
@@ -250,12 +247,7 @@ _HOUR_S: Final = 3600
 @JSON_OPTION
 @client_options()
 def tasks_command(
-    *,
-    ended_too: bool,
-    states: tuple[str, ...],
-    as_json: bool,
-    client: SidecarClient,
-    **asked: Any,
+    *, ended_too: bool, states: tuple[str, ...], as_json: bool, client: SidecarClient, **asked: Any
 ) -> None:
     """List the moves, placements, splits and merges that are under way, with their ages.
 

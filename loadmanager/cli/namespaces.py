@@ -4,13 +4,7 @@ from typing import Any
 
 import click
 
-from loadmanager.cli.options import (
-    JSON_OPTION,
-    Columns,
-    option,
-    print_json,
-    print_records,
-)
+from loadmanager.cli.options import JSON_OPTION, Columns, option, print_json, print_records
 from loadmanager.cli.sidecar_client import (
     RequestFailed,
     SidecarClient,

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from loadmanager.pipeline.progress import Progress
     from loadmanager.pipeline.session import SessionSettings
 
-_OPTIONS_OF: Final[Mapping[str, tuple[str, ...]]] = {
-    "replay": ("strategy", "setting", "segment_h"),
-}
+_OPTIONS_OF: Final[Mapping[str, tuple[str, ...]]] = {"replay": ("strategy", "setting", "segment_h")}
 """Options of single jobs, which are refused without them."""
 _OF_STREAM: Final = frozenset(
     {

@@ -160,10 +160,7 @@ def zookeeper_command(host: str, port: int, data_dir: Path | None, tick_ms: int)
     Example:
       loadmanager zookeeper --port 2181 --tick-ms 500
     """  # noqa: D301 - the backspace keeps click from wrapping the example
-    from loadmanager.adapters.zookeeper.embedded import (
-        EmbeddedZooKeeper,
-        EmbeddedZooKeeperError,
-    )
+    from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeper, EmbeddedZooKeeperError
 
     stopping = stopped_by_signals()
     try:

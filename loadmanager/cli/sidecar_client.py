@@ -11,12 +11,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode
-from urllib.request import (
-    HTTPRedirectHandler,
-    HTTPSHandler,
-    Request,
-    build_opener,
-)
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
 import click
 
@@ -146,12 +141,7 @@ class SidecarClient:
             ) from None
 
     def _answer(
-        self,
-        full: str,
-        method: str,
-        body: object,
-        token: str,
-        redirects: int = _MOST_REDIRECTS,
+        self, full: str, method: str, body: object, token: str, redirects: int = _MOST_REDIRECTS
     ) -> bytes:
         headers = {"Accept": "application/json"}
         if token:

@@ -190,10 +190,7 @@ def print_what_exists() -> None:
     print_table(
         "Strategies, any shedder+placement",
         ("kind", "names"),
-        (
-            ("shedder", ", ".join(SHEDDER_NAMES)),
-            ("placement", ", ".join(PLACEMENT_NAMES)),
-        ),
+        (("shedder", ", ".join(SHEDDER_NAMES)), ("placement", ", ".join(PLACEMENT_NAMES))),
     )
     scores = [(doc.name, doc.unit, doc.what) for doc in SCORE_DOCS.values()]
     title = "Scores, of all of which less is better"

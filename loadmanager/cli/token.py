@@ -24,12 +24,7 @@ _DAY_S: Final = 86_400
     type=click.Choice(["lookup", "read", "admin"]),
     help="Right of the bearer; each includes those before it.",
 )
-@option(
-    "--days",
-    default=90,
-    type=click.IntRange(1, 3650),
-    help="Days until the token expires.",
-)
+@option("--days", default=90, type=click.IntRange(1, 3650), help="Days until the token expires.")
 @option(
     "--name",
     metavar="NAME",

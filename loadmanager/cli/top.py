@@ -71,11 +71,7 @@ def _ended_by_signals() -> Iterator[None]:
     def end(number: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    handlers = {
-        signal.SIGINT: signal.default_int_handler,
-        signal.SIGTERM: end,
-        signal.SIGHUP: end,
-    }
+    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: end, signal.SIGHUP: end}
     former = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield

@@ -13,13 +13,7 @@ from loadmanager.config.describe import KeyDescription, describe, keys_of
 from loadmanager.config.forms import ConfigError, plain_value
 from loadmanager.config.load import GivenSettings, checked, put_text
 from loadmanager.config.model import Config
-from loadmanager.config.pulsar_import import (
-    DEPLOYMENT,
-    MISSPELT,
-    TRANSLATED,
-    UNUSED,
-    sections_with,
-)
+from loadmanager.config.pulsar_import import DEPLOYMENT, MISSPELT, TRANSLATED, UNUSED, sections_with
 from loadmanager.config.strategies import STRATEGIES, fields_of
 
 

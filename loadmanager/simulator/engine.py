@@ -77,10 +77,7 @@ class Leader:
         self._plan(NONE_LEAVE)
 
     def round(
-        self,
-        now_s: float,
-        in_flight: Mapping[BundleId, BrokerId],
-        unowned: Sequence[BundleId] = (),
+        self, now_s: float, in_flight: Mapping[BundleId, BrokerId], unowned: Sequence[BundleId] = ()
     ) -> Plan:
         """Return the decision of one round; it does not drain brokers."""
         waiting = self._follow(now_s, in_flight, unowned)

@@ -267,10 +267,7 @@ class Shift(Section):
     """Times what it was; of several shifts the factors multiply."""
 
 
-Event = Annotated[
-    Membership | Restart | Noise | Silence | Shift,
-    Field(discriminator="kind"),
-]
+Event = Annotated[Membership | Restart | Noise | Silence | Shift, Field(discriminator="kind")]
 
 
 class HiddenCost(Section):

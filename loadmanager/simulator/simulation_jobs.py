@@ -24,14 +24,7 @@ from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.planner import Planner
 from loadmanager.simulator.engine import simulate
 from loadmanager.simulator.picture import picture_of
-from loadmanager.simulator.results import (
-    SCORE_DOCS,
-    Run,
-    Scores,
-    Witness,
-    scores_of,
-    values_of,
-)
+from loadmanager.simulator.results import SCORE_DOCS, Run, Scores, Witness, scores_of, values_of
 from loadmanager.simulator.scenario import Expectation, Scenario, ScenarioError
 from loadmanager.simulator.scenario_files import find, load_scenario
 from loadmanager.simulator.strategies import Mode, Strategy, planner_for
@@ -363,10 +356,7 @@ class Comparison:
         `ScenarioError`: a trace cannot be read.
         """
         look = partial(
-            _examined,
-            pictured=self.pictured,
-            first_seed=self.first_seed,
-            witnessed=self.witnessed,
+            _examined, pictured=self.pictured, first_seed=self.first_seed, witnessed=self.witnessed
         )
         processes = min(processes, self.runs)
         with closing(results_of(self.jobs(), look, processes=processes)) as results:

@@ -117,9 +117,7 @@ def _response(one: Operation, reply: Reply, schemas: dict[_Key, JsonSchemaValue]
     return described
 
 
-def _schemas(
-    operations: Iterable[Operation],
-) -> tuple[dict[_Key, JsonSchemaValue], dict[str, Any]]:
+def _schemas(operations: Iterable[Operation]) -> tuple[dict[_Key, JsonSchemaValue], dict[str, Any]]:
     wanted: list[tuple[Any, _Mode, TypeAdapter[Any]]] = [
         (("", "", ""), "serialization", TypeAdapter(Refusal))
     ]

@@ -472,8 +472,7 @@ def _usual(one: Operation) -> Iterator[Reply]:
         yield Reply(401, "The request has no valid credentials, which are required.")
         yield Reply(403, f"The caller does not have the role `{one.role}`.")
         yield Reply(
-            503,
-            "No leader, ZooKeeper or broker is available; `Retry-After` says when to retry.",
+            503, "No leader, ZooKeeper or broker is available; `Retry-After` says when to retry."
         )
 
 

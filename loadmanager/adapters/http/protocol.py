@@ -504,13 +504,7 @@ class ConnectionServer(web.Server):
                 message = message._replace(should_close=True)
             protocol.begun()
             return web.BaseRequest(
-                message,
-                payload,
-                protocol,
-                writer,
-                task,
-                loop,
-                client_max_size=most_bytes,
+                message, payload, protocol, writer, task, loop, client_max_size=most_bytes
             )
 
         super().__init__(handler, request_factory=request_of, loop=loop)

@@ -64,10 +64,7 @@ def text_reply(text: str, status: int = 200) -> web.Response:
 
 
 def bytes_reply(
-    body: bytes,
-    content_type: str,
-    status: int = 200,
-    headers: Mapping[str, str] | None = None,
+    body: bytes, content_type: str, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> web.Response:
     sent = {"Content-Type": content_type, "Server": SERVER_NAME, **(headers or {})}
     return web.Response(body=body, status=status, headers=sent)
