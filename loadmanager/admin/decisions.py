@@ -116,7 +116,7 @@ class Account:
     balancing: Balancing
 
 
-class Explainer:
+class Decisions(Resource, tag="decisions"):
     """Answers for the leader; raises `LeaderElsewhere`, and `Unavailable` while none leads."""
 
     def __init__(self, context: Context, leading: Leadership, cluster: str) -> None:
@@ -124,7 +124,17 @@ class Explainer:
         self._leading = leading
         self._cluster = cluster
 
+    @operation(
+        "GET",
+        "/admin/v2/loadmanager/snapshot",
+        Reply(200, "The snapshot, which `loadmanager decide` reads.", dict[str, Any]),
+        leader=True,
+    )
     async def snapshot(self) -> bytes:
+        """Get the cluster as the leader sees it, as one document.
+
+        The format is described in `docs/snapshot-format.md`.
+        """
         look = self._leading.require_term().look()
         if not look.view.brokers.names:
             raise Unavailable("no broker has a load report yet")
@@ -135,7 +145,19 @@ class Explainer:
             lambda: encode_snapshot(agreed(snapshot, lambda _what, _expected: None))
         )
 
-    def explain(self, subject: str) -> Account:
+    @operation(
+        "GET",
+        "/admin/v2/loadmanager/explain",
+        Reply(200, "The explanation.", dict[str, Any]),
+        Reply(404, "The leader has no bundle or broker of that name."),
+        Reply(412, "The subject is not the name of a bundle or a broker."),
+        leader=True,
+    )
+    def explain(self, query: ExplainQuery) -> dict[str, Any]:
+        """Explain why a bundle or a broker is where it is."""
+        return explanation_to_json(self.account(query.subject))
+
+    def account(self, subject: str) -> Account:
         """Raises `InvalidName`, or `Missing`: the leader has no such bundle or broker."""
         leader_term = self._leading.require_term()
         look = leader_term.look()
@@ -161,19 +183,67 @@ class Explainer:
             balancing=look.balancing,
         )
 
-    def assessment(self) -> Assessment | None:
-        return self._leading.require_term().optimality_watch.last
+    @operation(
+        "GET",
+        "/admin/v2/loadmanager/optimality",
+        Reply(200, "The figures.", AssessmentDocument),
+        leader=True,
+    )
+    def optimality(self) -> AssessmentDocument:
+        """Get how far the cluster was from the best possible balance at the leader's last round.
 
+        The bound is proven: no assignment of the present bundles to the present brokers is below
+        it. The metrics `loadmanager_optimality_*` have the same figures.
+        """
+        last = self._leading.require_term().optimality_watch.last
+        return AssessmentDocument(optimality=assessment_document(last))
+
+    @operation(
+        "GET",
+        "/admin/v2/loadmanager/shadows",
+        Reply(200, "The strategies of `[shedding] shadows`.", ShadowsDocument),
+        leader=True,
+    )
     def shadows(self) -> ShadowsDocument:
+        """Compare the strategies of `[shedding] shadows` with the active one.
+
+        Each strategy decides on the same views as the active one and moves nothing. The figures
+        begin with the leader's term.
+        """
         leader_term = self._leading.require_term()
         active = type(leader_term.look().planner.shedder).__name__
         return shadows_document(active, leader_term.optimality_watch.shadows)
 
-    def decisions(self, query: DecisionsQuery) -> Sequence[Decision]:
+    @operation(
+        "GET",
+        "/admin/v2/loadmanager/decisions",
+        Reply(200, "The decisions.", dict[str, Any]),
+        leader=True,
+    )
+    def decisions(self, query: DecisionsQuery) -> dict[str, Any]:
+        """List the last decisions of the leader, newest first.
+
+        The list holds every move, and every bundle or round that was left alone, of this leader's
+        term, at most the last 2000. `next` is null on the last page. With `subject`, what a round
+        found of each broker is listed as well.
+        """
+        listed = self.listed(query)
+        more = listed[-1].number if len(listed) == query.limit else None
+        return {"decisions": [decision_to_json(one) for one in listed], "next": more}
+
+    def listed(self, query: DecisionsQuery) -> Sequence[Decision]:
         every = self._leading.require_term().decision_log.decisions(query.subject)
         return self._with_tasks(query.of(every))
 
+    @operation(
+        "GET", "/admin/v2/loadmanager/tasks", Reply(200, "The tasks.", TasksDocument), leader=True
+    )
     def tasks(self, query: TasksQuery) -> TasksDocument:
+        """List the placements, moves, splits and merges under way, and those that ended last.
+
+        Live tasks are listed first, from the oldest. The last 200 tasks that ended follow, from the
+        latest. A new leader follows the orders of its predecessor as tasks of its own.
+        """
         controller = self._leading.require_term().tasks
         every = (*controller.tasks, *reversed(controller.ended))
         wanted = [task for task in every if query.wants(task)]
@@ -260,92 +330,6 @@ def _explained(known: Known, subject: str, decisions: Sequence[Decision]) -> Exp
     if broker not in known.view.brokers.index:
         raise Missing(f"{broker}: no such broker is registered")
     return explain_broker(known, broker, decisions)
-
-
-class Decisions(Resource, tag="decisions"):
-    def __init__(self, leader_term: Explainer) -> None:
-        self._leader_term = leader_term
-
-    @operation(
-        "GET",
-        "/admin/v2/loadmanager/snapshot",
-        Reply(200, "The snapshot, which `loadmanager decide` reads.", dict[str, Any]),
-        leader=True,
-    )
-    async def snapshot(self) -> bytes:
-        """Get the cluster as the leader sees it, as one document.
-
-        The format is described in `docs/snapshot-format.md`.
-        """
-        return await self._leader_term.snapshot()
-
-    @operation(
-        "GET",
-        "/admin/v2/loadmanager/explain",
-        Reply(200, "The explanation.", dict[str, Any]),
-        Reply(404, "The leader has no bundle or broker of that name."),
-        Reply(412, "The subject is not the name of a bundle or a broker."),
-        leader=True,
-    )
-    async def explain(self, query: ExplainQuery) -> dict[str, Any]:
-        """Explain why a bundle or a broker is where it is."""
-        return explanation_to_json(self._leader_term.explain(query.subject))
-
-    @operation(
-        "GET",
-        "/admin/v2/loadmanager/optimality",
-        Reply(200, "The figures.", AssessmentDocument),
-        leader=True,
-    )
-    async def optimality(self) -> AssessmentDocument:
-        """Get how far the cluster was from the best possible balance at the leader's last round.
-
-        The bound is proven: no assignment of the present bundles to the present brokers is below
-        it. The metrics `loadmanager_optimality_*` have the same figures.
-        """
-        return AssessmentDocument(optimality=assessment_document(self._leader_term.assessment()))
-
-    @operation(
-        "GET",
-        "/admin/v2/loadmanager/shadows",
-        Reply(200, "The strategies of `[shedding] shadows`.", ShadowsDocument),
-        leader=True,
-    )
-    async def shadows(self) -> ShadowsDocument:
-        """Compare the strategies of `[shedding] shadows` with the active one.
-
-        Each strategy decides on the same views as the active one and moves nothing. The figures
-        begin with the leader's term.
-        """
-        return self._leader_term.shadows()
-
-    @operation(
-        "GET",
-        "/admin/v2/loadmanager/decisions",
-        Reply(200, "The decisions.", dict[str, Any]),
-        leader=True,
-    )
-    async def decisions(self, query: DecisionsQuery) -> dict[str, Any]:
-        """List the last decisions of the leader, newest first.
-
-        The list holds every move, and every bundle or round that was left alone, of this leader's
-        term, at most the last 2000. `next` is null on the last page. With `subject`, what a round
-        found of each broker is listed as well.
-        """
-        listed = self._leader_term.decisions(query)
-        more = listed[-1].number if len(listed) == query.limit else None
-        return {"decisions": [decision_to_json(one) for one in listed], "next": more}
-
-    @operation(
-        "GET", "/admin/v2/loadmanager/tasks", Reply(200, "The tasks.", TasksDocument), leader=True
-    )
-    async def tasks(self, query: TasksQuery) -> TasksDocument:
-        """List the placements, moves, splits and merges under way, and those that ended last.
-
-        Live tasks are listed first, from the oldest. The last 200 tasks that ended follow, from the
-        latest. A new leader follows the orders of its predecessor as tasks of its own.
-        """
-        return self._leader_term.tasks(query)
 
 
 def explanation_to_json(account: Account) -> dict[str, Any]:

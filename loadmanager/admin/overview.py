@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from loadmanager.adapters.http.live.page import OVERVIEW_PATH
 from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
 from loadmanager.admin.brokers import BalancingState
-from loadmanager.admin.decisions import DecisionsQuery, Explainer, decision_to_json
+from loadmanager.admin.decisions import Decisions, DecisionsQuery, decision_to_json
 from loadmanager.admin.documents import TaskDocument, TasksDocument, TasksQuery
 from loadmanager.common.context import Context
 from loadmanager.core.balancing import Balancing
@@ -234,7 +234,7 @@ def most_refused(refusals: Iterable[Refusal]) -> list[RefusalDocument]:
 class OverviewRequests:
     context: Context
     leading: Leadership
-    explainer: Explainer
+    explainer: Decisions
     cluster: str
     splits: bool = True
     _refused: tuple[tuple[int, int], list[RefusalDocument]] = field(
@@ -249,7 +249,7 @@ class OverviewRequests:
             self._brokers(term, now_s),
             tasks,
             term.gains.updated(),
-            decisions=self.explainer.decisions(DecisionsQuery(limit=MOST_DECISIONS)),
+            decisions=self.explainer.listed(DecisionsQuery(limit=MOST_DECISIONS)),
             course=last_hour(term.optimality_watch.course, at_ms, _MOST_POINTS),
             cluster=self.cluster,
             since_ms=term.began_at_ms,

@@ -8,7 +8,7 @@ import structlog
 
 from loadmanager.admin.brokers import Drains
 from loadmanager.admin.bundles import BundleRequests
-from loadmanager.admin.decisions import Explainer
+from loadmanager.admin.decisions import Decisions
 from loadmanager.admin.overview import OverviewRequests
 from loadmanager.agent.load_reports import DrainIntent, HealthWatch, Publisher, Sampler
 from loadmanager.agent.ownership import OwnershipWorker
@@ -135,7 +135,7 @@ class Application:
         )
         self.bundle_requests = BundleRequests(context, self.leading, settings)
         self.drains = Drains(context, kind.stays)
-        self.explainer = Explainer(context, self.leading, cluster)
+        self.explainer = Decisions(context, self.leading, cluster)
         self.overviews = OverviewRequests(
             context,
             self.leading,

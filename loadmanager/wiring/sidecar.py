@@ -40,7 +40,7 @@ from loadmanager.adapters.seeds import read_seed_file
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, zookeeper_options
 from loadmanager.admin.brokers import BalancingModes, Brokers, Configuration
 from loadmanager.admin.bundles import Splits, Unloads
-from loadmanager.admin.decisions import Decisions, Plans
+from loadmanager.admin.decisions import Plans
 from loadmanager.admin.isolation import FailureDomains, Isolation
 from loadmanager.admin.namespaces import AntiAffinity, Namespaces, Quotas
 from loadmanager.admin.overview import Overviews
@@ -81,7 +81,7 @@ def admin_routes(
         application.drains,
         BalancingModes(context),
         Overviews(application.overviews.overview),
-        Decisions(application.explainer),
+        application.explainer,
         Plans(application.leading),
     ]
     if config.broker.kind == "pulsar":

@@ -20,7 +20,7 @@ from leader_queries import (
 )
 from snapshot_samples import hot_and_idle
 
-from loadmanager.admin.decisions import Decisions, PlanDocument, PlanQuery, Plans
+from loadmanager.admin.decisions import PlanDocument, PlanQuery, Plans
 from loadmanager.admin.documents import ShadowsDocument
 from loadmanager.cli import main
 from loadmanager.cli.decisions import age
@@ -55,11 +55,6 @@ class Planned(Plans):
 
 
 Serve = Callable[..., str]
-
-
-@pytest.fixture(name="serve")
-def serve_fixture(serve: Callable[..., str]) -> Serve:
-    return lambda leader_term, *more: serve(Decisions(leader_term), *more)
 
 
 def run(*arguments: str) -> Result:

@@ -19,7 +19,6 @@ from leader_queries import FakeLeaderQueries
 from rich.console import Console
 from snapshot_samples import hot_and_idle
 
-from loadmanager.admin.decisions import Decisions
 from loadmanager.cli import main
 from loadmanager.cli.cluster import broker_rows
 from loadmanager.cli.top_screen import Observation, draw
@@ -126,7 +125,7 @@ def leader_term() -> FakeLeaderQueries:
 
 @pytest.fixture
 def url(leader_term: FakeLeaderQueries, serve: Callable[..., str]) -> str:
-    return serve(Decisions(leader_term), lookups=Lookups())  # type: ignore[abstract]  # the rest is never called
+    return serve(leader_term, lookups=Lookups())  # type: ignore[abstract]  # the rest is never called
 
 
 class Terminal:

@@ -184,7 +184,7 @@ async def test_a_namespace_whose_brokers_are_away_waits_for_them(sidecar: Leader
     await lead(sidecar)
     with pytest.raises(Unavailable, match="no broker can take"):
         await sidecar.leading.assign(BUNDLES[0])
-    told = sidecar.explainer.explain(BUNDLES[0]).explanation
+    told = sidecar.explainer.account(BUNDLES[0]).explanation
     assert told.decisions[0].code is Reason.NO_CANDIDATE
     assert {one.refused for one in told.candidates} == {Reason.ISOLATED}
 
@@ -241,7 +241,7 @@ async def test_a_paused_leader_moves_nothing_and_says_why(hot: LeaderAtWork) -> 
     hot.lead()
     await hot.rounds(5)
     assert await orders_away(hot) == 0
-    account = hot.explainer.explain(B1)
+    account = hot.explainer.account(B1)
     assert account.balancing.mode is BalancingMode.PAUSED
     assert (account.balancing.by, account.balancing.reason) == ("ann", "new disks")
     assert Reason.SHEDDING_OFF in {one.reason for one in account.explanation.grounds}
@@ -268,7 +268,7 @@ async def test_an_observing_leader_enters_moves_and_orders_none(hot: LeaderAtWor
 
     def observed() -> bool:
         wish = DecisionsQuery(limit=1, kinds=["observed"])
-        return bool(hot.leading.leader_term and hot.explainer.decisions(wish))
+        return bool(hot.leading.leader_term and hot.explainer.listed(wish))
 
     await eventually(observed)
     assert await orders_away(hot) == 0

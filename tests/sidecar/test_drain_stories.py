@@ -116,7 +116,7 @@ async def test_bundles_that_nobody_can_take_stay_and_are_served(cluster: Cluster
         assert now_s() - marked_s < 0.5
         await asyncio.sleep(10.0)
     assert second.serving == tokens
-    told = cluster.leader.app.explainer.explain(boundaries.bundles[-1]).explanation
+    told = cluster.leader.app.explainer.account(boundaries.bundles[-1]).explanation
     assert [one.code.value for one in told.decisions][:1] == ["no_candidate"]
 
 

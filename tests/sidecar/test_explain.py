@@ -129,10 +129,10 @@ async def test_owners_outside_boundaries_spoil_no_snapshot(slow: LeaderAtWork) -
 async def test_a_moved_bundle_is_explained_by_its_move(sidecar: LeaderAtWork) -> None:
     await sidecar.led(*HOT)
     await eventually(lambda: sidecar.leading.leader_term and sidecar.leader_term.look().view.moved)
-    decisions = sidecar.explainer.decisions(DecisionsQuery(limit=2000))
+    decisions = sidecar.explainer.listed(DecisionsQuery(limit=2000))
     moved = next(one for one in decisions if one.outcome is Outcome.MOVED)
     assert (moved.code, moved.source) == (Cause.OVERLOADED, B1)
-    account = sidecar.explainer.explain(moved.subject)
+    account = sidecar.explainer.account(moved.subject)
     told = account.explanation
     assert (told.kind, told.owner, told.target) == ("bundle", B1, moved.target)
     assert moved in told.decisions
@@ -148,7 +148,7 @@ async def test_a_moved_bundle_is_explained_by_its_move(sidecar: LeaderAtWork) ->
 async def test_an_idle_broker_is_explained_by_the_last_round(sidecar: LeaderAtWork) -> None:
     await sidecar.led(*HOT)
     await sidecar.rounds(2)
-    told = sidecar.explainer.explain(B2).explanation
+    told = sidecar.explainer.account(B2).explanation
     assert (told.kind, told.subject, told.score) == ("broker", B2, 0.0)
     assert told.grounds[0].reason is Reason.WITHIN_THRESHOLD
     assert told.grounds[0].subject == B2
@@ -156,7 +156,7 @@ async def test_an_idle_broker_is_explained_by_the_last_round(sidecar: LeaderAtWo
 
 async def test_before_the_first_round_an_account_says_so(slow: LeaderAtWork) -> None:
     await slow.led(*HOT)
-    account = slow.explainer.explain(B1)
+    account = slow.explainer.account(B1)
     assert (account.last_round, account.last_round_at_ms) == (0, 0)
     assert account.explanation.decisions == ()
     assert account.explanation.grounds == ()
@@ -165,7 +165,7 @@ async def test_before_the_first_round_an_account_says_so(slow: LeaderAtWork) -> 
 async def test_a_placed_bundle_is_remembered(slow: LeaderAtWork) -> None:
     await slow.led(*HOT[1:])
     broker = await slow.leading.assign(BUNDLES[0])
-    (decision,) = slow.explainer.decisions(DecisionsQuery(limit=10))
+    (decision,) = slow.explainer.listed(DecisionsQuery(limit=10))
     assert (decision.subject, decision.outcome, decision.code, decision.target) == (
         BUNDLES[0],
         Outcome.PLACED,
@@ -219,27 +219,27 @@ async def test_the_age_of_the_oldest_live_task_is_shown(slow: LeaderAtWork) -> N
 async def test_decisions_have_their_task_in_its_present_state(slow: LeaderAtWork) -> None:
     await slow.led(*HOT[1:])
     target = await slow.leading.assign(BUNDLES[0])
-    (task,) = slow.explainer.explain(BUNDLES[0]).tasks
+    (task,) = slow.explainer.account(BUNDLES[0]).tasks
 
     def decided() -> tuple[int, TaskState | None]:
-        (listed,) = slow.explainer.decisions(DecisionsQuery(limit=10))
-        (explained,) = slow.explainer.explain(BUNDLES[0]).explanation.decisions
+        (listed,) = slow.explainer.listed(DecisionsQuery(limit=10))
+        (explained,) = slow.explainer.account(BUNDLES[0]).explanation.decisions
         assert (listed.task, listed.task_state) == (explained.task, explained.task_state)
         return listed.task, listed.task_state
 
     assert decided() == (task.number, TaskState.ORDERED)
     await slow.write(znodes.owned(target), encode_owned({BUNDLES[0]: 1}))
     await eventually(lambda: decided() == (task.number, TaskState.SERVING))
-    (task,) = slow.explainer.explain(BUNDLES[0]).tasks
+    (task,) = slow.explainer.account(BUNDLES[0]).tasks
     assert task.state == TaskState.SERVING
-    assert slow.explainer.explain(target).tasks == []
+    assert slow.explainer.account(target).tasks == []
 
 
 async def test_a_bundle_that_nobody_can_take_says_why(slow: LeaderAtWork) -> None:
     await slow.led(replace(HOT[1], draining=True), replace(HOT[2], draining=True))
     with pytest.raises(Unavailable, match="no broker can take"):
         await slow.leading.assign(BUNDLES[0])
-    told = slow.explainer.explain(BUNDLES[0]).explanation
+    told = slow.explainer.account(BUNDLES[0]).explanation
     assert told.decisions[0].code is Reason.NO_CANDIDATE
     assert told.decisions[0].detail == "2 draining"
     assert {one.broker: one.refused for one in told.candidates} == {
@@ -263,12 +263,12 @@ async def test_names_that_are_unknown_and_that_are_none_are_told_apart(
 ) -> None:
     await slow.led(*HOT)
     with pytest.raises(error, match=why):
-        slow.explainer.explain(subject)
+        slow.explainer.account(subject)
 
 
 async def test_who_does_not_lead_names_the_leader_that_can_be_asked(slow: LeaderAtWork) -> None:
     def ask() -> None:
-        slow.explainer.decisions(DecisionsQuery(limit=1))
+        slow.explainer.listed(DecisionsQuery(limit=1))
 
     with pytest.raises(Unavailable, match="no leader is at work"):
         await slow.explainer.snapshot()
@@ -304,7 +304,7 @@ async def test_a_term_that_is_over_tells_nothing_any_more(slow: LeaderAtWork) ->
     await slow.led(*HOT)
     await slow.stop_leading()
     with pytest.raises(Unavailable):
-        slow.explainer.explain(B1)
+        slow.explainer.account(B1)
 
 
 FOUR = Boundaries.even(Namespace("acme/prod"), 4)

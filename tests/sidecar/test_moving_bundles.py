@@ -217,7 +217,7 @@ async def test_an_unloaded_bundle_is_served_elsewhere_at_the_answer(cluster: Clu
     target = cluster.server(bundle)
     assert target is not source
     assert target.serving[bundle] > token
-    (told,) = cluster.leader.app.explainer.explain(bundle).explanation.decisions[:1]
+    (told,) = cluster.leader.app.explainer.account(bundle).explanation.decisions[:1]
     assert (told.code.value, told.source, told.target) == ("requested", source.name, target.name)
     # It rests like any other that moved.
     assert bundle in cluster.leader_term.look().memory.resting(now_s(), 60.0)

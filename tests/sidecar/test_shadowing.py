@@ -153,11 +153,11 @@ async def test_each_round_shows_the_distance_from_the_best(resting: LeaderAtWork
     # Eight equal bundles of a tenth each: three lie together on one of three brokers.
     await eventually(lambda: distance(resting, "bound") == pytest.approx(0.3))
     assert (distance(resting, "largest"), distance(resting, "gap")) == pytest.approx((0.8, 5 / 3))
-    told = resting.explainer.assessment()
+    told = resting.explainer.optimality().optimality
     assert told is not None
-    assert told.optimality.gap == pytest.approx(5 / 3)
+    assert told.gap == pytest.approx(5 / 3)
     assert 1 <= told.round <= resting.leader_term.decision_log.rounds
-    assert resting.explainer.explain(B1).assessment is not None
+    assert resting.explainer.account(B1).assessment is not None
     await resting.stop_leading()
     assert all(math.isnan(distance(resting, figure)) for figure in FIGURES)
 
@@ -191,4 +191,4 @@ async def test_an_error_in_optimality_is_counted_and_takes_nothing_from_the_roun
     value = resting.registry.get_sample_value
     assert (value("loadmanager_unexpected_errors_total", {"place": "round"}) or 0) >= 1
     assert value("loadmanager_rounds_total", {"outcome": "failed"}) is None
-    assert resting.explainer.assessment() is None
+    assert resting.explainer.optimality().optimality is None

@@ -107,7 +107,7 @@ async def test_a_broker_whose_report_makes_rounds_fail_is_left_out_named_and_tak
     ]
     assert "does not fit" in told[-1]["error"]
     with pytest.raises(Missing, match=r"left out of all decisions until .* does not fit"):
-        leader.app.explainer.explain(culprit.name)
+        leader.app.explainer.account(culprit.name)
     # Rounds go on with the others, and nobody stops leading.
     done = rounds(leader, "quiet") + rounds(leader, "moved")
     await cluster.until(lambda: rounds(leader, "quiet") + rounds(leader, "moved") > done + 3)
@@ -268,8 +268,8 @@ def test_one_broker_with_the_largest_or_with_absurd_figures_disturbs_nothing(
             )
         done = rounds_done(leader)
         await cluster.until(lambda: rounds_done(leader) > done + 5, every_s=0.5)
-        leader.app.explainer.explain(teller.name)
-        leader.app.explainer.explain(boundaries.bundles[0])
+        leader.app.explainer.account(teller.name)
+        leader.app.explainer.account(boundaries.bundles[0])
         for agent in cluster.agents:
             counted = [agent.metric(COUNTER, place=one) for one in LABEL_VALUES["place"]]
             assert counted == [0.0] * len(counted)

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from waiting import eventually
 
 from loadmanager.adapters.clock import SystemClock
-from loadmanager.admin.decisions import Explainer
+from loadmanager.admin.decisions import Decisions
 from loadmanager.common.cluster_conditions import TopicHash
 from loadmanager.common.cluster_state import ClusterState
 from loadmanager.common.context import Context, Identity
@@ -55,7 +55,7 @@ class LeaderAtWork:
     context: Context
     hand: MemoryCoordination
     leading: Leadership
-    explainer: Explainer
+    explainer: Decisions
     registry: CollectorRegistry
     settings: RuntimeSettings
     term: Term | None = None
@@ -165,7 +165,7 @@ async def leader_at_work(
         context=context,
         hand=hand,
         leading=leading,
-        explainer=Explainer(context, leading, "east"),
+        explainer=Decisions(context, leading, "east"),
         registry=registry,
         settings=settings,
         term=Term(stat.version, coordination.session.session_id),

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from loadmanager.admin.brokers import BalancingState
-from loadmanager.admin.decisions import Account, DecisionsQuery, Explainer, decision_to_json
+from loadmanager.admin.decisions import Account, Decisions, DecisionsQuery, decision_to_json
 from loadmanager.admin.documents import (
+    AssessmentDocument,
     ShadowsDocument,
     TasksDocument,
     TasksQuery,
+    assessment_document,
     shadows_document,
     tasks_document,
 )
@@ -184,7 +186,7 @@ OVERVIEW = OverviewDocument(
 
 
 @dataclass
-class FakeLeaderQueries(Explainer):
+class FakeLeaderQueries(Decisions):
     """Canned answers. ``elsewhere`` is the leader's address, ``away`` that there is none."""
 
     stories: dict[str, Explanation] = field(
@@ -201,7 +203,7 @@ class FakeLeaderQueries(Explainer):
         self._answer("snapshot")
         return self.content
 
-    def explain(self, subject: str) -> Account:
+    def account(self, subject: str) -> Account:
         self._answer(f"explain {subject}")
         if ":" not in subject and "/" not in subject:
             raise InvalidName("subject", subject, "a broker or a bundle")
@@ -220,9 +222,9 @@ class FakeLeaderQueries(Explainer):
             balancing=Balancing(),
         )
 
-    def assessment(self) -> Assessment | None:
+    def optimality(self) -> AssessmentDocument:
         self._answer("optimality")
-        return self._assessment()
+        return AssessmentDocument(optimality=assessment_document(self._assessment()))
 
     def _assessment(self) -> Assessment | None:
         return ASSESSMENT if self.last_round else None
@@ -231,13 +233,13 @@ class FakeLeaderQueries(Explainer):
         self._answer("shadows")
         return self.beside
 
-    def decisions(self, wish: DecisionsQuery) -> Sequence[Decision]:
+    def listed(self, wish: DecisionsQuery) -> Sequence[Decision]:
         self._answer(f"decisions {wish.limit}")
         return wish.of((LEFT_ALONE, MOVED))
 
-    def tasks(self, wish: TasksQuery) -> TasksDocument:
-        self._answer(f"tasks {wish.limit}")
-        return self._listed(wish)
+    def tasks(self, query: TasksQuery) -> TasksDocument:
+        self._answer(f"tasks {query.limit}")
+        return self._listed(query)
 
     def _listed(self, wish: TasksQuery) -> TasksDocument:
         wanted = [one for one in (LIVE, ENDED) if wish.wants(one)]

@@ -26,8 +26,9 @@ The parameters of the method are what it reads of the request:
   ignored, as in Pulsar.
 - ``body`` is of any type that pydantic can read from JSON. With a default it is optional.
 
-The method returns the content of the reply, an object with the attributes of the declared
-`Document`, or None for 204. It refuses a request by an exception that `refusal_of` knows.
+The method, which may be a coroutine, returns the content of the reply, an object with the
+attributes of the declared `Document`, or None for 204. It refuses a request by an exception that
+`refusal_of` knows.
 
 - ``role`` is `Role.READ` for GET and `Role.ADMIN` for all others unless it is given.
 - ``leader``: a method may raise `LeaderElsewhere`; the client is then redirected there by 307.
@@ -40,7 +41,7 @@ import asyncio
 import inspect
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, Final, TypeVar, get_type_hints
@@ -487,7 +488,7 @@ def _declared(kind: "type[Resource]") -> Iterator[tuple[str, Operation]]:
 async def _answer(
     one: Operation,
     body: "TypeAdapter[Any] | None",
-    method: Callable[..., Awaitable[Any]],
+    method: Callable[..., Any],
     request: web.BaseRequest,
     target: Target,
 ) -> web.StreamResponse:
@@ -502,7 +503,8 @@ async def _answer(
         read["body"] = await json_body(request, body, optional=one.body_optional)
     given = {name: read[name] if name in read else _named(name, one, path) for name in one.takes}
     try:
-        return _reply(one, await method(**given))
+        value = method(**given)
+        return _reply(one, await value if inspect.isawaitable(value) else value)
     except LeaderElsewhere as error:
         location = error.sidecar_url.rstrip("/") + target.path_and_query
         raise Refused(307, str(error), {"Location": location}) from error

@@ -4,7 +4,6 @@ from typing import Any
 import pytest
 from leader_queries import AT_MS, B1, B3, BUNDLE, WEIGHED_STORY, FakeLeaderQueries
 
-from loadmanager.admin.decisions import Decisions
 from loadmanager.admin.documents import TasksQuery
 from loadmanager.core.bundle_task import TaskKind, TaskState
 from loadmanager.core.planner import Planner
@@ -30,7 +29,7 @@ def leader_term() -> FakeLeaderQueries:
 
 @pytest.fixture
 async def leader(start_server: StartServer, leader_term: FakeLeaderQueries) -> RunningServer:
-    return await start_server(more_routes=tuple(Decisions(leader_term).routes()))
+    return await start_server(more_routes=tuple(leader_term.routes()))
 
 
 async def test_a_snapshot_is_whole(leader: RunningServer, leader_term: FakeLeaderQueries) -> None:
@@ -225,7 +224,7 @@ async def test_odd_questions(leader: RunningServer, path: str, status: int, reas
 async def test_who_does_not_lead_sends_on_to_the_leader(
     start_server: StartServer, leader: RunningServer, question: str
 ) -> None:
-    follower = Decisions(FakeLeaderQueries(elsewhere=leader.url + "/"))
+    follower = FakeLeaderQueries(elsewhere=leader.url + "/")
     server = await start_server(more_routes=tuple(follower.routes()))
     got = await server.ask(question)
     assert (got.status, got.headers["Location"]) == (307, leader.url + question)
@@ -235,7 +234,7 @@ async def test_who_does_not_lead_sends_on_to_the_leader(
 
 @pytest.mark.parametrize("question", QUESTIONS)
 async def test_without_a_leader_it_is_told_so(start_server: StartServer, question: str) -> None:
-    server = await start_server(more_routes=tuple(Decisions(FakeLeaderQueries(away=True)).routes()))
+    server = await start_server(more_routes=tuple(FakeLeaderQueries(away=True).routes()))
     got = await server.ask(question)
     want: dict[str, Any] = {"reason": "no leader is at work"}
     assert (got.status, got.headers["Retry-After"], got.json()) == (503, "2", want)

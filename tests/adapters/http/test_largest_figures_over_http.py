@@ -18,7 +18,7 @@ from waiting import eventually
 from loadmanager.adapters.http.assign_client import HttpAssignClient
 from loadmanager.adapters.http.http_server import HttpServer
 from loadmanager.admin.brokers import Brokers
-from loadmanager.admin.decisions import Decisions, Plans
+from loadmanager.admin.decisions import Plans
 from loadmanager.admin.topics import Topics
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
@@ -63,7 +63,7 @@ async def leader_of_the_largest() -> AsyncIterator[tuple[LeaderAtWork, RunningSe
         resources = (
             Brokers(sidecar.context, "east", topics),
             Plans(sidecar.leading),
-            Decisions(sidecar.explainer),
+            sidecar.explainer,
         )
         server = HttpServer(
             FakeLookup(),

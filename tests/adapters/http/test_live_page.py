@@ -26,7 +26,6 @@ from loadmanager.adapters.http.security.guard import (
     Rights,
     Tokens,
 )
-from loadmanager.admin.decisions import Decisions
 from loadmanager.admin.overview import OverviewDocument, Overviews
 from loadmanager.config.sections import HttpSettings
 from loadmanager.ports.lookup import LeaderElsewhere, Unavailable
@@ -254,8 +253,8 @@ async def test_the_page_has_its_questions_forwarded_and_others_are_sent_on(
     line: HttpAssignClient, start_server: StartServer
 ) -> None:
     queries = FakeLeaderQueries()
-    leader = await start_server(more_routes=tuple(Decisions(queries).routes()))
-    follower = Decisions(FakeLeaderQueries(elsewhere=leader.url + "/"))
+    leader = await start_server(more_routes=tuple(queries.routes()))
+    follower = FakeLeaderQueries(elsewhere=leader.url + "/")
     server = await start_server(
         more_routes=tuple(follower.routes()), forwarder=Forwarder(line, lambda _: "")
     )
@@ -280,10 +279,8 @@ async def test_a_caller_keeps_its_own_right_with_the_leader(
     line: HttpAssignClient, start_server: StartServer, tmp_path: Path, withheld: str
 ) -> None:
     guard = tokens_guard(tmp_path)
-    leader = await start_server(
-        more_routes=tuple(Decisions(FakeLeaderQueries()).routes()), guard=guard
-    )
-    follower = Decisions(FakeLeaderQueries(elsewhere=leader.url))
+    leader = await start_server(more_routes=tuple(FakeLeaderQueries().routes()), guard=guard)
+    follower = FakeLeaderQueries(elsewhere=leader.url)
     server = await start_server(
         more_routes=tuple(follower.routes()),
         guard=guard,
