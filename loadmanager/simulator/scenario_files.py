@@ -420,6 +420,8 @@ def _fault(at: KeyPath, error: ErrorDetails) -> str:
         close = difflib.get_close_matches(str(at[-1]), _known_keys(), 1, 0.6)
         hint = f"; did you mean {close[0]}?" if close else ""
         return f"no such key; expected one of docs/scenario-format.md{hint}"
+    if error["type"] == "path_type":
+        return "expected the path of a file"
     said = _TABLE.sub("table", said.removeprefix("Value error, ").replace("valid tuple", "list"))
     if said == "Field required":
         return "expected a value"

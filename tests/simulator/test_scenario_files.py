@@ -101,7 +101,7 @@ settings = { a = { b = 1 } }
         ("[load]\ntopics = 1", "load = {topics = 1}; expected it to be a list"),
         ("events = [5]", "events[0] = 5; expected it to be a table"),
         ("noise = 5", "noise = 5; expected it to be a table"),
-        ("trace = 1979-05-27", "trace = 1979-05-27; expected: Input is not a valid path"),
+        ("trace = 1979-05-27", "trace = 1979-05-27; expected the path of a file"),
         ("model = 1", "model = 1; no such key; expected it to be left out: there is one model"),
         ('"a b".c = 1', '"a b" = {c = 1}; no such key; expected one of docs/scenario-format.md'),
     ],
