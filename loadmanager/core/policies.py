@@ -5,20 +5,21 @@ other characters (``\s``, ``.``, ``\b``) nothing is translated.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
 import re2
 
-from loadmanager.core.columns import Mask
+from loadmanager.core.columns import Indices, Mask
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 
 LONGEST_PATTERN: Final = 1_000
-_MOST_KNOWN: Final = 131_072
+_LONGEST_BEGIN: Final = 200
+_MOST_KNOWN: Final = 524_288
 _TOKEN: Final = re.compile(
     r"\\Q((?:[^\\]|\\(?!E))*+)(?:\\E)?|\\([pP])\{([A-Z]\w{3,5})\}|\\.|\[\^?\]?|&&|.", re.DOTALL
 )
@@ -31,20 +32,26 @@ def _options(most_bytes: int) -> Any:
     return options
 
 
-@lru_cache(maxsize=1_024)
-def _compiled(pattern: str) -> tuple[Any, str]:
+def _compiled(pattern: str) -> Any:
+    return re2.compile("".join(_translated(pattern)), _options(256 * 1024))
+
+
+@lru_cache(maxsize=8_192)
+def _why_not(pattern: str) -> str:
     try:
-        return re2.compile("".join(_translated(pattern)), _options(256 * 1024)), ""
+        _compiled(pattern)
     except re2.error as error:
         why = error.args[0].decode(errors="replace")
     except ValueError as error:
         why = str(error)
-    return None, f"RE2 does not support {pattern[:80]!a} ({why})"
+    else:
+        return ""
+    return f"RE2 does not support {pattern[:_MOST_SHOWN]!a} ({why})"
 
 
-@lru_cache(maxsize=32_768)
 def why_refused(patterns: tuple[str, ...]) -> str:
-    return next((why for _, why in map(_compiled, patterns) if why), "")
+    # One that is too long is not kept as a whole, however long it is.
+    return next((why for one in patterns if (why := _why_not(one[: LONGEST_PATTERN + 1]))), "")
 
 
 def checked(pattern: str) -> str:
@@ -53,36 +60,42 @@ def checked(pattern: str) -> str:
     return pattern
 
 
-@lru_cache(maxsize=64)
-def _engine(patterns: tuple[str, ...]) -> Any:
-    """Return what matches all at once, and one that matches any text; None if it is too large."""
-    found = re2.Set.FullMatchSet(_options(32 * 1024 * 1024))
+def _matcher(patterns: tuple[str, ...]) -> Callable[[str], list[int]]:
+    """Return what finds the places of the patterns, none refused, that match a whole text."""
+    if len(patterns) <= 1:
+        every = [_compiled(one) for one in patterns]
+        return lambda text: [at for at, one in enumerate(every) if one.fullmatch(text)]
+    engine, half = re2.Set.FullMatchSet(_options(32 * 1024 * 1024)), len(patterns) // 2
     for pattern in (*patterns, "(?s:.*)"):
-        found.Add("".join(_translated(pattern)))
+        engine.Add("".join(_translated(pattern)))
+    halves: list[Callable[[str], list[int]]] = []
     try:
-        found.Compile()
+        engine.Compile()
     except re2.error:
-        return None
-    return found
+        engine = None
+
+    def matching(text: str) -> list[int]:
+        found: list[int] = list((engine and engine.Match(text)) or ())
+        if len(patterns) in found:  # Otherwise the engine ran out of memory.
+            return [one for one in found if one != len(patterns)]
+        if not halves:
+            halves.extend(map(_matcher, (patterns[:half], patterns[half:])))
+        first, later = halves
+        return [*first(text), *(half + one for one in later(text))]
+
+    return matching
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=8)
 def first_of(patterns: tuple[str, ...]) -> Callable[[str], str | None]:
     """Return what finds the first of these, none refused, that matches a whole text, if any."""
+    matching = _matcher(patterns)
+
+    def first(text: str) -> str | None:
+        return patterns[min(found)] if (found := matching(text)) else None
+
     # What it found is kept, by keys without the patterns, whose hash takes long.
-    return lru_cache(maxsize=_MOST_KNOWN)(partial(_first, patterns))
-
-
-def _first(patterns: tuple[str, ...], text: str) -> str | None:
-    if len(patterns) <= 1:
-        return next((one for one in patterns if _compiled(one)[0].fullmatch(text)), None)
-    engine = _engine(patterns)
-    found: tuple[int, ...] = tuple((engine and engine.Match(text)) or ())
-    if len(patterns) in found:  # Otherwise the engine ran out of memory.
-        return (*patterns, None)[min(found)]
-    half = len(patterns) // 2
-    first = _first(patterns[:half], text)
-    return _first(patterns[half:], text) if first is None else first
+    return lru_cache(maxsize=_MOST_KNOWN if patterns else 0)(first)
 
 
 def matches_any(patterns: tuple[str, ...], text: str) -> bool:
@@ -93,7 +106,7 @@ def loosened(pattern: str) -> str:
     """Return a pattern, or for a refused one what matches all texts that begin as it does."""
     if not why_refused((pattern,)):
         return pattern
-    ((literal, repeated),) = _BEGIN.findall(pattern)[:1]
+    ((literal, repeated),) = _BEGIN.findall(pattern[:_LONGEST_BEGIN])[:1]
     literal = "" if "|" in pattern else literal[: -1 if repeated else None]
     return f"(?s:{re2.escape(literal)}.*)"
 
@@ -119,6 +132,7 @@ def _translated(pattern: str) -> Iterator[str]:
 
 
 MOST_NAMED: Final = 10
+_MOST_SHOWN: Final = 80
 MOST_PATTERNS: Final = 1_000
 MOST_CHARACTERS: Final = 100_000
 _TOO_MUCH: Final = (
@@ -157,7 +171,7 @@ class IsolationPolicy:
         return self.malformed or why_refused(self.patterns)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Policies:
     """Isolation policies by name, anti-affinity groups, failure domains and fixed bundles.
 
@@ -169,35 +183,56 @@ class Policies:
     anti_affinity: Mapping[Namespace, str] = field(default_factory=lambda: MappingProxyType({}))
     domains: Mapping[BrokerId, str] = field(default_factory=lambda: MappingProxyType({}))
     staying: frozenset[BundleId] = frozenset()
-    refused: Mapping[str, str] = field(init=False, repr=False, compare=False)
-    groups: Mapping[str, frozenset[Namespace]] = field(init=False, repr=False, compare=False)
-    _governing: Mapping[str, IsolationPolicy] = field(init=False, repr=False, compare=False)
-    _held: Mapping[str, str] = field(init=False, repr=False, compare=False)
-    _first: Callable[[str], str | None] = field(init=False, repr=False, compare=False)
-    _first_held: Callable[[str], str | None] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        governing, held = dict[str, IsolationPolicy](), dict[str, str]()
-        refused, patterns, characters = dict[str, str](), 0, 0
+    @cached_property
+    def refused(self) -> Mapping[str, str]:
+        """Why policies are refused, by their names."""
+        found, patterns, characters = dict[str, str](), 0, 0
         for name, one in sorted(self.isolation.items()):
             count, length = patterns + len(one.patterns), characters + sum(map(len, one.patterns))
             much = count > MOST_PATTERNS or length > MOST_CHARACTERS
             if why := (much and _TOO_MUCH) or one.refused:
-                refused[name] = f"isolation policy {name} is refused: {why}"
-                for pattern in one.namespaces:
-                    held.setdefault(loosened(pattern), refused[name])
+                found[name] = f"isolation policy {name[:_MOST_SHOWN]} is refused: {why}"
             else:
                 patterns, characters = count, length
-                for pattern in one.namespaces:
-                    governing.setdefault(pattern, one)
-        groups: dict[str, set[Namespace]] = {}
+        return found
+
+    @cached_property
+    def groups(self) -> Mapping[str, frozenset[Namespace]]:
+        found: dict[str, set[Namespace]] = {}
         for name, group in self.anti_affinity.items():
-            groups.setdefault(group.casefold(), set()).add(name)
-        frozen = {group: frozenset(names) for group, names in groups.items()}
-        made = {"refused": refused, "groups": frozen, "_governing": governing, "_held": held}
-        found = {"_first": first_of(tuple(governing)), "_first_held": first_of(tuple(held))}
-        for name, value in {**made, **found}.items():
-            object.__setattr__(self, name, value)
+            found.setdefault(group.casefold(), set()).add(name)
+        return {group: frozenset(names) for group, names in found.items()}
+
+    @cached_property
+    def reserving(self) -> tuple[str, ...]:
+        """The patterns of brokers that are primary in some policy."""
+        return tuple(one for policy in self._applied for one in policy.primary)
+
+    @cached_property
+    def of_brokers(self) -> tuple[str, ...]:
+        every = (one for policy in self._applied for one in (*policy.primary, *policy.secondary))
+        return tuple(dict.fromkeys(every))
+
+    @cached_property
+    def _applied(self) -> list[IsolationPolicy]:
+        return [one for name, one in sorted(self.isolation.items()) if name not in self.refused]
+
+    @cached_property
+    def _governing(self) -> tuple[Mapping[str, IsolationPolicy], Callable[[str], str | None]]:
+        found: dict[str, IsolationPolicy] = {}
+        for one in self._applied:
+            for pattern in one.namespaces:
+                found.setdefault(pattern, one)
+        return found, first_of(tuple(found))
+
+    @cached_property
+    def _held(self) -> tuple[Mapping[str, str], Callable[[str], str | None]]:
+        found: dict[str, str] = {}
+        for name, why in self.refused.items():
+            for pattern in self.isolation[name].namespaces:
+                found.setdefault(loosened(pattern), why)
+        return found, first_of(tuple(found))
 
     @property
     def refusals(self) -> str:
@@ -208,13 +243,15 @@ class Policies:
 
     def governing(self, namespace: Namespace) -> IsolationPolicy | None:
         """Return the policy for ``namespace``; if several match, the first by name."""
-        pattern = self._first(namespace)
-        return None if pattern is None else self._governing[pattern]
+        found, first = self._governing
+        pattern = first(namespace)
+        return None if pattern is None else found[pattern]
 
     def refusal(self, namespace: Namespace) -> str:
         """Return why the bundles of a namespace stay: a refused policy may be for it, else ""."""
-        pattern = self._first_held(namespace)
-        return "" if pattern is None else self._held[pattern]
+        found, first = self._held
+        pattern = first(namespace)
+        return "" if pattern is None else found[pattern]
 
     def group_of(self, namespace: Namespace) -> frozenset[Namespace]:
         group = self.anti_affinity.get(namespace)
@@ -224,11 +261,43 @@ class Policies:
 NO_POLICIES: Final = Policies()
 
 
-@lru_cache(maxsize=512)
-def hosts_matching(patterns: tuple[str, ...], brokers: tuple[BrokerId, ...]) -> Mask:
-    hosts = (broker.rpartition(":")[0] for broker in brokers)
-    found = np.array([matches_any(patterns, host) for host in hosts], dtype=np.bool_)
-    found.flags.writeable = False
+def governed(
+    policies: Policies, namespaces: Mapping[Namespace, Sequence[int]], count: int
+) -> tuple[list[IsolationPolicy | None], Indices]:
+    """Return policies, first None, and for each of ``count`` rows of bundles which governs it.
+
+    ``namespaces`` has the rows of each namespace's bundles.
+    """
+    found: list[IsolationPolicy | None] = [None]
+    of: Indices = np.zeros(count, dtype=np.intp)
+    places: dict[int, int] = {id(None): 0}
+    for name, rows in namespaces.items() if policies.isolation else ():
+        policy = policies.governing(name)
+        place = places.setdefault(id(policy), len(found))
+        if place == len(found):
+            found.append(policy)
+        if place:
+            of[[row for row in rows if row < count]] = place
+    return found, of
+
+
+@lru_cache(maxsize=2_048)
+def hosts_matching(
+    patterns: tuple[str, ...], brokers: tuple[BrokerId, ...], among: tuple[str, ...] = ()
+) -> Mask:
+    """Return the brokers that any of the patterns match, which are matched with all ``among``."""
+    every = among or patterns
+    if why_refused(patterns):
+        return np.zeros(len(brokers), dtype=np.bool_)
+    rows = [every.index(one) for one in patterns]
+    return np.asarray(_matched(every, brokers)[rows].any(axis=0))
+
+
+@lru_cache(maxsize=4)
+def _matched(patterns: tuple[str, ...], brokers: tuple[BrokerId, ...]) -> Mask:
+    found, matching = np.zeros((len(patterns), len(brokers)), dtype=np.bool_), _matcher(patterns)
+    for at, broker in enumerate(brokers):
+        found[matching(broker.rpartition(":")[0]), at] = True
     return found
 
 
@@ -245,12 +314,11 @@ def open_to(
     ``min_limit`` primary brokers are ``registered`` (by default ``brokers``) and ``fit``; without
     one, the brokers that are primary in no policy.
     """
+    every = policies.of_brokers
     if policy is not None:
-        primary = hosts_matching(policy.primary, brokers)
-        up = primary if registered is None else hosts_matching(policy.primary, registered)
+        primary = hosts_matching(policy.primary, brokers, every)
+        up = primary if registered is None else hosts_matching(policy.primary, registered, every)
         if np.count_nonzero(up & fit) >= policy.min_limit:
             return primary
-        return primary | hosts_matching(policy.secondary, brokers)
-    applied = (one for name, one in policies.isolation.items() if name not in policies.refused)
-    patterns = (pattern for one in applied for pattern in one.primary)
-    return ~hosts_matching(tuple(patterns), brokers)
+        return primary | hosts_matching(policy.secondary, brokers, every)
+    return ~hosts_matching(policies.reserving, brokers, every)

@@ -171,6 +171,15 @@ def test_an_isolation_policy_that_cannot_be_is_refused_alone(policy: str) -> Non
     assert policies.refusal(Namespace("t/q")) == ""
 
 
+def test_names_of_policies_begin_no_line_and_are_cut_where_they_are_shown() -> None:
+    name = "a\\n\\u001b[2J" + "b" * 1_000
+    policies = Policies(isolation=decode_isolation("/i", f'{{"{name}":{{"primary":7}}}}'.encode()))
+    assert policies.refused.keys() == {r"a\n\x1b[2J" + "b" * 1_000}
+    assert policies.refusals.startswith(r"isolation policy a\n\x1b[2Jbbb")
+    assert policies.refusals.isprintable()
+    assert len(policies.refusals) < 400
+
+
 @pytest.mark.parametrize("policy", ["7", "[]", '{"namespaces":7}', '"x"', "null"])
 def test_a_policy_of_no_form_is_named_and_binds_nobody(policy: str) -> None:
     policies = Policies(isolation=decode_isolation("/i", f'{{"p":{policy}}}'.encode()))

@@ -13,6 +13,7 @@ _BOUND: Final = re.compile(r"0x[0-9a-fA-F]{8}")
 _GROUP: Final = "namespaceAntiAffinityGroup"
 _PERCENT: Final = 100.0
 _LONGEST_NUMBER: Final = 9
+_LONGEST_SHOWN: Final = 200
 
 
 def encode_boundaries(boundaries: Boundaries, existing: bytes | None = None) -> bytes:
@@ -57,8 +58,13 @@ def decode_anti_affinity(where: str, data: bytes) -> str:
 
 
 def decode_isolation(where: str, data: bytes) -> dict[str, IsolationPolicy]:
+    """Return the policies by their names, which are shown: lines and controls are escaped."""
     every = parse_fields(where, data)
-    return {name: _isolation_or_why(every, name) for name in every.names()}
+    return {_shown(name): _isolation_or_why(every, name) for name in every.names()}
+
+
+def _shown(text: str) -> str:
+    return text if text.isprintable() else ascii(text)[1:-1]
 
 
 def _isolation_or_why(every: Fields, name: str) -> IsolationPolicy:
@@ -70,7 +76,9 @@ def _isolation_or_why(every: Fields, name: str) -> IsolationPolicy:
         one = found.get("namespaces") if isinstance(found, dict) else None
         texts = [one for one in (one if isinstance(one, list) else [one]) if isinstance(one, str)]
         namespaces = tuple(filter(is_unicode, texts))
-        return IsolationPolicy(namespaces=namespaces, primary=(), malformed=str(error))
+        return IsolationPolicy(
+            namespaces=namespaces, primary=(), malformed=_shown(str(error))[-_LONGEST_SHOWN:]
+        )
 
 
 def decode_failure_domain(where: str, data: bytes) -> tuple[BrokerId, ...]:
