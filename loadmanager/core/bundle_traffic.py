@@ -1,11 +1,10 @@
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from loadmanager.core.errors import InvalidName
-from loadmanager.core.hashing import in_range, lies_in, position
+from loadmanager.core.hashing import in_range, position
 from loadmanager.core.ids import (
     BundleId,
     Namespace,
@@ -222,20 +221,11 @@ def bundle_traffic(
 
     Topics are hashed with crc32, as in Pulsar; a segment by its own name, as in Pulsar 5.0.
     """
-    ranges: dict[Namespace, list[tuple[int, int, BundleId]]] = {}
-    for lower, upper, one in sorted((*range_of(one), one) for one in owned):
-        ranges.setdefault(namespace_of(one), []).append((lower, upper, one))
     found = dict.fromkeys(owned, NO_TRAFFIC)
     homeless = NO_TRAFFIC
-    for name, rates in window.rates.items():
-        passing, bundle = window.passing.get(name), None
-        with suppress(InvalidName):
-            topic = parse_full_topic(name)
-            at, within = position(topic, "crc32"), ranges.get(topic.namespace, [])
-            place = bisect_right(within, (at + 1,)) - 1
-            if place >= 0 and in_range(at, *within[place][:2]):
-                bundle = within[place][2]
-        if bundle is None:
+    for name, topic, _, bundle in placed(owned, window.rates):
+        rates, passing = window.rates[name], window.passing.get(name)
+        if topic is None or bundle is None:
             homeless = _plus(homeless, rates, passing)
             continue
         sums = found[bundle]
@@ -267,11 +257,28 @@ def _plus(sums: BundleTraffic, rates: Rates, passing: Rates | None) -> BundleTra
 
 def topics_in(bundle: BundleId, names: Iterable[str]) -> Iterator[tuple[str, TopicName, int]]:
     """Yield each full name that is a topic of ``bundle``, with the topic and its position."""
+    for name, topic, at, home in placed((bundle,), names):
+        if topic and home:
+            yield name, topic, at
+
+
+def placed(
+    bundles: Iterable[BundleId], names: Iterable[str]
+) -> Iterator[tuple[str, TopicName | None, int, BundleId | None]]:
+    """Yield each full name with its topic, the topic's position, and its bundle if it is of these.
+
+    What is no name of a topic has none.
+    """
+    ranges: dict[Namespace, list[tuple[int, int, BundleId]]] = {}
+    for lower, upper, one in sorted((*range_of(one), one) for one in bundles):
+        ranges.setdefault(namespace_of(one), []).append((lower, upper, one))
     for name in names:
         try:
             topic = parse_full_topic(name)
         except InvalidName:
+            yield name, None, 0, None
             continue
-        at = position(topic, "crc32")
-        if topic.namespace == namespace_of(bundle) and lies_in(at, bundle):
-            yield name, topic, at
+        at, within = position(topic, "crc32"), ranges.get(topic.namespace, [])
+        place = bisect_right(within, (at + 1,)) - 1
+        there = place >= 0 and in_range(at, *within[place][:2])
+        yield name, topic, at, within[place][2] if there else None

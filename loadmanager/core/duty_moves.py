@@ -13,22 +13,25 @@ A draining broker is emptied before anything else, the least loaded bundle first
 """
 
 from collections import defaultdict
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 import numpy as np
 
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.columns import Mask
-from loadmanager.core.filters import fewest, fewest_by_domain, namespaces_on
+from loadmanager.core.columns import Indices, Mask
+from loadmanager.core.filters import Counts, fewest, fewest_by_domain
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
 from loadmanager.core.max_over_mean import NEAR_ENOUGH, over_mean
-from loadmanager.core.plan import Cause, Move
-from loadmanager.core.policies import open_to
+from loadmanager.core.plan import Cause, Move, Steps
+from loadmanager.core.policies import governed, open_to
 
 # Count by which a broker may exceed another, as a fraction of the mean; one more is allowed.
 MOST_MORE: Final = 0.1
+APART: Final = "to keep namespaces of groups apart"
+SPREADING: Final = "to spread bundles without traffic"
 LEAST_NEEDED: Final = 0.02
 """A bundle that moves last does so for traffic of at least this part of a broker's."""
 
@@ -54,29 +57,33 @@ class Duties:
 
 
 class DutyMoves:
-    """The moves that are due in a view: ``urgent`` ones of drains and policies, and by count."""
+    """The moves that are due in a view: ``urgent`` ones of drains and policies, and by count.
 
-    def __init__(self, view: ClusterView, duties: Duties) -> None:
-        self._view, self._duties, self._moves = view, duties, list[Move]()
-        self._brokers, policies = view.brokers.names, view.policies
-        listed = np.flatnonzero(view.owned.listed_by >= 0)
-        self._bundles = [view.bundles.names[row] for row in listed.tolist()]
-        self._owner = view.owned.listed_by[listed].copy()
+    Groups are kept apart and bundles spread until ``steps`` are used up.
+    """
+
+    def __init__(self, view: ClusterView, duties: Duties, steps: Steps) -> None:
+        self._view, self._duties, self._steps = view, duties, steps
+        self._moves, self._policies, self._brokers = list[Move](), view.policies, view.brokers.names
+        self._bundles, self._owner = view.bundles.names, view.owned.listed_by.copy()
+        self._listed = listed = np.flatnonzero(self._owner >= 0)
         rates = view.bundles.short[listed].reshape(-1, 2, 2).sum(axis=2)
-        self._sizes = over_mean(rates, max(len(self._brokers), 1))
-        self._loads = np.zeros((len(self._brokers), self._sizes.shape[1]))
-        np.add.at(self._loads, self._owner, self._sizes)
-        self._movable = np.array([one not in duties.held for one in self._bundles], dtype=bool)
-        self._namespaces = [namespace_of(one) for one in self._bundles]
-        self._rows: defaultdict[Namespace, list[int]] = defaultdict(list)
-        for row, namespace in enumerate(self._namespaces):
-            self._rows[namespace].append(row)
-        self._allowed: dict[Namespace, Mask] = {
-            name: open_to(policies, policies.governing(name), self._brokers, duties.registered)
-            for name in self._rows
-        }
-        self._takes = np.array([one not in duties.cordoned for one in self._brokers], dtype=bool)
+        sizes = over_mean(rates, max(len(self._brokers), 1))
+        self._sizes = np.zeros((len(self._owner), sizes.shape[1]))
+        self._sizes[listed] = sizes
+        self._loads = np.zeros((len(self._brokers), sizes.shape[1]))
+        np.add.at(self._loads, self._owner[listed], sizes)
+        self._movable = self._owner >= 0
+        held = (view.bundles.row(one) for one in duties.held)
+        self._movable[[row for row in held if row is not None]] = False
+        policies, self._policy = governed(view.policies, view.bundles.namespaces, len(self._owner))
+        self._allowed: Mask = np.array(
+            [open_to(view.policies, one, self._brokers, duties.registered) for one in policies]
+        )
+        takes = np.array([one not in duties.cordoned for one in self._brokers], dtype=bool)
         self._drains = np.array([one in duties.draining for one in self._brokers], dtype=bool)
+        self._open = self._allowed & takes
+        self._counts = np.bincount(self._owner[listed], minlength=len(self._brokers))
         self._empty_draining()
         self._obey_isolation()
         self._keep_groups_apart()
@@ -87,106 +94,143 @@ class DutyMoves:
     @property
     def worth_their_price(self) -> set[BundleId]:
         """The late bundles of at least `LEAST_NEEDED` on brokers above `NEAR_ENOUGH`."""
-        full = self._loads.max(axis=1, initial=0.0)[self._owner] > NEAR_ENOUGH
-        worth = np.flatnonzero(full & (self._sizes.max(axis=1, initial=0.0) >= LEAST_NEEDED))
-        return {self._bundles[row] for row in worth.tolist()}.intersection(self._duties.late)
+        rows = self._listed
+        full = self._loads.max(axis=1, initial=0.0)[self._owner[rows]] > NEAR_ENOUGH
+        worth = full & (self._sizes[rows].max(axis=1, initial=0.0) >= LEAST_NEEDED)
+        return {self._bundles[row] for row in rows[worth].tolist()}.intersection(self._duties.late)
 
     def _empty_draining(self) -> None:
-        largest, late = self._sizes.max(axis=1, initial=0.0), self._duties.late
-        leaving = np.flatnonzero(self._drains[self._owner] & self._movable).tolist()
-        leaving.sort(key=lambda row: (self._bundles[row] in late, largest[row], row))
-        for row in leaving:
-            if len(self._moves) == self._duties.most:
+        for row in self._leaving(lambda rows: ~self._drains[self._owner[rows]], sign=1.0):
+            if len(self._moves) == self._duties.most or self._steps.left <= 0:
                 return
-            source, namespace = int(self._owner[row]), self._namespaces[row]
-            if namespace in self._view.policies.anti_affinity:
-                target = self._apart(namespace, source)
-            else:
-                target = self._least_loaded(namespace, source)
-            if target != source:
-                self._move(row, target, Cause.DRAINING)
+            source, target = int(self._owner[row]), self._least_loaded(row)
+            if group := self._policies.group_of(namespace := namespace_of(self._bundles[row])):
+                where = {one: self._where(one) for one in group}
+                served = [broker for here in where.values() for broker in here]
+                counts = np.bincount(served, minlength=len(self._brokers))
+                bundles = sum(len(self._view.bundles.namespaces.get(one, ())) for one in group)
+                self._steps.spend(source, 10 * len(group) + 3 * bundles, APART)
+                target = self._apart(where[namespace], source, counts)
+            self._move(row, target, Cause.DRAINING)
 
     def _obey_isolation(self) -> None:
-        largest, late = self._sizes.max(axis=1, initial=0.0), self._duties.late
-        forbidden = [
-            row
-            for row, namespace in enumerate(self._namespaces)
-            if self._movable[row] and not self._allowed[namespace][self._owner[row]]
-        ]
-        forbidden.sort(key=lambda row: (self._bundles[row] in late, -largest[row], row))
-        for row in forbidden:
-            if len(self._moves) == self._duties.most:
-                return
-            source, namespace = int(self._owner[row]), self._namespaces[row]
-            target = self._least_loaded(namespace, source)
-            if target != source:
-                self._move(row, target, Cause.ISOLATION)
+        def stays(rows: Indices) -> Mask:
+            return self._allowed[self._policy[rows], self._owner[rows]]
 
-    def _least_loaded(self, namespace: Namespace, source: int) -> int:
-        """Return the broker to which a bundle goes, ``source`` if there is none."""
-        brokers = np.flatnonzero(self._allowed[namespace] & self._takes)
-        if not len(brokers):
-            return source
-        counts = np.bincount(self._owner, minlength=len(self._brokers))
-        order = np.lexsort((counts[brokers], self._loads[brokers].max(axis=1, initial=0.0)))
-        return int(brokers[order[0]])
+        for row in self._leaving(stays, sign=-1.0)[: self._duties.most - len(self._moves)]:
+            self._move(row, self._least_loaded(row), Cause.ISOLATION)
+
+    def _leaving(self, stays: Callable[[Indices], Mask], *, sign: float) -> list[int]:
+        """Return movable rows that do not stay and may go somewhere, by ``sign`` times their size.
+
+        Bundles that are to move late are last.
+        """
+        rows, late = np.flatnonzero(self._movable), self._duties.late
+        goes = np.asarray(self._open.any(axis=1))[self._policy[rows]]
+        found = rows[goes & ~stays(rows)].tolist()
+        largest = self._sizes.max(axis=1, initial=0.0)
+        return sorted(found, key=lambda row: (self._bundles[row] in late, sign * largest[row], row))
+
+    def _least_loaded(self, row: int) -> int:
+        brokers = np.flatnonzero(self._open[self._policy[row]])
+        loads = self._loads[brokers].max(axis=1, initial=0.0)
+        return int(brokers[np.lexsort((self._counts[brokers], loads))[0]])
 
     def _keep_groups_apart(self) -> None:
-        for namespace in sorted(self._view.policies.anti_affinity.keys() & self._rows.keys()):
-            if len(self._moves) == self._duties.most:
-                return
-            for source in sorted(self._brokers_of(namespace)):
-                here = [row for row in self._rows[namespace] if self._owner[row] == source]
-                target = self._apart(namespace, source)
-                if target != source and self._movable[here].all():
-                    for row in here[: self._duties.most - len(self._moves)]:
+        for _, group in sorted(self._policies.groups.items()):
+            where = [self._where(one) for one in sorted(group)]
+            served = list(chain.from_iterable(where))
+            if len(set(served)) == len(served) and not self._policies.domains:
+                continue  # No broker serves two.
+            counts = np.bincount(np.array(served, np.intp), minlength=len(self._brokers))
+            for here, source in [(them, one) for them in where for one in sorted(them)]:
+                left = self._duties.most - len(self._moves)
+                if left == 0 or self._steps.left <= 0:
+                    return
+                target = source
+                if self._movable[here[source]].all():
+                    target = self._apart(here, source, counts)
+                if target != source:
+                    for row in here[source][:left]:
                         self._move(row, target, Cause.ANTI_AFFINITY)
+                    counts[source] -= 1
+                    counts[target] += target not in here
+                    here[target] = [*here.get(target, ()), *here.pop(source)]
 
-    def _apart(self, namespace: Namespace, source: int) -> int:
-        """Return the broker with the fewest others of a group, ``source`` if it is as good."""
-        policies, takes = self._view.policies, self._takes.copy()
-        takes[source] = not self._drains[source]  # Where it is, it may stay.
-        best = self._allowed[namespace] & takes
-        moved = {**self._view.moved, **{one.bundle: one.target for one in self._moves}}
-        view, others = replace(self._view, moved=moved), policies.group_of(namespace) - {namespace}
-        counts = namespaces_on(view, others, BundleId(""))
-        if policies.domains:
-            best = best & fewest_by_domain(view, counts, best)
+    def _where(self, namespace: Namespace) -> dict[int, list[int]]:
+        """Return the rows of a namespace's bundles by the row of their broker."""
+        here, owner = dict[int, list[int]](), self._owner
+        rows = self._view.bundles.namespaces.get(namespace, ())
+        for row in [one for one in rows if one < len(owner) and owner[one] >= 0]:
+            here.setdefault(int(owner[row]), []).append(row)
+        return here
+
+    def _apart(self, here: Mapping[int, list[int]], source: int, counts: Counts) -> int:
+        """Return the broker with the fewest others of a group, ``source`` if it is as good.
+
+        ``counts`` are the namespaces of the group on each broker, with the one that is ``here``.
+        """
+        domains, count = self._policies.domains, len(counts)
+        if counts[source] == 1 and not (domains or self._drains[source]):
+            return source  # Nowhere are fewer others than none.
+        self._steps.spend(source, 200 + (4 * count if domains else count // 8), APART)
+        policy = self._policy[here[source][0]]
+        best, counts = self._open[policy].copy(), counts.copy()
+        # Where it is, it may stay.
+        best[source] = self._allowed[policy, source] and not self._drains[source]
+        counts[list(here)] -= 1
+        if domains:
+            best = best & fewest_by_domain(self._view, counts, best)
         best = best & fewest(counts, best)
         if best[source] or not best.any():
             return source
-        there, fullness = self._brokers_of(namespace), self._loads.max(axis=1, initial=0.0)
-        return min(np.flatnonzero(best).tolist(), key=lambda one: (one not in there, fullness[one]))
-
-    def _brokers_of(self, namespace: Namespace) -> set[int]:
-        return set(self._owner[self._rows[namespace]].tolist())
+        fullness = self._loads.max(axis=1, initial=0.0)
+        return min(np.flatnonzero(best).tolist(), key=lambda one: (one not in here, fullness[one]))
 
     def _spread_idle(self) -> None:
+        idle, late, apart = self._duties.idle, self._duties.late, self._duties.apart
         kinds: defaultdict[Namespace, list[int]] = defaultdict(list)
-        for row, namespace in enumerate(self._namespaces):
-            if self._bundles[row] in self._duties.idle:
-                kinds[namespace if namespace in self._duties.apart else Namespace("")].append(row)
+        for row in self._listed.tolist() if idle else ():
+            if self._bundles[row] in idle:
+                namespace = namespace_of(self._bundles[row])
+                kinds[namespace if namespace in apart else Namespace("")].append(row)
         for _, rows in sorted(kinds.items()):
             counts = np.bincount(self._owner[rows], minlength=len(self._brokers))
             here: defaultdict[int, list[int]] = defaultdict(list)
             for row in rows:
-                if self._movable[row] and self._bundles[row] not in self._duties.late:
+                if self._movable[row] and self._bundles[row] not in late:
                     here[int(self._owner[row])].append(row)
             more = max(1.0, MOST_MORE * float(counts.mean()))
-            while len(self._moves) < self._duties.most:
-                source = max((one for one in here if here[one]), key=counts.item, default=None)
-                if source is None or counts[source] - counts.min() <= more:
+            gives = np.isin(np.arange(len(counts)), list(here))
+            while len(self._moves) < self._duties.most and self._steps.left > 0 and gives.any():
+                source = int(np.where(gives, counts, -1).argmax())
+                if counts[source] - counts.min() <= more:
                     break
-                row = here[source].pop()
-                brokers = np.flatnonzero(self._allowed[self._namespaces[row]] & self._takes)
-                target = int(brokers[counts[brokers].argmin()]) if len(brokers) else source
-                if counts[source] - counts[target] > more:
-                    self._move(row, target, Cause.COUNT)
-                    counts[source] -= 1
-                    counts[target] += 1
+                gives[source] = self._moved_one(here[source], source, counts, more)
+
+    def _moved_one(self, rows: list[int], source: int, counts: Counts, more: float) -> bool:
+        """Move the last of these idle bundles that some broker may take, and drop those after."""
+        stuck: set[int] = set()
+        while rows:
+            row = rows.pop()
+            policy = int(self._policy[row])
+            if policy in stuck:
+                continue
+            self._steps.spend(source, 200 + len(counts) // 8, SPREADING)
+            brokers = np.flatnonzero(self._open[policy])
+            target = int(brokers[counts[brokers].argmin()]) if len(brokers) else source
+            if counts[source] - counts[target] > more:
+                self._move(row, target, Cause.COUNT)
+                counts[source] -= 1
+                counts[target] += 1
+                return True
+            stuck.add(policy)
+        return False
 
     def _move(self, row: int, target: int, cause: Cause) -> None:
         source, self._owner[row] = int(self._owner[row]), target
+        self._counts[source] -= 1
+        self._counts[target] += 1
         self._loads[source] -= self._sizes[row]
         self._loads[target] += self._sizes[row]
         self._movable[row] = False

@@ -18,11 +18,6 @@ from loadmanager.core.settings import Settings, setting
 Counts = NDArray[np.int64]
 
 
-def namespaces_on(view: ClusterView, group: Collection[Namespace], without: BundleId) -> Counts:
-    served = {(namespace, row) for namespace, row in _served(view, group, without)}
-    return _counts(view, (row for _, row in served))
-
-
 def _served(
     view: ClusterView, group: Collection[Namespace], without: BundleId
 ) -> Iterator[tuple[Namespace, int]]:
@@ -42,8 +37,9 @@ def _served(
     )
 
 
-def _counts(view: ClusterView, rows: Iterable[int]) -> Counts:
-    return np.bincount(np.fromiter(rows, np.intp), minlength=len(view.brokers.names))
+def _counts(view: ClusterView, served: Iterable[tuple[Namespace, int]]) -> Counts:
+    rows = np.fromiter((row for _, row in served), np.intp)
+    return np.bincount(rows, minlength=len(view.brokers.names))
 
 
 def fewest_by_domain(view: ClusterView, counts: Counts, among: Mask) -> Mask:
@@ -175,12 +171,12 @@ class Filters(Settings):
     def _keep_apart(self, view: ClusterView, bundle: BundleId, found: Eligibility) -> None:
         namespace = namespace_of(bundle)
         if group := view.policies.group_of(namespace):
-            counts = namespaces_on(view, group, bundle)
+            counts = _counts(view, set(_served(view, group, bundle)))
             if self.failure_domains:
                 found.refuse(~fewest_by_domain(view, counts, found.mask), Reason.FAILURE_DOMAIN)
             found.refuse(~fewest(counts, found.mask), Reason.ANTI_AFFINITY)
         if self.even_bundles:
-            counts = _counts(view, (row for _, row in _served(view, {namespace}, bundle)))
+            counts = _counts(view, _served(view, {namespace}, bundle))
             found.refuse(~fewest(counts, found.mask), Reason.MORE_OF_NAMESPACE)
 
 

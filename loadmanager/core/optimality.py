@@ -22,7 +22,7 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
 from loadmanager.core.joint.learning import Learned
 from loadmanager.core.joint.served import served_in, sums_by_broker
 from loadmanager.core.lower_bound import lower_bound, water_levels
-from loadmanager.core.policies import IsolationPolicy, Policies, hosts_matching, open_to
+from loadmanager.core.policies import Policies, governed, hosts_matching, open_to
 from loadmanager.core.rates import BYTES_IN, BYTES_OUT, six_digits
 from loadmanager.core.scores import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, FloatArray, ResourceWeights
 
@@ -35,9 +35,15 @@ _IDLE: Final = 1e-4
 _NO_MOVES: Final[Mapping[BundleId, BrokerId]] = MappingProxyType({})
 
 
+_MOST_CONFINED: Final = 50_000
+"""Brokers of all confinements that are considered; any number is valid, more are slower."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Confined:
-    bundles: Mask
+    """Rows of bundles that only some brokers may serve."""
+
+    bundles: Indices
     brokers: Mask
 
 
@@ -51,10 +57,11 @@ class Assignable:
 
     def bound(self, confined: Iterable[Confined] = ()) -> float:
         brokers = (self.background, self.capacity, self.class_of)
-        found = lower_bound(self.cost, *brokers, self.present)
+        found, left = lower_bound(self.cost, *brokers, self.present), _MOST_CONFINED
         for one in confined:
             present = one.brokers & self.present
-            if present.any() and one.bundles.any():
+            left -= int(np.count_nonzero(present))
+            if present.any() and len(one.bundles) and left >= 0:
                 found = max(found, lower_bound(self.cost[:, one.bundles], *brokers, present))
         return found
 
@@ -113,30 +120,22 @@ def confinements(
     count: int,
     brokers: tuple[BrokerId, ...],
 ) -> tuple[Confined, ...]:
-    """Return the confinements by isolation policies: one per policy, and one for other bundles.
+    """Return the confinements by isolation policies: of bundles without one, and one per policy.
 
     ``namespaces`` has the rows of each namespace's bundles; only rows below ``count`` are used.
     Secondary brokers count as allowed, whether or not they are needed.
     """
     if not policies.isolation:
         return ()
-    masks: dict[IsolationPolicy | None, Mask] = {}
-    for namespace, rows in namespaces.items():
-        policy = policies.governing(namespace)
-        mask = masks.setdefault(policy, np.zeros(count, dtype=np.bool_))
-        mask[[row for row in rows if row < count]] = True
-    return tuple(
-        Confined(mask, may_ever_serve(policies, policy, brokers)) for policy, mask in masks.items()
-    )
-
-
-def may_ever_serve(
-    policies: Policies, policy: IsolationPolicy | None, brokers: tuple[BrokerId, ...]
-) -> Mask:
-    """Return the brokers that isolation allows at some load, with ``policy`` or without one."""
-    if policy is None:
-        return open_to(policies, None, brokers)
-    return hosts_matching((*policy.primary, *policy.secondary), brokers)
+    every, of = governed(policies, namespaces, count)
+    parts = np.split(np.argsort(of, kind="stable"), np.bincount(of, minlength=len(every)).cumsum())
+    masks = [
+        hosts_matching((*policy.primary, *policy.secondary), brokers, policies.of_brokers)
+        if policy
+        else open_to(policies, None, brokers)
+        for policy in every
+    ]
+    return tuple(map(Confined, parts, masks))
 
 
 def excess_over_level(demand: FloatArray, background: FloatArray, level: float) -> float:
@@ -259,7 +258,7 @@ def _confined(view: ClusterView) -> Iterator[Confined]:
     brokers, count = view.brokers, len(view.bundles.known)
     takes = ~brokers.draining
     if not takes.all():
-        yield Confined(np.ones(count, dtype=np.bool_), takes)
+        yield Confined(np.arange(count), takes)
     for one in confinements(view.policies, view.bundles.namespaces, count, brokers.names):
         yield Confined(one.bundles, one.brokers & takes)
 

@@ -1,9 +1,10 @@
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
 
+from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId
 
 
@@ -305,6 +306,13 @@ class Steps:
     def spend(self, broker: int, steps: int, why: str = "to weigh its bundles") -> None:
         self.left -= steps
         self.spent[broker, why] += steps
+
+    def used_up(self, view: ClusterView) -> Iterator[Refusal]:
+        """Yield what used up the steps, if they are."""
+        for (row, why), steps in self.spent.most_common(int(self.left <= 0)):
+            broker = f"{view.brokers.names[row]} with {len(view.owned.of(row)):,} bundles"
+            took = f"took {steps:,} of {self.left + self.spent.total():,} steps {why}"
+            yield Refusal("", Reason.WORK_BUDGET, f"{broker} {took}")
 
 
 def cut_short(refusals: Iterable[Refusal]) -> str:

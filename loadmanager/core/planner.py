@@ -266,7 +266,7 @@ class Planner:
         return shed.memory
 
     def _plan(self, work: RoundWork, memory: RoundMemory) -> Plan:
-        moves, refusals = tuple(work.moves), (*work.cut_short(), *work.refusals)
+        moves, refusals = tuple(work.moves), (*work.steps.used_up(work.view), *work.refusals)
         if self.settings.observe:
             return Plan(moves=(), refusals=refusals, memory=memory, observed=moves)
         now_s = work.view.now_s

@@ -15,7 +15,7 @@ from loadmanager.core.duty_moves import Duties, DutyMoves
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BundleStats, LoadReport, ResourceUsage
 from loadmanager.core.memory import RoundMemory
-from loadmanager.core.plan import Cause, Move, Reason, Refusal
+from loadmanager.core.plan import Cause, Move, Reason, Refusal, Steps
 from loadmanager.core.planner import NONE_LEAVE, Plan, Planner
 from loadmanager.core.policies import Policies
 from loadmanager.core.projection import after_move, settled
@@ -73,14 +73,18 @@ class Playback:
         ``view`` returns the cluster with bundles under way: the strategy sees bundles where
         policies want them. Last are bundles that are counted; if nothing else moves and it
         ``eases``, one that moves late. ``rests`` is why the strategy moves nothing, "" if it may.
+        Duties take at most a quarter of the steps of a round.
         """
-        due = DutyMoves(view(policies, NONE_LEAVE), duties)
+        steps, whole = Steps(self.planner.settings.steps_per_round // 4), view(policies, NONE_LEAVE)
+        due = DutyMoves(whole, duties, steps)
         left = duties.most - len(due.urgent)
         under_way = {move.bundle: move.target for move in due.urgent}
         settings = self.planner.settings
+        rest = settings.steps_per_round - steps.spent.total()
 
         def decided(stay: Collection[BundleId], most: int) -> Decided:
-            limited = replace(settings, moves_per_round=min(settings.moves_per_round, most))
+            moves = min(settings.moves_per_round, most)
+            limited = replace(settings, moves_per_round=moves, steps_per_round=rest)
             planner = replace(self.planner, settings=limited)
             there = view(replace(policies, staying=policies.staying.union(stay)), under_way)
             if rests:
@@ -88,6 +92,7 @@ class Playback:
                 plan = Plan(moves=(), refusals=(refusal,), memory=self.memory)
             else:
                 plan = planner.round(there, self.memory, self.rng, draining=False)
+            plan = replace(plan, refusals=(*steps.used_up(whole), *plan.refusals))
             return Decided(planner, there, self.memory, plan, due.urgent)
 
         moving = [move.bundle for move in (*due.urgent, *due.counted)]

@@ -1,5 +1,5 @@
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -200,14 +200,6 @@ class RoundWork:
         if row is not None:
             self.steps.spend(row, self.filters.steps(self.view, bundle), FINDING)
         return self.filters.eligible(self.view, bundle)
-
-    def cut_short(self) -> Iterator[Refusal]:
-        """Yield what used up the steps of the round, if they are."""
-        if self.steps.left <= 0:
-            (((row, why), steps),) = self.steps.spent.most_common(1)
-            broker = f"{self.view.brokers.names[row]} with {len(self.view.owned.of(row)):,} bundles"
-            took = f"took {steps:,} of {self.settings.steps_per_round:,} steps {why}"
-            yield Refusal("", Reason.WORK_BUDGET, f"{broker} {took}")
 
     def _with_room(self, rows: Indices) -> Indices:
         full = [

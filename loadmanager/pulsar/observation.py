@@ -8,7 +8,7 @@ from typing import Any, Final
 from pydantic.alias_generators import to_camel
 
 from loadmanager.core.bundle_task import AskedBy, BundleTask, task_of
-from loadmanager.core.bundle_traffic import BundleTraffic, topics_in
+from loadmanager.core.bundle_traffic import BundleTraffic, placed
 from loadmanager.core.duty_moves import Duties
 from loadmanager.core.ids import (
     BrokerId,
@@ -40,11 +40,14 @@ def proposed_splits(
     msgs, size = (rate / max(len(samples), 1) for rate in (whole.msgs_per_s, whole.bytes_per_s))
     found: list[tuple[float, BundleTask]] = []
     for broker, sample in samples.items():
-        for bundle, one in sample.bundles.items():
-            share = max(_share(one.msgs_per_s, msgs), _share(one.bytes_per_s, size))
-            if bundle in stays or not worth_cutting(share, least):
-                continue
-            cut = best_split_point(range_of(bundle)[1], topic_loads(sample, bundle, msgs, size))
+        shares = {
+            bundle: max(_share(one.msgs_per_s, msgs), _share(one.bytes_per_s, size))
+            for bundle, one in sample.bundles.items()
+            if bundle not in stays
+        }
+        large = {one: share for one, share in shares.items() if worth_cutting(share, least)}
+        for bundle, loads in topic_loads(sample, large, msgs, size).items():
+            share, cut = large[bundle], best_split_point(range_of(bundle)[1], loads)
             if cut is None:
                 continue
             reason = f"it has {share:.2f} times the mean of a broker, and moves alone do not "
@@ -61,12 +64,16 @@ def proposed_splits(
 
 
 def topic_loads(
-    sample: BrokerSample, bundle: BundleId, msgs: float, size: float
-) -> Iterator[tuple[int, float]]:
-    """Yield hash position and load of each topic in a bundle, relative to ``msgs`` and ``size``."""
-    for name, _, at in topics_in(bundle, sample.topics):
-        rates = sample.topics[name]
-        yield at, _share(rates.msgs_per_s, msgs) + _share(rates.bytes_per_s, size)
+    sample: BrokerSample, bundles: Collection[BundleId], msgs: float, size: float
+) -> dict[BundleId, list[tuple[int, float]]]:
+    """Return hash position and load of each topic of bundles, relative to ``msgs`` and ``size``."""
+    found: dict[BundleId, list[tuple[int, float]]] = {bundle: [] for bundle in bundles}
+    for name, _, at, bundle in placed(bundles, sample.topics) if bundles else ():
+        if bundle is not None:
+            rates = sample.topics[name]
+            load = _share(rates.msgs_per_s, msgs) + _share(rates.bytes_per_s, size)
+            found[bundle].append((at, load))
+    return found
 
 
 def _share(value: float, mean: float) -> float:
@@ -110,33 +117,25 @@ class Rules:
 
     def stays(self, bundle: BundleId, traffic: BundleTraffic) -> tuple[str, str]:
         """Return what kind of bundle is never moved, and why; both "" if it may be."""
+        return next(self._reasons(bundle, traffic), ("", ""))
+
+    def _reasons(self, bundle: BundleId, traffic: BundleTraffic) -> Iterator[tuple[str, str]]:
         namespace, needed = namespace_of(bundle), traffic.needed.rpartition("/")[2]
-        drains = self.drains
-        own = namespace in _PULSARS_OWN and not (self.move_system or drains)
-        non_persistent = traffic.non_persistent and not (self.move_non_persistent or drains)
-        excluded = any(fnmatchcase(namespace, pattern) for pattern in self.exclude)
-        reasons = (
-            (belongs_to_a_broker(bundle), "system", "belongs to its broker"),
-            (own, "system", f"{namespace} is Pulsar's own"),
-            (
-                bool(traffic.internal) and not drains,
-                "system",
-                f"holds {traffic.internal}, a topic of Pulsar's own services",
-            ),
-            (
-                non_persistent,
-                "non-persistent",
-                "has non-persistent topics, which lose messages when they move",
-            ),
-            (excluded, "excluded", f"{namespace} is excluded"),
-            (
-                bool(needed) and needed.startswith(self.pinned),
-                "system",
-                f"holds {traffic.needed}, which other topics of its namespace need",
-            ),
-            (traffic.partial and not (self.move_partial or drains), "partial", _PARTIAL),
-        )
-        return next(((kind, why) for applies, kind, why in reasons if applies), ("", ""))
+        if belongs_to_a_broker(bundle):
+            yield "system", "belongs to its broker"
+        if namespace in _PULSARS_OWN and not (self.move_system or self.drains):
+            yield "system", f"{namespace} is Pulsar's own"
+        if traffic.internal and not self.drains:
+            yield "system", f"holds {traffic.internal}, a topic of Pulsar's own services"
+        if traffic.non_persistent and not (self.move_non_persistent or self.drains):
+            why = "has non-persistent topics, which lose messages when they move"
+            yield "non-persistent", why
+        if any(fnmatchcase(namespace, pattern) for pattern in self.exclude):
+            yield "excluded", f"{namespace} is excluded"
+        if needed and needed.startswith(self.pinned):
+            yield "system", f"holds {traffic.needed}, which other topics of its namespace need"
+        if traffic.partial and not (self.move_partial or self.drains):
+            yield "partial", _PARTIAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,7 +306,7 @@ def observe(
     )
     decided = strategy.decide(cluster, samples, stays, duties, eases=not splits)
     plan, refusals = rate_plan(owned, decided.moves), decided.plan.refusals if busy else ()
-    cut, whys = cut_short(refusals), weighed(decided)
+    cut, whys = cut_short(decided.plan.refusals), weighed(decided)
     outlook = {
         move.bundle: (after, whys.get(move.bundle, ""))
         for move, after in zip(decided.moves, plan.after, strict=True)

@@ -223,6 +223,7 @@ _LEAST_S: Final = 1e-3
 # After this time counters that stand still are no repeated page: nothing is counted.
 LONGEST_REPEATED_S: Final = 90.0
 _UNKNOWN: Final = BundleTraffic(partial=True)
+_IDLE: Final = NO_TRAFFIC.stats()  # One of many: there may be very many.
 REPEATED: Final = f"it repeats its page of metrics ({BUFFERS}): its rates follow with the next one"
 
 
@@ -495,7 +496,10 @@ class SampledLoads:
             # No broker may be given a bundle that it cannot serve; it gives as any other.
             persistent_topics=takes,
             **self._usages(sample),
-            bundles={bundle: one.stats().rounded() for bundle, one in sample.bundles.items()},
+            bundles={
+                bundle: _IDLE if one is NO_TRAFFIC else one.stats().rounded()
+                for bundle, one in sample.bundles.items()
+            },
             gains=frozenset(sample.bundles.keys() - before),
             losses=frozenset(before - sample.bundles.keys()),
             draining=broker in cluster.draining,

@@ -331,7 +331,7 @@ async def find_cut(
     traffic = found.bundles.get(bundle)
     if traffic is None:
         return None
-    loads = list(topic_loads(found, bundle, traffic.msgs_per_s, traffic.bytes_per_s))
+    loads = topic_loads(found, [bundle], traffic.msgs_per_s, traffic.bytes_per_s)[bundle]
     if split.algorithm == "topic_count_equally_divide":
         loads = [(at, 1.0) for at, _ in loads]
     return best_split_point(range_of(bundle)[1], loads)

@@ -14,7 +14,7 @@ from loadmanager.core.fields import parse_fields
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of, parse_bundle
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport
 from loadmanager.core.max_over_mean import RatePlan, rate_plan
-from loadmanager.core.plan import Move
+from loadmanager.core.plan import Move, Steps
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.playback import Playback, run_rounds
@@ -153,7 +153,7 @@ def _evened(cluster: Snapshot) -> tuple[Move, ...]:
     """Return where bundles go as policies and the joint strategy move them, in rounds."""
     policies, brokers = cluster.policies, tuple(cluster.reports)
     duties = Duties(registered=brokers, most=_MOST_MOVES, held=policies.staying)
-    due = DutyMoves(view_of_snapshot(cluster), duties).urgent
+    due = DutyMoves(view_of_snapshot(cluster), duties, Steps()).urgent
     found = {move.bundle: move for move in due}
     cluster = replace(
         cluster,

@@ -180,5 +180,5 @@ def test_a_topic_on_the_bound_between_two_bundles_counts_for_the_upper_one() -> 
         for bounds in (f"0x00000000_0x{at:08x}", f"0x{at:08x}_0xffffffff")
     )
     sample = BrokerSample(window_s=1.0, bundles={}, topics={topic: Rates(1.0, 1.0)})
-    assert list(topic_loads(sample, lower, 4.0, 0.0)) == []
-    assert list(topic_loads(sample, upper, 4.0, 0.0)) == [(at, 0.5)]
+    assert topic_loads(sample, [lower, upper], 4.0, 0.0) == {lower: [], upper: [(at, 0.5)]}
+    assert topic_loads(sample, [lower], 4.0, 0.0) == {lower: []}

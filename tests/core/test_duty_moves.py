@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -9,11 +10,11 @@ import numpy as np
 import pytest
 
 from loadmanager.core.columns import Listing
-from loadmanager.core.duty_moves import Duties
+from loadmanager.core.duty_moves import Duties, DutyMoves
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
 from loadmanager.core.load import BundleStats
 from loadmanager.core.load_tracker import BrokerLoad, LoadTracker
-from loadmanager.core.plan import Reason, Refusal
+from loadmanager.core.plan import Reason, Refusal, Steps
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.playback import Decided, Playback
@@ -221,6 +222,18 @@ def test_counts_obey_policies_and_needed_topics_stay() -> None:
 
 def test_a_cluster_without_bundles_has_no_duties() -> None:
     assert due({A: [], B: []}, policies=isolated()) == []
+
+
+def test_a_bundle_that_no_report_lists_any_more_has_no_duties() -> None:
+    tracker, left = LoadTracker(), bundles("shop/x", 3)
+    for owned in (left, left[:1]):
+        tracker.put(BrokerLoad(broker=A, listing=Listing.of(dict.fromkeys(owned, BundleStats()))))
+    tracker.put(BrokerLoad(broker=B, listing=Listing.of({})))
+    policies = replace(groups("x", "y", domains={B: "east"}), isolation=isolated().isolation)
+    view = tracker.view(1.0, in_flight={}, policies=policies)
+    assert len(view.owned.listed_by) == len(left)
+    found = DutyMoves(view, Duties(registered=(A, B), idle=left, most=9), Steps())
+    assert [one.bundle for one in (*found.urgent, *found.counted)] == left[:1]
 
 
 def test_the_strategy_follows_policies_and_what_is_counted_comes_last() -> None:
