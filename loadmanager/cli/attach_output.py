@@ -458,7 +458,7 @@ class PrintedLog:
         print_table(title(seen), *columns(seen))
         lines = summary(seen, proposals=held is None or self.verbose)
         for one in (*lines, *self._last_hour.summary(monotonic())):
-            click.echo(fitted(one, terminal_width()))
+            click.echo(fitted(_one_line(one), terminal_width()))
         click.echo(f"read with {requests} requests and {size / 1e6:.1f} MB so far")
 
     def task(self, task: BundleTask) -> None:
@@ -478,7 +478,7 @@ class PrintedLog:
         # Not cut to the terminal: remedies are to be copied.
         click.echo(title(seen))
         for one in found:
-            click.echo(f"{one.level:8}{one.about}: {one.what}")
+            click.echo(f"{one.level:8}{one.about}: {_one_line(one.what)}")
             if one.remedy:
                 click.echo(f"{'':8}-> {one.remedy}")
         return any(one.level == "problem" for one in found)
@@ -491,7 +491,12 @@ class PrintedLog:
             if self.as_json:
                 _print_json({"at": _now(), "event": what})
             else:
-                click.echo(f"{_now(short=True)}  {what}")
+                click.echo(f"{_now(short=True)}  {_one_line(what)}")
+
+
+def _one_line(text: str) -> str:
+    """Return a text in which lines of what came from outside begin no line here."""
+    return text.replace("\n", r"\n")
 
 
 def _print_json(content: dict[str, Any]) -> None:

@@ -56,6 +56,7 @@ class NotPulsar(RequestFailed):
 
 
 MOST_JSON_BYTES: Final = 64 * 1024 * 1024
+MOST_LINE_BYTES: Final = 1024 * 1024
 MOST_METRICS_BYTES: Final = 2 * 1024 * 1024 * 1024
 _CHUNK_BYTES: Final = 256 * 1024
 _UNTRIED: Final = (0.0, 0.0, "it is not tried yet, as many brokers cannot be connected to")
@@ -198,8 +199,8 @@ class PulsarAdmin:
                 block = rest + chunk
                 end = block.rfind(b"\n") + 1
                 rest = block[end:]
-                if len(rest) > MOST_JSON_BYTES:
-                    raise NotPulsar(f"{url}: a line has over {MOST_JSON_BYTES:,} bytes")
+                if len(rest) > MOST_LINE_BYTES:
+                    raise NotPulsar(f"{url}: a line has over {MOST_LINE_BYTES:,} bytes")
                 if end:
                     yield block[:end]
         if rest:

@@ -5,6 +5,7 @@ changed, and removed when everything is restored.
 """
 
 import asyncio
+import errno
 import fcntl
 import json
 import os
@@ -167,6 +168,8 @@ class StateFile(State):
     async def text(self, part: Part) -> str | None:
         path = self._path(part)
         with _usable(path, "a file that can be read"), suppress(FileNotFoundError):
+            if path.exists() and not path.is_file():  # To read a pipe would wait for a writer.
+                raise OSError(errno.EINVAL, "not a regular file")
             return path.read_text(encoding="utf-8")
         return None
 

@@ -15,7 +15,7 @@ from loadmanager.pulsar.client import (
     PulsarAdmin,
 )
 from loadmanager.pulsar.state import SWITCHES, PulsarBalancer, state_file
-from tests.attach.conftest import attach
+from tests.attach.conftest import attach, seen
 
 OWNED = "/admin/v2/brokers/research/{}/ownedNamespaces"
 REPORT = "/admin/v2/broker-stats/load-report"
@@ -138,3 +138,9 @@ async def test_whatever_a_function_of_one_answer_raises_is_an_error_of_that_answ
         assert all(kind.__name__ in why and why.isprintable() for why in failed.values())
         with pytest.raises(NotPulsar, match=kind.__name__):
             await ClusterReader(PulsarAdmin(Access()), ("http://b:1", "http://c:1")).at_any(odd)
+
+
+def test_a_line_of_metrics_that_does_not_end_is_not_kept(pulsar: FakePulsar) -> None:
+    pulsar.brokers[1].tells("/metrics/", "a" * 2_000_000)
+    (why,) = seen(pulsar)["missing"].values()
+    assert why.endswith("/metrics/: a line has over 1,048,576 bytes")

@@ -5,6 +5,7 @@ Each is one state that it names; nothing ends, and it goes on by itself.
 
 import asyncio
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -130,7 +131,14 @@ def _looped(state: Path) -> Callable[[], None]:
     return paused.unlink
 
 
-@pytest.mark.parametrize("fault", [_unwritable, _looped])
+def _piped(state: Path) -> Callable[[], None]:
+    """Make a pipe of a file of the state, which nobody writes to."""
+    paused = state / "attach-research.paused"
+    os.mkfifo(paused)
+    return paused.unlink
+
+
+@pytest.mark.parametrize("fault", [_unwritable, _looped, _piped])
 def test_a_state_that_cannot_be_used_holds_rounds_and_is_named_until_it_can_be(
     pulsar: FakePulsar, tmp_path: Path, fault: Callable[[Path], Callable[[], None]]
 ) -> None:
