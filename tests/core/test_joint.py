@@ -1,6 +1,5 @@
 """The joint strategy as a whole: what it moves, what it leaves, and why."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,7 +10,6 @@ from joint_cluster import Broker, Traffic, after, decided, open_limits, view
 from small_view import bundle
 
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.errors import MalformedContent
 from loadmanager.core.filters import Filters
 from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.core.joint.ages import HALF_PRICE_S, Ages
@@ -583,12 +581,3 @@ def test_the_next_leader_knows_of_it() -> None:
     assert found.restarts.back_s == {NAMES[2]: 940.0, NAMES[3]: 1000.0}
     assert found.restarts.under_way(1060.0)
     assert not found.restarts.under_way(1120.0)
-    # An older version wrote none.
-    older = json.loads(data)
-    del older["restarted_ago_s"]
-    older["persistence"] = older["persistence"][:7]
-    read = decode_joint("/m", json.dumps(older).encode(), 0.0)
-    assert (read.restarts.back_s, read.persistence.turnover) == ({}, Persistence().turnover)
-    older["persistence"] = older["persistence"][:6]
-    with pytest.raises(MalformedContent, match="seven or eight numbers"):
-        decode_joint("/m", json.dumps(older).encode(), 0.0)

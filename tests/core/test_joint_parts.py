@@ -13,7 +13,6 @@ from small_view import bundle
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.errors import MalformedContent
-from loadmanager.core.fields import unpacked_object
 from loadmanager.core.filters import Limits
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.joint.broker_figures import BrokerFigures
@@ -23,7 +22,6 @@ from loadmanager.core.joint.document import MOST_BROKERS, MOST_BYTES, decode_joi
 from loadmanager.core.joint.persistence import LOOK_S, Persistence
 from loadmanager.core.joint.restarts import Restarts
 from loadmanager.core.joint.search import Search
-from loadmanager.core.joint.served import KINDS
 from loadmanager.core.joint.standing import Standing, standing, water_level
 from loadmanager.core.joint.state import JointState
 from loadmanager.core.joint.unit_costs import solved
@@ -31,7 +29,7 @@ from loadmanager.core.memory import Memory, RoundMemory
 from loadmanager.core.placement import JointPlacement
 from loadmanager.core.planner import Planner
 from loadmanager.core.projection import TrafficShare
-from loadmanager.core.scores import BANDWIDTH_IN, CPU, RESOURCES, ResourceWeights
+from loadmanager.core.scores import BANDWIDTH_IN, CPU, ResourceWeights
 from loadmanager.core.shedding import JointShedder, Shed
 
 
@@ -404,23 +402,6 @@ def test_what_was_learned_survives_being_written() -> None:
     assert decode_joint("/m", empty, 0.0).learned.brokers.names == ()
 
 
-def test_what_was_learned_before_brokers_without_work_cost_anything_is_read() -> None:
-    state = after_minutes(four())
-    learned = state.learned
-    document = unpacked_object("/m", encode_joint(state), 10**7)
-    kinds = len(KINDS)
-    for name, values in (
-        ("costs", learned.costs[:, :kinds]),
-        ("moment", learned.sums.moment[:, :kinds]),
-        ("gram", learned.sums.gram[:, :kinds, :kinds]),
-    ):
-        document[name] = values.ravel().tolist()
-    found = decode_joint("/m", json.dumps(document).encode(), 5.0).learned
-    assert found.unit_costs == pytest.approx(learned.unit_costs)
-    assert found.costs[:, kinds].tolist() == [0.0] * len(RESOURCES)
-    assert found.sums.gram.shape == learned.sums.gram.shape
-
-
 def test_how_much_of_changes_lasts_survives_being_written() -> None:
     state = replace(after_minutes(four()), persistence=changes(100, stay_for=30))
     found = decode_joint("/m", encode_joint(state), 0.0).persistence
@@ -470,10 +451,10 @@ def test_no_cluster_makes_it_too_large() -> None:
         ("costs", [0.0]),
         ("weight", [float("1e31")] * 5),
         ("noise", None),
-        ("persistence", [0.0] * 6),
-        ("persistence", [*[0.0] * 6, "x"]),
-        ("persistence", [0.0, 0.0, -1.0, 0.0, 1.0, 0.8, 0.0]),
-        ("persistence", [0.0, 0.0, 1.0, 2.0, 1.0, 0.8, 0.0]),
+        ("persistence", [0.0] * 7),
+        ("persistence", [*[0.0] * 7, "x"]),
+        ("persistence", [0.0, 0.0, -1.0, 0.0, 1.0, 0.8, 0.0, 0.0]),
+        ("persistence", [0.0, 0.0, 1.0, 2.0, 1.0, 0.8, 0.0, 0.0]),
         ("brokers", []),
         ("brokers", {"a:1": [0]}),
         ("brokers", {"a:1": "x"}),

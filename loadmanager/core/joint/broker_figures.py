@@ -82,15 +82,8 @@ class BrokerFigures:
         to = [row for row, life in enumerate(lives) if life in former]
         taken = [former[lives[row]] for row in to]
         found = BrokerFigures.unknown(names, started)
-        for name in (
-            "seen_s",
-            "background",
-            "speed",
-            "covariance",
-            "last",
-            "last_weight",
-            "span_s",
-        ):
+        found.span_s[to] = self.span_s[taken]
+        for name in ("seen_s", "background", "speed", "covariance", "last", "last_weight"):
             getattr(found, name)[to] = getattr(self, name)[taken]
         for name in ("spans", "weights"):
             getattr(found, name)[:, to] = getattr(self, name)[:, taken]

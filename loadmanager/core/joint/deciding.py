@@ -15,13 +15,11 @@ from loadmanager.core.joint.persistence import Persistence
 from loadmanager.core.joint.restarts import Restarts
 from loadmanager.core.joint.search import Search, Stuck
 from loadmanager.core.joint.served import fractions
-from loadmanager.core.joint.standing import RATES_ALONE, Standing, shares, standing
+from loadmanager.core.joint.standing import RATES_ALONE, STANDS_OUT, Standing, shares
 from loadmanager.core.joint.state import JointState
+from loadmanager.core.joint.weighing import Weigher
 from loadmanager.core.plan import Cause, Offer, Reason, Refusal
 from loadmanager.core.scores import RESOURCES, FloatArray, ResourceWeights
-
-STANDS_OUT: Final = 0.15
-"""How far above the level a broker is, as a fraction, for a round before its time."""
 
 CONTRADICTED_S: Final = 300.0
 """How long reports are above the level by `STANDS_OUT`, and predictions are not, for an alert."""
@@ -43,33 +41,16 @@ def learned_from(view: ClusterView, former: JointState | None) -> JointState:
     return replace(begun, learned=learned, persistence=persistence, restarts=restarts)
 
 
-def decided(
-    view: ClusterView,
-    state: JointState,
-    weights: ResourceWeights,
-    limits: Limits,
-    *,
-    price: float,
-    tolerance: float,
-    mean_s: float,
-) -> tuple[tuple[Offer, ...], tuple[Refusal, ...], JointState]:
+def decided(by: Weigher) -> tuple[tuple[Offer, ...], tuple[Refusal, ...], JointState]:
     """Return the moves of a round, the reasons why other brokers shed nothing, and the state."""
-    counted = limits.gives | limits.takes
-    if not counted.any():
-        return (), (), state
-    at = standing(view, state, weights, counted, tolerance)
-    ages = state.ages.after(view.now_s, view.brokers.names, at.over, mean_s)
-    beyond = _beyond(view, at, weights)
-    contradicted = state.contradicted.after(view.now_s, view.brokers.names, beyond)
-    state = replace(state, ages=ages, contradicted=contradicted)
-    held = limits.gives & ~at.urgent
-    held &= state.restarts.under_way(view.now_s)
+    at, view, limits = by.at, by.view, by.limits
+    if at is None:
+        return (), (), by.state
+    ages, beyond = by.ages(at), _beyond(view, at, by.weights)
+    contradicted = by.state.contradicted.after(view.now_s, view.brokers.names, beyond)
+    held = limits.gives & ~at.urgent & by.state.restarts.under_way(view.now_s)
     limits = replace(limits, gives=limits.gives & ~held)
-    search = Search(
-        at=at,
-        limits=limits,
-        prices=ages.prices(state.persistence.price(price), at.effort, at.owner),
-    )
+    search = by.search(at, ages, limits)
     search.run()
     names, bundles = view.brokers.names, view.bundles.names
     offers = tuple(
@@ -78,7 +59,7 @@ def decided(
         for one in search.found
     )  # fmt: skip
     refusals = (*_held(view, at, held), *_refusals(view, limits, search, contradicted))
-    return offers, refusals, state
+    return offers, refusals, replace(by.state, ages=ages, contradicted=contradicted)
 
 
 def _cause(at: Standing, source: int, *, swap: bool) -> Cause:

@@ -16,7 +16,7 @@ from loadmanager.core.fields import Fields, packed, unpacked_object
 from loadmanager.core.ids import parse_broker
 from loadmanager.core.joint.broker_figures import BrokerFigures
 from loadmanager.core.joint.learning import Learned
-from loadmanager.core.joint.persistence import SUPPOSED_TURNOVER, Persistence
+from loadmanager.core.joint.persistence import Persistence
 from loadmanager.core.joint.restarts import Restarts
 from loadmanager.core.joint.served import KINDS
 from loadmanager.core.joint.state import JointState
@@ -85,15 +85,9 @@ def decode_joint(where: str, data: bytes, now_s: float) -> JointState:
     def array(name: str, *shape: int) -> FloatArray:
         return np.array(fields.rates(name, prod(shape), _FIGURE)).reshape(shape)
 
-    def by_kind(name: str, *shape: int) -> FloatArray:
-        found = array(name, *(size - lacks if size == _F else size for size in shape))
-        return np.pad(found, [(0, lacks and size == _F) for size in shape])
-
-    # Documents of before it was learned what brokers use without work lack that kind.
-    lacks = len(fields.rates("costs", None, _FIGURE)) == _R * (_F - 1)
     sums = CostSums(
-        gram=by_kind("gram", _R, _F, _F),
-        moment=by_kind("moment", _R, _F),
+        gram=array("gram", _R, _F, _F),
+        moment=array("moment", _R, _F),
         weight=array("weight", _R),
         shown=array("shown", _R),
     )
@@ -102,7 +96,7 @@ def decode_joint(where: str, data: bytes, now_s: float) -> JointState:
     figures = _brokers(fields)
     learned = Learned(
         at_s=now_s,
-        costs=by_kind("costs", _R, _F),
+        costs=array("costs", _R, _F),
         sums=sums,
         noise=array("noise", _R),
         looks=array("looks", _R),
@@ -115,19 +109,15 @@ def decode_joint(where: str, data: bytes, now_s: float) -> JointState:
         lives=dict(zip(figures.names, figures.started_at_ms, strict=True)),
         back_s={broker: now_s - ago for broker, ago in ago_s.items()},
     )
-    persistence = _persistence(fields, np.array(fields.rates("persistence", None, _FIGURE)))
+    persistence = _persistence(fields, array("persistence", 8))
     return JointState(learned=learned, persistence=persistence, restarts=restarts)
 
 
 def _persistence(fields: Fields, values: FloatArray) -> Persistence:
-    # Documents of before the turnover was learned have seven.
-    if len(values) not in {7, 8}:
-        fields.refuse("persistence", "seven or eight numbers")
     first, both, second = values[2:5].tolist()
     if min(first, second) < 0 or both**2 > first * second * _ROUNDED:
         fields.refuse("persistence", "sums of squares and products of two parts")
-    lasting, lasting_new = np.clip(values[5:7], 0.0, 1.0).tolist()
-    turnover = float(np.clip([*values, SUPPOSED_TURNOVER][7], 0.0, 1.0))
+    lasting, lasting_new, turnover = np.clip(values[5:], 0.0, 1.0).tolist()
     return Persistence(
         lasted=values[:2],
         looked_at=np.array([[first, both], [both, second]]),

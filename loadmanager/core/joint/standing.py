@@ -54,6 +54,9 @@ _LEAST_COSTS: Final = 1e-9
 _NOISE_SDS: Final = 0.5
 """Standard deviations of prediction errors by which a broker sheds later and takes less."""
 
+STANDS_OUT: Final = 0.15
+"""How far above the level a broker is, as a fraction, for a round before its time."""
+
 RATES_ALONE: Final = ("rates",)
 """The resources of a standing by rates."""
 

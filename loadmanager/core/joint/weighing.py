@@ -9,12 +9,13 @@ import numpy as np
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.filters import Limits
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.joint.deciding import STANDS_OUT
+from loadmanager.core.joint.ages import Ages
 from loadmanager.core.joint.learning import Learned
 from loadmanager.core.joint.search import Search
 from loadmanager.core.joint.served import fractions, served_in
 from loadmanager.core.joint.standing import (
     RATES_ALONE,
+    STANDS_OUT,
     TOLERANCE,
     Standing,
     predicted_rates,
@@ -143,12 +144,12 @@ class Weigher:
     @property
     def stands_out(self) -> bool:
         """Whether a broker that may shed is so far above the level that a round is due."""
-        at = self._standing
+        at = self.at
         return at is not None and bool((at.over[self.limits.gives] > STANDS_OUT).any())
 
     def weighing(self, broker: BrokerId | None, bundle: BundleId | None = None) -> Weighing | None:
         """Return how a broker or its bundle is weighed; None if no broker may shed or take any."""
-        at = self._standing
+        at = self.at
         if at is None:
             return None
         source = None if broker is None else self.view.row(broker)
@@ -165,11 +166,19 @@ class Weigher:
         )
 
     @cached_property
-    def _standing(self) -> Standing | None:
+    def at(self) -> Standing | None:
+        """The standing of the brokers; None if none may shed or take any."""
         counted = self.limits.gives | self.limits.takes
         if not counted.any():
             return None
         return standing(self.view, self.state, self.weights, counted, self.tolerance)
+
+    def ages(self, at: Standing) -> Ages:
+        return self.state.ages.after(self.view.now_s, self.view.brokers.names, at.over, self.mean_s)
+
+    def search(self, at: Standing, ages: Ages, limits: Limits) -> Search:
+        price = self.state.persistence.price(self.price)
+        return Search(at=at, limits=limits, prices=ages.prices(price, at.effort, at.owner))
 
     def _uses(self, at: Standing, row: int) -> tuple[PredictedUse, ...]:
         if at.resources == RATES_ALONE:
@@ -224,9 +233,7 @@ class Weigher:
         )
 
     def _paybacks(self, at: Standing, source: int, row: int) -> dict[BrokerId, Payback]:
-        ages = self.state.ages.after(self.view.now_s, self.view.brokers.names, at.over, self.mean_s)
-        prices = ages.prices(self.state.persistence.price(self.price), at.effort, at.owner)
-        search = Search(at=at, limits=self.limits, prices=prices)
+        search = self.search(at, self.ages(at), self.limits)
         names = self.view.brokers.names
         targets = np.array([one for one in range(len(names)) if one != source], dtype=np.intp)
         saving = search.savings(source, np.array([row], dtype=np.intp), targets)[0]
@@ -238,7 +245,7 @@ class Weigher:
                 use=float(at.high[target, column]) * at.level,
                 use_with=float(after[place, column]) * at.level,
                 saving=float(saving[place]),
-                price=float(prices[row]),
+                price=float(search.prices[row]),
             )
             for place, (target, column) in enumerate(
                 zip(targets.tolist(), fullest.tolist(), strict=True)

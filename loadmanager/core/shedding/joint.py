@@ -98,16 +98,7 @@ class JointShedder(Settings):
         return self.decide(view, memory, Limits(gives=every, takes=every, movable=bundles))
 
     def decide(self, view: ClusterView, memory: Memory, limits: Limits) -> Shed:
-        by = self.weigher(view, memory, limits)
-        offers, refusals, state = decided(
-            view,
-            by.state,
-            by.weights,
-            by.limits,
-            price=by.price,
-            tolerance=by.tolerance,
-            mean_s=by.mean_s,
-        )
+        offers, refusals, state = decided(self.weigher(view, memory, limits))
         return Shed(offers, refusals, replace(memory, joint=state))
 
     def weigher(self, view: ClusterView, memory: Memory, limits: Limits) -> Weigher:
