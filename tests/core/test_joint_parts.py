@@ -200,7 +200,7 @@ def test_brokers_that_restart_or_join_are_unknown_and_the_others_stay() -> None:
     assert found.background[0, CPU] == 0.0
     assert np.array_equal(found.speed[1:], kept.speed[1:])
     assert kept.of(view(four()).brokers) is kept
-    assert BrokerFigures.nothing().of(reborn.brokers).names == reborn.brokers.names
+    assert BrokerFigures.unknown().of(reborn.brokers).names == reborn.brokers.names
 
 
 def rows_kept(seen: ClusterView, first: ClusterView) -> ClusterView:

@@ -47,12 +47,8 @@ class BrokerFigures:
     span_s: FloatArray
 
     @classmethod
-    def nothing(cls) -> "BrokerFigures":
-        return cls.unknown((), ())
-
-    @classmethod
     def unknown(
-        cls, names: tuple[BrokerId, ...], started_at_ms: tuple[int, ...]
+        cls, names: tuple[BrokerId, ...] = (), started_at_ms: tuple[int, ...] = ()
     ) -> "BrokerFigures":
         shape = (len(names), len(RESOURCES))
         return cls(

@@ -11,8 +11,6 @@ from loadmanager.core.columns import Mask
 from loadmanager.core.filters import Limits
 from loadmanager.core.joint.ages import Ages
 from loadmanager.core.joint.learning import Learned
-from loadmanager.core.joint.persistence import Persistence
-from loadmanager.core.joint.restarts import Restarts
 from loadmanager.core.joint.search import Search, Stuck
 from loadmanager.core.joint.served import fractions
 from loadmanager.core.joint.standing import RATES_ALONE, STANDS_OUT, Standing, shares
@@ -29,16 +27,12 @@ _BUSY: Final = 0.25
 
 
 def learned_from(view: ClusterView, former: JointState | None) -> JointState:
-    learned = (former.learned if former else Learned.nothing(view)).after(view)
-    persistence = former.persistence if former else Persistence()
-    short, long, others_changed = shares(view, learned)
-    persistence = persistence.after(view.now_s, view.bundles.names, short, long, others_changed)
-    brokers = view.brokers
-    restarts = (former.restarts if former else Restarts()).after(
-        view.now_s, brokers.names, brokers.started_at_ms
-    )
-    begun = former or JointState(learned=learned)
-    return replace(begun, learned=learned, persistence=persistence, restarts=restarts)
+    state = former or JointState(learned=Learned.nothing(view))
+    now_s, brokers = view.now_s, view.brokers
+    learned = state.learned.after(view)
+    persistence = state.persistence.after(now_s, view.bundles.names, *shares(view, learned))
+    restarts = state.restarts.after(now_s, brokers.names, brokers.started_at_ms)
+    return replace(state, learned=learned, persistence=persistence, restarts=restarts)
 
 
 def decided(by: Weigher) -> tuple[tuple[Offer, ...], tuple[Refusal, ...], JointState]:
@@ -58,7 +52,7 @@ def decided(by: Weigher) -> tuple[tuple[Offer, ...], tuple[Refusal, ...], JointS
               names[one.target])
         for one in search.found
     )  # fmt: skip
-    refusals = (*_held(view, at, held), *_refusals(view, limits, search, contradicted))
+    refusals = tuple(_refusals(view, limits, search, contradicted, held))
     return offers, refusals, replace(by.state, ages=ages, contradicted=contradicted)
 
 
@@ -66,14 +60,6 @@ def _cause(at: Standing, source: int, *, swap: bool) -> Cause:
     if swap:
         return Cause.SWAP
     return Cause.OVERLOADED if at.urgent[source] else Cause.IMBALANCE
-
-
-def _held(view: ClusterView, at: Standing, held: Mask) -> Iterator[Refusal]:
-    for row in np.flatnonzero(held).tolist():
-        why = "brokers restart one after the other, and some have yet to"
-        yield Refusal(
-            view.brokers.names[row], Reason.ROLLING_RESTART, f"{_load_text(at, row)}; {why}"
-        )
 
 
 def _beyond(view: ClusterView, at: Standing, weights: ResourceWeights) -> FloatArray:
@@ -87,9 +73,12 @@ def _beyond(view: ClusterView, at: Standing, weights: ResourceWeights) -> FloatA
 
 
 def _refusals(
-    view: ClusterView, limits: Limits, search: Search, contradicted: Ages
+    view: ClusterView, limits: Limits, search: Search, contradicted: Ages, held: Mask
 ) -> Iterator[Refusal]:
     at, names = search.at, view.brokers.names
+    for row in np.flatnonzero(held).tolist():
+        why = "brokers restart one after the other, and some have yet to"
+        yield Refusal(names[row], Reason.ROLLING_RESTART, f"{_load_text(at, row)}; {why}")
     given = {one.source for one in search.found}
     for row in np.flatnonzero(limits.gives).tolist():
         load = _load_text(at, row)

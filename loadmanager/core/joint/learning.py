@@ -70,7 +70,7 @@ class Learned:
             sums=sums,
             noise=np.full(len(RESOURCES), _MOST_NOISE**2),
             looks=np.zeros(len(RESOURCES)),
-            brokers=BrokerFigures.nothing(),
+            brokers=BrokerFigures.unknown(),
         )
 
     @property
@@ -98,8 +98,8 @@ class Learned:
         varies = known.varies or not np.isnan(columns.variance).all()
         known = replace(known, varies=varies)
         known = known.regressed(columns, fresh, _KEPT_PER_MIN**minutes)
-        usage = fractions(columns.usage, columns.limit)
-        varying = known.varying(served_by(columns), columns.limit)
+        usage, work = fractions(columns.usage, columns.limit), served_by(columns)
+        varying = known.varying(work, columns.limit)
         common = known.without_work(columns.limit)
         surprise = usage - common - known.brokers.expected(varying)
         counts = fresh[:, np.newaxis] & (columns.limit > 0)
@@ -112,17 +112,12 @@ class Learned:
         square = np.where(seen, np.minimum(surprise**2, _MOST_NOISE**2), 0.0).sum(axis=0)
         mean = square / np.maximum(seen.sum(axis=0), 1)
         step = np.where(seen.any(axis=0), 1.0 / np.maximum(looks, 1), 0.0)
+        settled = known.settled(columns).astype(np.float64)
         return replace(
             known,
             noise=known.noise + step * (mean - known.noise),
             looks=looks,
-            brokers=brokers.seen(
-                columns.seen_s,
-                fresh,
-                usage,
-                served_by(columns),
-                known.settled(columns).astype(np.float64),
-            ),
+            brokers=brokers.seen(columns.seen_s, fresh, usage, work, settled),
         )
 
     def settled(self, columns: BrokerColumns) -> Mask:

@@ -46,7 +46,7 @@ _LEAST_PRICE: Final = 0.35
 """No price is reduced below this, at which the noise of an even cluster begins to move bundles."""
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Snapshot:
     """The bundles' shares of the cluster's cost at ``at_s``, short- and long-term.
 
@@ -126,12 +126,8 @@ class Persistence:
             looked_at = looked_at + parts @ parts.T
             snapshots = tuple(one for one in snapshots if one.at_s >= then.at_s)
         if not snapshots or now_s - snapshots[-1].at_s >= LOOK_S:
-            snapshots = (
-                *snapshots,
-                Snapshot(
-                    at_s=now_s, short=short, long=long, confirmed=confirmed, forecast=forecast
-                ),
-            )
+            now = Snapshot(now_s, short, long, confirmed, forecast)
+            snapshots = (*snapshots, now)
         turned = self._turned(now_s, snapshots, short, forecast, others_changed)
         prior = _PRIOR * float(long @ long) or 1.0  # Any value will do without traffic.
         supposed = prior * np.array([SUPPOSED, SUPPOSED_NEW])
@@ -160,8 +156,7 @@ class Persistence:
         """Return the fields of the turnover, after another look at most every `_TURNOVER_S`."""
         began_s = min(self.began_s, now_s)
         # The first averages are of traffic that begins, and of few samples.
-        full = [one for one in snapshots if one.at_s - began_s >= LOOK_S]
-        then = full[0] if full else None
+        then = next((one for one in snapshots if one.at_s - began_s >= LOOK_S), None)
         if then is None or now_s - max(then.at_s, self.turned_s) < _TURNOVER_S:
             return {"began_s": began_s}
         count = min(len(then.short), len(short))

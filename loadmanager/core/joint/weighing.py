@@ -46,9 +46,9 @@ class BundleCost:
 
     resource: str
     usage: float
-    sd: float
     source: CostSource
-    learned_fraction: float
+    sd: float = 0.0
+    learned_fraction: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +62,11 @@ class PredictedUse:
     """
 
     resource: str
-    reported: float | None
     predicted: float
-    background: float
-    speed: float
-    noise: float | None
+    reported: float | None = None
+    background: float = 0.0
+    speed: float = 1.0
+    noise: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,13 +183,7 @@ class Weigher:
     def _uses(self, at: Standing, row: int) -> tuple[PredictedUse, ...]:
         if at.resources == RATES_ALONE:
             use = float(at.low[row, 0]) * at.level
-            (name,) = at.resources
-            return (
-                PredictedUse(
-                    resource=name, reported=None, predicted=use, background=0.0, speed=1.0,
-                    noise=None,
-                ),
-            )  # fmt: skip
+            return (PredictedUse(resource=at.resources[0], predicted=use),)
         learned, columns = self.state.learned, self.view.brokers.reported
         reported, limit = fractions(columns.usage, columns.limit)[row], columns.limit[row]
         factors = self.weights.as_array()
@@ -208,10 +202,7 @@ class Weigher:
     def _costs(self, at: Standing, row: int) -> tuple[BundleCost, ...]:
         if at.resources == RATES_ALONE:
             usage, source = float(at.cost[row, 0]), CostSource.RATES
-            (name,) = at.resources
-            return (
-                BundleCost(resource=name, usage=usage, sd=0.0, source=source, learned_fraction=0.0),
-            )
+            return (BundleCost(resource=at.resources[0], usage=usage, source=source),)
         learned, rates = self.state.learned, predicted_rates(self.view, self.state)
         work = served_in(self.view.bundles, rates)[row]
         return tuple(
