@@ -148,7 +148,10 @@ async def read_owned(
 
 async def read_lookup(admin: PulsarAdmin, url: str, topic: TopicName) -> BrokerUrls:
     """Return the URLs of the broker that serves a topic; Pulsar places it if none does."""
-    where = f"{url}{lookup_path(topic)}"
+    return await _read_urls(admin, f"{url}{lookup_path(topic)}")
+
+
+async def _read_urls(admin: PulsarAdmin, where: str) -> BrokerUrls:
     found = await admin.json(where, dict, "the lookup answer of a Pulsar broker")
     texts = [text if isinstance(text := found.get(key), str) else "" for key in _KEYS]
     urls = BrokerUrls(*texts)
@@ -157,9 +160,16 @@ async def read_lookup(admin: PulsarAdmin, url: str, topic: TopicName) -> BrokerU
     return urls
 
 
-async def read_own_urls(admin: PulsarAdmin, url: str, broker: BrokerId) -> BrokerUrls:
+async def read_own_urls(admin: PulsarAdmin, url: str, cluster: str, broker: BrokerId) -> BrokerUrls:
     topic = TopicName("persistent", Namespace(f"pulsar/{broker}"), "healthcheck")
-    return await read_lookup(admin, url, topic)
+    try:
+        return await read_lookup(admin, url, topic)
+    except AnswerRefused as error:
+        if error.status not in _ABSENT:
+            raise
+    # Pulsar 2 finds a broker by the heartbeat's namespace of its first version alone.
+    former = f"persistent/pulsar/{quote(cluster, safe='')}/{broker}/healthcheck"
+    return await _read_urls(admin, f"{url}/lookup/v2/destination/{former}")
 
 
 async def read_partitions(admin: PulsarAdmin, url: str, topic: TopicName) -> int:
@@ -521,7 +531,7 @@ class ClusterReader:
             self._kinds = {one: kind for one, kind in self._kinds.items() if one in brokers}
             version = await read_version(admin, url)
         unread = [one for one in brokers if one not in self._settings]
-        silent = await self._read_settings(url, unread)
+        silent = await self._read_settings(url, name, unread)
         known = self._settings
         if not known:
             raise NotPulsar(next(iter(silent.values())))
@@ -545,17 +555,19 @@ class ClusterReader:
         )
         return self._cluster
 
-    async def _read_settings(self, url: str, brokers: list[BrokerId]) -> Mapping[BrokerId, str]:
+    async def _read_settings(
+        self, url: str, cluster: str, brokers: list[BrokerId]
+    ) -> Mapping[BrokerId, str]:
         """Read settings and addresses of brokers; return the reason by broker without them."""
         admin, address = self.admin, addresses(url)
         confidential = admin.access.secret or admin.encrypts
         if confidential:
             former = {} if self._cluster is None else self._cluster.silent
             lost = [one for one in brokers if one not in admin.reached or one in former]
-            await locate(admin, url, set(lost) - admin.deferred)
+            await locate(admin, url, cluster, set(lost) - admin.deferred)
         answers, silent = await ask_each(brokers, lambda one: read_runtime(admin, address(one)))
         lost = [one for one in silent if one not in admin.deferred]
-        if lost and not confidential and await locate(admin, url, lost):
+        if lost and not confidential and await locate(admin, url, cluster, lost):
             more, still = await ask_each(lost, lambda one: read_runtime(admin, address(one)))
             answers |= more
             silent = {one: still.get(one, silent[one]) for one in silent if one not in more}
@@ -579,9 +591,9 @@ def prefer_tls(admin: PulsarAdmin, url: str, runtime: Mapping[str, str]) -> None
         admin.reached[parts.netloc] = f"https://{host}:{port[0]}"
 
 
-async def locate(admin: PulsarAdmin, url: str, brokers: Iterable[BrokerId]) -> bool:
+async def locate(admin: PulsarAdmin, url: str, cluster: str, brokers: Iterable[BrokerId]) -> bool:
     """Look up where brokers are reached, with TLS and from here; return whether any is found."""
-    found, _ = await ask_each(tuple(brokers), lambda one: read_own_urls(admin, url, one))
+    found, _ = await ask_each(tuple(brokers), lambda one: read_own_urls(admin, url, cluster, one))
     for broker, urls in found.items():
         tls = admin.encrypts or (admin.access.secret and bool(urls.http_url_tls))
         base = urls.http_url_tls if tls else urls.http_url

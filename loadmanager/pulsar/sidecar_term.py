@@ -207,9 +207,9 @@ class PulsarBroker:
         prefer_tls(self.admin, self.url, runtime)
         if self.admin.access.secret or self.admin.encrypts:
             others = {*brokers} - {self.name} - self.admin.reached.keys()
-            await locate(self.admin, self.url, sorted(others))
+            await locate(self.admin, self.url, self.cluster, sorted(others))
         try:
-            self._urls = await read_own_urls(self.admin, self.url, self.name)
+            self._urls = await read_own_urls(self.admin, self.url, self.cluster, self.name)
         except AnswerRefused as error:
             log.debug("broker.urls.read_failed", error=str(error))
         self._known_until_s = monotonic() + _KNOWN_FOR_S

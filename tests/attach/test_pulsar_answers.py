@@ -28,6 +28,7 @@ from loadmanager.pulsar.client import (
     NotPulsar,
     PulsarAdmin,
     RequestFailed,
+    RightMissing,
     Unanswered,
 )
 
@@ -52,7 +53,18 @@ async def test_a_lookup_names_where_clients_go(pulsar: FakePulsar, admin: Pulsar
     name = pulsar.brokers[0].name
     urls = await read_lookup(admin, pulsar.url, TOPIC)
     assert (urls.http_url, urls.broker_url) == (f"http://{name}", f"pulsar://binary-{name}")
-    assert await read_own_urls(admin, pulsar.url, parse_broker(name)) == urls
+    assert await read_own_urls(admin, pulsar.url, "research", parse_broker(name)) == urls
+    # Pulsar 2.10 finds no broker by that.
+    told(
+        pulsar, f"/lookup/v2/topic/persistent/pulsar/{name}/healthcheck", "Namespace not found", 404
+    )
+    former = f"/lookup/v2/destination/persistent/pulsar/research/{name}/healthcheck"
+    told(pulsar, former, {"httpUrl": "http://x:1", "httpUrlTls": "https://x:2"})
+    found = await read_own_urls(admin, pulsar.url, "research", parse_broker(name))
+    assert found.http_url_tls == "https://x:2"
+    pulsar.brokers[0].refuses(f"/lookup/v2/topic/persistent/pulsar/{name}/healthcheck", 403, "no")
+    with pytest.raises(RightMissing, match="403"):
+        await read_own_urls(admin, pulsar.url, "research", parse_broker(name))
     told(pulsar, "/lookup/v2/topic/persistent/bench/skew/topic-0", {"brokerUrl": "pulsar://x:1"})
     with pytest.raises(NotPulsar, match="no httpUrl"):
         await read_lookup(admin, pulsar.url, TOPIC)

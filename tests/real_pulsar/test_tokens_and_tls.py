@@ -80,8 +80,8 @@ def test_brokers_of_the_chart_speak_tls(chart: tuple[RealPulsar, Secured], tmp_p
     found = once(brokers, "--json", *access)
     assert found.returncode == 0, found.stderr
     told = json.loads(found.stdout)
-    assert {one["broker"] for one in told["brokers"]} == set(brokers.brokers)
     assert told["missing"] == {}
+    assert {one["broker"] for one in told["brokers"]} == set(brokers.brokers)
     with balancing(brokers, tmp_path, "--interval", "1", *access) as (process, told):
         told_until(told, lambda line: "verdict" in line and not line["missing"])
         process.terminate()

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 from tls_files import Files
+from trustme import KeyType
 
 SUPERUSER = "operator"
 
@@ -31,8 +32,8 @@ class Secured:
     files: Files = field(init=False)
 
     def __post_init__(self) -> None:
-        self.files = Files(self.folder)
-        # Java reads keys of PKCS 8 alone.
+        # Java reads keys of PKCS 8 alone, and Pulsar 2.10 those of RSA alone.
+        self.files = Files(self.folder, KeyType.RSA)
         key = load_pem_private_key(self.files.key.read_bytes(), None)
         self.files.key.write_bytes(
             key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

@@ -4,8 +4,9 @@ import trustme
 
 
 class Files:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, kind: trustme.KeyType = trustme.KeyType.ECDSA) -> None:
         self._folder = folder
+        self._kind = kind
         self.authority = trustme.CA()
         self.certificate = folder / "server.pem"
         self.key = folder / "server.key"
@@ -14,7 +15,8 @@ class Files:
         self.issue()
 
     def issue(self) -> None:
-        issued = self.authority.issue_cert("localhost", "127.0.0.1", "127.0.0.2")
+        names = ("localhost", "127.0.0.1", "127.0.0.2")
+        issued = self.authority.issue_cert(*names, key_type=self._kind)
         self.certificate.write_bytes(b"".join(one.bytes() for one in issued.cert_chain_pems))
         issued.private_key_pem.write_to_path(str(self.key))
 
