@@ -5,13 +5,13 @@ import json
 import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from fake_pulsar import FakePulsar, lies_in
+from raw_server import raw_server
 from tls_files import Files
 
 from loadmanager.core.ids import Namespace, parse_broker, parse_bundle, parse_full_topic
@@ -107,18 +107,6 @@ async def test_topics_of_a_bundle_lie_in_it(pulsar: FakePulsar, admin: PulsarAdm
     assert await read_topics(admin, pulsar.url, parse_bundle(bundle)) == ()
 
 
-@asynccontextmanager
-async def listening(answer: bytes) -> AsyncIterator[int]:
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(10)
-        writer.write(answer)
-        await writer.drain()
-        writer.close()
-
-    async with await asyncio.start_server(handle, "127.0.0.1", 0) as server:
-        yield server.sockets[0].getsockname()[1]
-
-
 ALERT = b"\x15\x03\x03\x00\x02\x02\x50"
 HEAD = b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n"
 HTML = HEAD % (b"502 Bad Gateway", 15) + b"<html>\x1b[31m</"
@@ -139,7 +127,12 @@ HTML = HEAD % (b"502 Bad Gateway", 15) + b"<html>\x1b[31m</"
 async def test_what_is_no_broker_is_named_in_one_line_of_text(
     admin: PulsarAdmin, scheme: str, answer: bytes, why: str
 ) -> None:
-    async with listening(answer) as port:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        writer.write(answer)
+        await writer.drain()
+
+    async with raw_server(handle) as port:
         with pytest.raises(RequestFailed, match=why) as refused:
             await admin.json(f"{scheme}://127.0.0.1:{port}")
     text = str(refused.value)

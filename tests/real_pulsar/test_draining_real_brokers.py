@@ -56,7 +56,10 @@ def test_brokers_are_drained_and_restarted_one_after_the_other(
     figures: dict[str, Any] = {"version": cluster.version, "manager": cluster.manager}
     figures["stopped"] = [restart(cluster, broker, traffic) for broker in range(3)]
     limits = ("--moves-per-minute", "300", "--moves-per-namespace", "300")
-    with balancing(cluster, tmp_path, "--interval", "2", "--settle", "3", *limits) as (process, told):
+    with balancing(cluster, tmp_path, "--interval", "2", "--settle", "3", *limits) as (
+        process,
+        told,
+    ):
         told_until(told, lambda line: len(line.get("brokers", ())) == 3 and even(line))
         for kind in ("drained", "restarted"):
             figures[kind] = []

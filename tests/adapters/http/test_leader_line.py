@@ -1,9 +1,11 @@
 import asyncio
 import gzip
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+from raw_server import raw_server
 
 from loadmanager.adapters.http.assign_client import HttpAssignClient
 from loadmanager.core.bundles import Boundaries
@@ -102,23 +104,18 @@ Serve = Callable[[bytes], Awaitable[str]]
 
 @pytest.fixture
 async def serve() -> AsyncIterator[Serve]:
-    servers: list[asyncio.Server] = []
+    async with AsyncExitStack() as servers:
 
-    async def start(raw: bytes) -> str:
-        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(raw)
-            await writer.drain()
-            writer.close()
+        async def start(raw: bytes) -> str:
+            async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(raw)
+                await writer.drain()
 
-        server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        servers.append(server)
-        return f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            port = await servers.enter_async_context(raw_server(answer))
+            return f"http://127.0.0.1:{port}"
 
-    yield start
-    for server in servers:
-        server.close()
-        await server.wait_closed()
+        yield start
 
 
 OK, BROKER = b"200 OK", "expected broker and epoch"
@@ -176,15 +173,11 @@ async def test_an_odd_question_is_refused(leader: RunningServer, body: bytes, sa
 async def test_an_answer_without_an_end_is_cut_off(line: Line) -> None:
     async def pour(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
-        try:
-            while True:
-                writer.write(b" " * 65_536)
-                await writer.drain()
-        except OSError:
-            writer.close()
+        while True:
+            writer.write(b" " * 65_536)
+            await writer.drain()
 
-    server = await asyncio.start_server(pour, "127.0.0.1", 0)
-    async with server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with raw_server(pour) as port:
+        url = f"http://127.0.0.1:{port}"
         with pytest.raises(Unavailable, match="its answer has more than 65536 bytes"):
             await line.assign(leader_at(url), BUNDLE)
