@@ -1,5 +1,4 @@
 import gc
-import io
 import json
 import re
 import shutil
@@ -14,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from functools import reduce
 from pathlib import Path
 from types import FrameType, MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import click
@@ -227,7 +226,9 @@ class SectionedCommand(click.Command):
                 formatter.write_dl(listed)
 
 
-_ANY_WIDTH: Final = 10_000
+_GAP: Final = "  "
+_LEAST_WRAPPED: Final = 24
+"""The least width of a wrapped text beside the other columns; else it follows below them."""
 
 
 def terminal_width() -> int | None:
@@ -253,8 +254,9 @@ def fitted(line: str, width: int | None) -> str:
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table, or nothing without rows; a column of which a ``>`` ends the name is right."""
-    if listed := list(rows):
-        click.echo("\n".join(["", title, *table_lines(columns, listed, terminal_width())]))
+    cells = [[str(cell) for cell in row] for row in rows]
+    if cells:
+        click.echo("\n".join(["", title, *plain_lines(columns, cells, terminal_width())]))
 
 
 class _Cells(string.Formatter):
@@ -289,31 +291,59 @@ def utc(wall_ms: int) -> str:
     return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
-def table_lines(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], width: int | None = None
+def plain_lines(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None
 ) -> list[str]:
-    """Return a table in aligned columns, two blanks apart; ``width`` is None for any.
+    """Return a table in aligned columns, two blanks apart, without lines.
 
-    Texts are wrapped. Names and figures never are, so that they can be copied: where they do not
-    fit, lines are longer than ``width``.
+    Columns that do not fit into ``width`` follow below each row, with their names. No
+    name and no figure is broken; a text in the last column is wrapped.
     """
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    right = [name.endswith(">") for name in columns]
+    names = [name.removesuffix(">") for name in columns]
+    table = [names, *rows]
+    widths = [max(len(row[place]) for row in table) for place in range(len(columns))]
+    fitting = len(columns) if width is None else _fitting(widths, width)
+    left = 0 if width is None else width - sum(widths[:fitting]) - len(_GAP) * fitting
+    wrapped = fitting == len(columns) - 1 and not right[-1] and left >= _LEAST_WRAPPED
+    lines: list[str] = []
+    for row in table:
+        beside = textwrap.wrap(row[-1], left) if wrapped else []
+        cells = [
+            cell.rjust(cells_width) if to_the_right else cell.ljust(cells_width)
+            for cell, cells_width, to_the_right in zip(
+                row[:fitting], widths, right[:fitting], strict=False
+            )
+        ]
+        lines.append(_GAP.join([*cells, *beside[:1]]).rstrip())
+        indent = " " * (sum(widths[:fitting]) + len(_GAP) * fitting)
+        lines += [f"{indent}{more}" for more in beside[1:]]
+        if width is not None and not wrapped and row is not names:
+            lines += _below(names[fitting:], row[fitting:], width)
+    return lines
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    cells = [[str(cell) for cell in row] for row in rows]
-    for name, *column in zip(columns, *cells, strict=True):
-        justify: Literal["left", "right"] = "right" if name.endswith(">") else "left"
-        whole = not any(" " in cell for cell in column)
-        table.add_column(Text(name.removesuffix(">")), justify=justify, no_wrap=whole)
-    for row in cells:
-        table.add_row(*map(Text, row))
-    console = Console(width=_ANY_WIDTH, file=io.StringIO(), color_system=None)
-    console.width = max(width or _ANY_WIDTH, console.measure(table).minimum)
-    with console.capture() as printed:
-        console.print(table)
-    return [line.rstrip() for line in printed.get().splitlines()]
+
+def _fitting(widths: Sequence[int], width: int) -> int:
+    """Return how many of the first columns fit, at least one."""
+    used = 0
+    for place, cells_width in enumerate(widths):
+        used += cells_width + (len(_GAP) if place else 0)
+        if used > width:
+            return max(place, 1)
+    return len(widths)
+
+
+def _below(names: Sequence[str], cells: Sequence[str], width: int) -> Iterator[str]:
+    for name, cell in zip(names, cells, strict=True):
+        if cell:
+            yield from textwrap.wrap(
+                f"{name}: {cell}" if name else cell,
+                width,
+                initial_indent="    ",
+                subsequent_indent="      ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
 
 
 def optimality_line(found: Mapping[str, Any] | None) -> str:
