@@ -16,6 +16,7 @@ SET_BY_THE_CHART = {
     *("metrics-host", "metrics-port"),
     *("ca-file", "certificate-file", "key-file", "once", "json", "doctor"),
     *("balance", "restore", "pause", "resume", "as", "clear-target"),
+    *("cordon", "drain", "uncordon", "reason", "drain-timeout"),
 }
 """Options that are no values, or values of their own."""
 
