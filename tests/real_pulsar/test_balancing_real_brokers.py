@@ -31,7 +31,7 @@ SPLITS = SWITCHES[1]
 @pytest.fixture(scope="module")
 def traffic(cluster: RealPulsar) -> Iterator[Sends]:
     cluster.create_namespace(NAMESPACE, BUNDLES)
-    with sending(pulsar, cluster.service_url, RATES) as sends:
+    with sending(pulsar, cluster.service_url, RATES, PATIENCE_S) as sends:
         yield sends
 
 
@@ -41,6 +41,7 @@ def all_on_one(cluster: RealPulsar, traffic: Sends) -> Sends:
     time.sleep(1)
     traffic.slowest_s = 0.0
     traffic.gaps.clear()
+    traffic.failed.clear()
     return traffic
 
 
