@@ -50,14 +50,12 @@ from loadmanager.pulsar.client import (
     RightMissing,
     answer_of,
 )
+from loadmanager.pulsar.held_brokers import Changes, Cordons, HeldTargets
 from loadmanager.pulsar.observation import Observation, Rules, observe
 from loadmanager.pulsar.orders import Dispatcher, Mandate
 from loadmanager.pulsar.sampling import BrokerSample, SampledLoads, Sampler, Samples
 from loadmanager.pulsar.state import (
-    Changes,
-    Cordons,
     Course,
-    HeldTargets,
     PulsarBalancer,
     StateUnusable,
     StoredBudget,

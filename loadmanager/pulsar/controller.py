@@ -33,6 +33,7 @@ from loadmanager.ports.host import Clock
 from loadmanager.pulsar.answers import ClusterReader, PulsarCluster, addresses
 from loadmanager.pulsar.balancing import Balancer, Log, Observer
 from loadmanager.pulsar.client import PulsarAdmin, PulsarAdminError, RequestFailed
+from loadmanager.pulsar.held_brokers import Cordon, Cordons, HeldTargets
 from loadmanager.pulsar.observation import Observation, Rules
 from loadmanager.pulsar.orders import Elected, Mandate
 from loadmanager.pulsar.reports import (
@@ -45,9 +46,6 @@ from loadmanager.pulsar.reports import (
 )
 from loadmanager.pulsar.sampling import LONGEST_REPEATED_S, REPEATED, Hosts, Sampler
 from loadmanager.pulsar.state import (
-    Cordon,
-    Cordons,
-    HeldTargets,
     PulsarBalancer,
     SharedState,
     State,

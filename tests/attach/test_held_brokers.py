@@ -17,12 +17,10 @@ from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.core.move_limits import Begun, HeldReason, MoveBudget, MoveLimits
 from loadmanager.pulsar.balancing import Balancer
 from loadmanager.pulsar.client import Access, PulsarAdmin
+from loadmanager.pulsar.held_brokers import NOT_SERVED_S, Changes, HeldTargets
 from loadmanager.pulsar.moves import BundleMover
 from loadmanager.pulsar.observation import Rules
 from loadmanager.pulsar.state import (
-    NOT_SERVED_S,
-    Changes,
-    HeldTargets,
     Part,
     State,
     StateUnusable,

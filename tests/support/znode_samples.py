@@ -37,11 +37,9 @@ from loadmanager.core.wire.records import (
 from loadmanager.core.wire.reports import encode_loads, encode_registration
 from loadmanager.core.wire.standby import Standby, encode_standby
 from loadmanager.pulsar.answers import PulsarCluster
+from loadmanager.pulsar.held_brokers import Cordon, Cordons, HeldTargets
 from loadmanager.pulsar.state import (
-    Cordon,
-    Cordons,
     Course,
-    HeldTargets,
     Part,
     PriorSettings,
     SharedState,

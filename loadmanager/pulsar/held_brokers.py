@@ -1,0 +1,229 @@
+"""Brokers that take no part in moves: those that flap or did not serve, and those cordoned."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
+
+from pydantic import BaseModel, StrictInt
+
+from loadmanager.core.errors import LoadManagerError
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.policies import open_to
+from loadmanager.pulsar.answers import PulsarCluster
+from loadmanager.pulsar.state import Part, State, StateUnusable
+
+# Time without moves to or from a target that owned a bundle without serving it.
+NOT_SERVED_S: Final = 3600.0
+# Time within which a broker that joins, leaves or restarts again is held by name.
+FLAPS_WITHIN_S: Final = 3600.0
+
+
+@dataclass(slots=True)
+class Changes:
+    """When each broker joined, left or restarted; times are of one monotonic clock.
+
+    The first time within an hour the whole cluster settles: it may be a rolling restart. After that
+    only moves to and from the broker are held, for twice as long each time.
+    """
+
+    settle_s: float
+    _brokers: frozenset[BrokerId] | None = None
+    _times_s: dict[BrokerId, list[float]] = field(default_factory=dict)
+
+    def listed(self, brokers: Collection[BrokerId], now_s: float) -> None:
+        former, self._brokers = self._brokers, frozenset(brokers)
+        if former is None:
+            return
+        for broker in former ^ self._brokers:
+            if broker not in former and self._times_s.get(broker):
+                self._times_s[broker][-1] = now_s
+            else:
+                self.restarted(broker, now_s)
+
+    def restarted(self, broker: BrokerId, now_s: float) -> None:
+        times_s = self._times_s.get(broker, [])
+        self._times_s[broker] = [*(one for one in times_s if one > now_s - FLAPS_WITHIN_S), now_s]
+
+    @property
+    def last_s(self) -> float:
+        first = (times_s[0] for times_s in self._times_s.values() if len(times_s) == 1)
+        return max(first, default=float("-inf"))
+
+    def lost(self, now_s: float) -> tuple[BrokerId, ...]:
+        return tuple(
+            broker
+            for broker, times_s in sorted(self._times_s.items())
+            if broker not in (self._brokers or ()) and times_s[-1] > now_s - FLAPS_WITHIN_S
+        )
+
+    def held(self, now_s: float) -> Mapping[BrokerId, str]:
+        held: dict[BrokerId, str] = {}
+        for broker, times_s in self._times_s.items():
+            hold_s = min(self.settle_s * 2.0 ** (len(times_s) - 1), FLAPS_WITHIN_S)
+            left_s = times_s[-1] + hold_s - now_s
+            if len(times_s) > 1 and left_s > 0:
+                what = f"it joined, left or restarted {len(times_s)} times within an hour"
+                held[broker] = f"{what}: nothing moves to or from it for {left_s:.0f} s"
+        return held
+
+
+class _Targets(BaseModel):
+    targets: dict[str, tuple[StrictInt, str]]
+
+
+@dataclass(slots=True)
+class HeldTargets:
+    """Targets that owned a bundle without serving it: until when and why, or until cleared."""
+
+    state: State
+    wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    _known: dict[str, tuple[int, str]] = field(default_factory=dict)
+    _added: dict[str, tuple[int, str]] = field(default_factory=dict)
+
+    @property
+    def held(self) -> Mapping[BrokerId, str]:
+        now_ms = self.wall_ms()
+        return {
+            BrokerId(broker): f"{why}; attach --clear-target {broker} lets it take part again"
+            for broker, (until_ms, why) in {**self._known, **self._added}.items()
+            if until_ms > now_ms
+        }
+
+    def add(self, broker: BrokerId, why: str) -> None:
+        self._added[broker] = self.wall_ms() + round(1000 * NOT_SERVED_S), why
+
+    async def refresh(self) -> None:
+        expected = "the targets that attach --balance stored; remove it, and all brokers take part"
+        found = await self.state.stored(Part.TARGETS, _Targets, expected)
+        self._known = {} if found is None else found.targets
+        if self._added:
+            self._known |= self._added
+            await self._store()
+            self._added.clear()
+
+    async def clear(self, broker: str) -> bool:
+        await self.refresh()
+        known = self._known.pop(broker, None) is not None
+        if known:
+            await self._store()
+        return known
+
+    async def _store(self) -> None:
+        now_ms = self.wall_ms()
+        self._known = {name: one for name, one in self._known.items() if one[0] > now_ms}
+        await self.state.keep(Part.TARGETS, json.dumps({"targets": self._known}))
+
+
+class Cordon(BaseModel, frozen=True):
+    """Why a broker takes no bundles; it is emptied, too, if it is to ``drain``."""
+
+    drain: bool
+    since_ms: StrictInt
+    by: str
+    reason: str = ""
+
+
+class _Cordons(BaseModel):
+    format: Literal[1] = 1
+    brokers: dict[str, Cordon] = {}
+
+
+class Drained(BaseModel, frozen=True):
+    """What a controller saw last on a draining broker: bundles left, and how many stay and why."""
+
+    at_ms: StrictInt
+    left: int
+    stay: dict[str, int] = {}
+
+
+class _Drains(BaseModel):
+    format: Literal[1] = 1
+    brokers: dict[str, Drained] = {}
+
+
+class CordonRefused(LoadManagerError):
+    """A broker cannot be cordoned; the message says why and what to do."""
+
+
+@dataclass(slots=True)
+class Cordons:
+    """The brokers that take no bundles until they are uncordoned; a controller notes its drains.
+
+    All methods but `marked` raise `StateUnusable`.
+    """
+
+    state: State
+    wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    trouble: str = ""
+    _last: Mapping[BrokerId, Cordon] = field(default_factory=dict)
+    _noted: _Drains = field(default_factory=_Drains)
+
+    async def marked(self, cluster: PulsarCluster) -> PulsarCluster:
+        """Return a cluster with its marks, the last known ones if ``trouble`` is why not."""
+        try:
+            self._last, self.trouble = await self.read(), ""
+        except StateUnusable as error:
+            self.trouble = str(error)
+        return replace(
+            cluster,
+            cordoned=frozenset(self._last),
+            draining=frozenset(broker for broker, one in self._last.items() if one.drain),
+        )
+
+    async def read(self) -> dict[BrokerId, Cordon]:
+        expected = "the cordons of attach; remove it, and all brokers take bundles"
+        found = await self.state.stored(Part.CORDONS, _Cordons, expected) or _Cordons()
+        return {BrokerId(name): one for name, one in found.brokers.items()}
+
+    async def put(self, cluster: PulsarCluster, broker: BrokerId, cordon: Cordon) -> None:
+        """Cordon a broker, for which ``cluster`` is read with its policies.
+
+        Raises `CordonRefused`: there is no such broker, or no other one would take its bundles.
+        """
+        known = await self.read()
+        if broker not in cluster.brokers:
+            names = ", ".join(cluster.brokers)
+            raise CordonRefused(f"{broker} is no broker of {cluster.name}; expected one of {names}")
+        left = [one for one in cluster.brokers if one != broker and one not in known]
+        if not left:
+            why = f"no broker of {cluster.name} besides {broker} takes bundles"
+            raise CordonRefused(f"{why}; add one, or uncordon another one before")
+        for name, policy in cluster.isolation.isolation.items():
+            every = open_to(cluster.isolation, policy, cluster.brokers)
+            serving = [one for one, takes in zip(cluster.brokers, every, strict=True) if takes]
+            if broker in serving and not set(serving) & set(left):
+                why = f"isolation policy {name} allows no other broker that takes bundles"
+                raise CordonRefused(f"{why}; change it, or uncordon another one before")
+        await self._store({**known, broker: cordon})
+
+    async def remove(self, broker: str) -> bool:
+        known = await self.read()
+        gone = known.pop(BrokerId(broker), None)
+        if gone is not None:
+            await self._store(known)
+        return gone is not None
+
+    async def note(self, leaving: Mapping[BrokerId, Mapping[BundleId, str]]) -> None:
+        """Store what is left on draining brokers, if it is not what was stored before."""
+        found = {
+            str(broker): Drained(
+                at_ms=self.wall_ms(),
+                left=len(left),
+                stay=dict(Counter(why for why in left.values() if why)),
+            )
+            for broker, left in leaving.items()
+        }
+        if found or self._noted.brokers:
+            self._noted = _Drains(brokers=found)
+            await self.state.keep(Part.DRAINS, self._noted.model_dump_json())
+
+    async def drained(self, broker: str) -> Drained | None:
+        found = await self.state.stored(Part.DRAINS, _Drains, "the drains of attach; remove it")
+        return None if found is None else found.brokers.get(broker)
+
+    async def _store(self, brokers: Mapping[BrokerId, Cordon]) -> None:
+        cordons = _Cordons(brokers={str(name): one for name, one in brokers.items()})
+        await self.state.keep(Part.CORDONS, cordons.model_dump_json())
