@@ -435,6 +435,10 @@ def _check_options(options: dict[str, Any]) -> None:
         (options["strategy"] and acts, f"--strategy is not given with --{action}"),
         (options["commands"] and not alone, "--as is given with --once, and without --json"),
         (options["take_over"] and action != "balance", "--take-over is given with --balance"),
+        (
+            options["reason"] and action not in {"cordon", "drain"},
+            "--reason is given with --cordon or --drain",
+        ),
     ):
         if wrong:
             raise click.UsageError(why)

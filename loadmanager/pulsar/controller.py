@@ -370,7 +370,7 @@ class AttachActions:
         broker, drain = BrokerId(options["drain"] or options["cordon"]), bool(options["drain"])
         self._reader.with_isolation = True
         self._reader.forget()
-        since_ms, by, reason = cordons.wall_ms(), options["by"], options["reason"]
+        since_ms, by, reason = SystemClock().wall_ms(), options["by"], options["reason"]
         mark = Cordon(drain=drain, since_ms=since_ms, by=by, reason=reason)
         await cordons.put(await self._reader.read(), broker, mark)
         self._log.event(f"{broker} takes no bundle until attach --uncordon {broker}")
@@ -379,8 +379,8 @@ class AttachActions:
         until_s, left = monotonic() + options["drain_timeout_s"], -1
         while True:
             found = await cordons.drained(broker)
-            if found is None or found.at_ms < since_ms:
-                found = None
+            if found is None or found.since_ms != since_ms:
+                found = None  # The controller has not read this mark yet.
             elif found.left != left:
                 left = found.left
                 self._log.event(f"{broker} has {left} bundles left")

@@ -132,9 +132,12 @@ class _Cordons(BaseModel):
 
 
 class Drained(BaseModel, frozen=True):
-    """What a controller saw last on a draining broker: bundles left, and how many stay and why."""
+    """What a controller saw last on a draining broker: bundles left, and how many stay and why.
 
-    at_ms: StrictInt
+    ``since_ms`` is that of the mark: clocks of two hosts are not compared.
+    """
+
+    since_ms: StrictInt
     left: int
     stay: dict[str, int] = {}
 
@@ -156,7 +159,6 @@ class Cordons:
     """
 
     state: State
-    wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     trouble: str = ""
     _last: Mapping[BrokerId, Cordon] = field(default_factory=dict)
     _noted: _Drains = field(default_factory=_Drains)
@@ -191,8 +193,9 @@ class Cordons:
         if not left:
             why = f"no broker of {cluster.name} besides {broker} takes bundles"
             raise CordonRefused(f"{why}; add one, or uncordon another one before")
-        for name, policy in cluster.isolation.isolation.items():
-            every = open_to(cluster.isolation, policy, cluster.brokers)
+        policies = cluster.isolation
+        for name in sorted(policies.isolation.keys() - policies.refused.keys()):
+            every = open_to(policies, policies.isolation[name], cluster.brokers)
             serving = [one for one, takes in zip(cluster.brokers, every, strict=True) if takes]
             if broker in serving and not set(serving) & set(left):
                 why = f"isolation policy {name} allows no other broker that takes bundles"
@@ -210,13 +213,13 @@ class Cordons:
         """Store what is left on draining brokers, if it is not what was stored before."""
         found = {
             str(broker): Drained(
-                at_ms=self.wall_ms(),
+                since_ms=self._last[broker].since_ms,
                 left=len(left),
                 stay=dict(Counter(why for why in left.values() if why)),
             )
             for broker, left in leaving.items()
         }
-        if found or self._noted.brokers:
+        if found != self._noted.brokers:
             self._noted = _Drains(brokers=found)
             await self.state.keep(Part.DRAINS, self._noted.model_dump_json())
 

@@ -312,6 +312,8 @@ def test_a_broker_is_drained_also_while_paused_and_takes_nothing_until_it_is_unc
 ) -> None:
     first = hosts.brokers[0]
     drain, uncordon = ("--drain", first.name, "--drain-timeout"), ("--uncordon", first.name)
+    former = {"format": 1, "brokers": {first.name: {"since_ms": 1, "left": 0}}}
+    (tmp_path / "attach-research.drains").write_text(json.dumps(former), encoding="utf-8")
     unseen = attach(*drain, "0")
     assert unseen.exit_code == 1
     assert "no controller has begun; expected attach --balance to run" in unseen.stdout
@@ -356,8 +358,9 @@ def test_what_cannot_be_cordoned_is_refused_with_what_to_do(
     assert "no broker of research; expected one of 127.0.0.1" in refused("--drain", "nobody:8080")
     hosts.isolation["own"] = isolation_policy("bench/skew", ["127.0.0.1"])
     assert "isolation policy own allows no other broker" in refused("--drain", first)
+    hosts.isolation["own"] = isolation_policy(r"(bench)/\1", ["127.0.0.1"])
+    assert attach("--cordon", second).exit_code == 0, "a policy that is refused is none"
     hosts.isolation.clear()
-    assert attach("--cordon", second).exit_code == 0
     assert attach("--cordon", third).exit_code == 0
     assert f"no broker of research besides {first} takes bundles" in refused("--cordon", first)
     told = json.loads(attach("--once", "--interval", "0.3", "--json").stdout)
@@ -367,3 +370,4 @@ def test_what_cannot_be_cordoned_is_refused_with_what_to_do(
     both = ("--cordon", first, "--drain", first)
     assert "are not given together" in refused(*both, code=2)
     assert "a/b" in refused("--cordon", "a/b", code=2)
+    assert "--reason is given with --cordon" in refused("--reason", "x", "--once", code=2)

@@ -145,6 +145,7 @@ async def _written() -> dict[str, bytes]:
     await targets.refresh()
     cordons, cluster = Cordons(shared), PulsarCluster(name="", brokers=(BROKER, BrokerId("b:1")))
     await cordons.put(cluster, BROKER, Cordon(drain=True, since_ms=1, by="text"))
+    await cordons.marked(cluster)
     await cordons.note({BROKER: {BUNDLE: "{reason}"}})
     await shared.know(["http://broker:1"])
     found = {}
