@@ -42,10 +42,12 @@ test: $(TEST) ## Run the tests; what needs an absent tool is skipped, and says h
 test-tools: $(TOOLS) ## Install what the tests of Spark, reports, browsers and documents need besides
 
 test-all: $(TOOLS) ## Run every test, the long ones and every version of Pulsar too
-	@$(MAKE) --no-print-directory test LONG="bench or pulsar"
-	@for version in 2.10.5 3.0.7 4.0.7 4.2.4; do \
-		$(MAKE) --no-print-directory test-pulsar VERSION=$$version || exit 1; \
-	done
+	@failed=0; \
+	$(MAKE) --no-print-directory test LONG="bench or pulsar" || failed=1; \
+	for version in 2.10.5 3.0.7 4.0.7 4.2.4; do \
+		$(MAKE) --no-print-directory test-pulsar VERSION=$$version || failed=1; \
+	done; \
+	exit $$failed
 
 bench: $(TOOLS) ## Measure; one JSON line for each figure
 	@$(BIN)/pytest -m bench -s tests/bench
