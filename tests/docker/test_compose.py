@@ -229,14 +229,14 @@ def test_jobs_run_on_both_workers_of_the_spark_cluster_beside_it(
     eventually(
         "both workers are the master's",
         lambda: stack.compose("logs", "spark-master").count("Registering worker") == 2,
-        within_s=120,
+        within_s=400,
     )
     finished = ("exec", "-T", "sidecar-1", "find", HISTORY, "-name")
     for kind in ("reports", "rounds"):
         eventually(
             f"a file of {kind} is finished",
             lambda kind=kind: stack.compose(*finished, f"{kind}-*.jsonl.gz"),
-            within_s=120,
+            within_s=400,
         )
     stack.compose("exec", "-T", "spark-master", "mkdir", "-p", f"{TABLES}/events")
     settings = {
