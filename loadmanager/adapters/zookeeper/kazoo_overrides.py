@@ -185,6 +185,15 @@ class LoopSocket:
 KAZOO_LOG.setLevel(logging.WARNING)
 
 _GREATEST_XID: Final = 2**31 - 1
+_UNREADABLE: Final = (
+    KazooException,
+    RuntimeError,
+    ValueError,
+    LookupError,
+    TypeError,
+    struct.error,
+)
+"""What kazoo raises for answers that are not as they should be."""
 
 
 class LoopConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo ships no types
@@ -220,11 +229,9 @@ class LoopConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo ships no
 
     def carry(self) -> None:
         """Read and write on the loop from now on. Called on the loop; the caller holds the gate."""
-        # A client that was stopped before ends its session on kazoo's thread.
-        if not self.client._stopped.is_set():
-            self._carried = LoopSocket(
-                self._socket, self._loop, self._gate, self._read_frame, self.give_up
-            )
+        self._carried = LoopSocket(
+            self._socket, self._loop, self._gate, self._read_frame, self.give_up
+        )
 
     def send(self, request: Any, answer: Any) -> None:
         """Send a request on a connection that is carried. The caller holds the gate."""
@@ -248,7 +255,7 @@ class LoopConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo ships no
         try:
             self._require_asked(frame, oldest[2] if oldest else None)
             kind = super()._read_socket(0)
-        except (RuntimeError, ValueError, LookupError, struct.error) as error:
+        except _UNREADABLE as error:
             if oldest and oldest not in pending and oldest[1] and not oldest[1].ready():
                 # Its answer has a code that kazoo does not know: it fails with the connection.
                 pending.appendleft(oldest)
@@ -273,11 +280,13 @@ class LoopConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo ships no
     def _connect(self, host: str, hostip: str, port: int) -> Any:
         with self._gate:
             self._carried, self._end = None, None
+        # kazoo could not connect with the None that it keeps of a login without a password.
+        self.client._session_passwd = self.client._session_passwd or bytes(16)
         try:
             read_timeout_ms, _ = super()._connect(host, hostip, port)
         except (ConnectionDropped, AuthFailedError, SessionExpiredError):
             raise
-        except (KazooException, RuntimeError, ValueError, LookupError, struct.error) as error:
+        except _UNREADABLE as error:
             # kazoo's thread would end with a traceback.
             raise ConnectionDropped(f"a login that cannot be read: {error}") from error
         # kazoo does not expose the granted timeout, but its read timeout is 2/3 of it. One longer
@@ -504,8 +513,9 @@ class GatedClient(KazooClient):  # type: ignore[misc]  # kazoo ships no types
     def admit(self, generation: int) -> None:
         """Accept requests on this connection; called after the loop got the event."""
         with self._gate:
-            self._admitted = generation
-            if self._open and generation == self._generation:
+            # A client that was stopped before ends its session on kazoo's thread.
+            if self._open and generation == self._generation and not self._stopped.is_set():
+                self._admitted = generation
                 self._connection.carry()
 
     def rearm_async(

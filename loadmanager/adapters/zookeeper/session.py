@@ -333,7 +333,9 @@ class KazooSession:
         results = await self.ask(
             f"commit of {', '.join(paths)}",
             send,
-            possible=lambda results: len(results) == len(paths),
+            possible=lambda results: (
+                len(results) == len(paths) and all(map(_may_result, operations, results))
+            ),
         )
         rejected = rejection(results, paths)
         if rejected is not None:
@@ -591,6 +593,11 @@ def _in_requests(triggers: Sequence[ArmedTrigger]) -> Iterator[list[ArmedTrigger
         size_bytes += path_bytes
     if some:
         yield some
+
+
+def _may_result(operation: Operation, result: Any) -> bool:
+    is_stat = isinstance(result, ZnodeStat)
+    return isinstance(result, Exception) or is_stat is isinstance(operation, SetData)
 
 
 def _stat(stat: ZnodeStat) -> Stat:

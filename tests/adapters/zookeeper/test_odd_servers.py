@@ -9,12 +9,17 @@ from typing import Any, Final
 
 import psutil
 import pytest
+from kazoo.exceptions import ConnectionLoss
 from odd_zookeeper import CHILDREN, MULTI, PING, Odd, OddServer, answer, framed, login, right, text
 from waiting import eventually
 
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
-from loadmanager.adapters.zookeeper.kazoo_overrides import LARGEST_ANSWER_BYTES
-from loadmanager.ports.coordination import Check, Connection, CoordinationError
+from loadmanager.adapters.zookeeper.kazoo_overrides import (
+    LARGEST_ANSWER_BYTES,
+    ClientEvent,
+    GatedClient,
+)
+from loadmanager.ports.coordination import Check, Connection, CoordinationError, SetData
 
 READY_WITHIN_S: Final = 10.0
 ODD_FOR_S: Final = 0.2
@@ -70,6 +75,9 @@ ANSWERS: Final[dict[str, Odd]] = {
     "a child elsewhere": _children(1, text(b"../b")),
     "too many results": _results(3),
     "no results": _results(0),
+    "an event without a path": lambda xid, kind: (
+        answer(EVENT, struct.pack(">iii", 3, 3, -1)) + right(xid, kind)
+    ),
     "a transaction far ahead": lambda xid, _: answer(xid, text(b"") + bytes(68), zxid=2**63 - 1),
 }
 
@@ -77,6 +85,8 @@ LOGINS: Final[dict[str, Callable[[int], bytes]]] = {
     "a timeout of weeks": lambda _: login(2**31 - 1),
     "no timeout": lambda _: login(0),
     "a negative timeout": lambda _: login(-5),
+    "a timeout of a millisecond": lambda _: login(1),
+    "without a password": lambda asked_ms: framed(struct.pack(">iiqi?", 0, asked_ms, 7, -1, 0)),
     "cut": lambda asked_ms: login(asked_ms)[:9],
     "without content": lambda _: framed(b""),
     "length without end": lambda _: struct.pack(">i", HUGE) + bytes(1000),
@@ -151,6 +161,28 @@ async def test_a_session_is_ready_soon_after_its_server_answered_oddly(name: str
 async def test_a_session_is_ready_soon_after_its_server_logged_it_in_oddly(name: str) -> None:
     async with OddServer(odd_login=LOGINS[name]).running() as server, _session(server) as session:
         await _odd_for_a_while(server, session)
+
+
+async def test_a_commit_with_a_result_of_another_kind_is_not_known_to_be_applied() -> None:
+    async with OddServer().running() as server, _session(server) as session:
+        await _ready(session)
+        with pytest.raises(CoordinationError, match="cannot be read"):
+            await session.commit([SetData("/a", b"")])  # Its result is that of a check.
+
+
+async def test_a_client_that_is_being_stopped_sends_nothing_more() -> None:
+    admitted: list[ClientEvent] = []
+    async with OddServer(odd=lambda _xid, _kind: b"").running() as server:
+        loop = asyncio.get_running_loop()
+        client = GatedClient(ZooKeeperOptions(hosts=server.address), loop, admitted.append)
+        client.start_async()
+        await eventually(lambda: admitted)
+        stopping = asyncio.create_task(asyncio.to_thread(client.end))
+        await eventually(client._stopped.is_set)
+        client.admit(admitted[0].generation)
+        assert isinstance(client.sync_async("/").exception, ConnectionLoss)
+        server.end()
+        await stopping
 
 
 async def test_a_login_that_trickles_in_is_given_up_in_time() -> None:
