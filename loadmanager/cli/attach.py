@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from loadmanager.cli.options import Decorator, SectionedCommand, is_http_url, option, options_of
+from loadmanager.cli.options import Decorator, SectionedCommand, option, options_of
 from loadmanager.core.errors import InvalidName, LoadManagerError
+from loadmanager.core.hosts import is_http_url
 from loadmanager.core.ids import parse_broker
 from loadmanager.core.move_limits import InvalidWindow, MoveLimits, MoveWindow, parse_window
 

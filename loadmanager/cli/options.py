@@ -14,7 +14,6 @@ from functools import reduce
 from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import click
 
@@ -42,15 +41,6 @@ SEED_OPTION: Final = option(
 JSON_OPTION: Final = option(
     "--json", "as_json", is_flag=True, help="Print JSON instead of a table."
 )
-
-
-def is_http_url(text: str, *, without_path: bool = False) -> bool:
-    try:
-        parts = urlsplit(text)
-        sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
-    return sound and not (without_path and (parts.path.strip("/") or parts.query))
 
 
 def options_of(command: Callable[..., Any], options: Iterable[Decorator]) -> Callable[..., Any]:

@@ -15,7 +15,8 @@ from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_ope
 
 import click
 
-from loadmanager.cli.options import Decorator, is_http_url, option, options_of
+from loadmanager.cli.options import Decorator, option, options_of
+from loadmanager.core.hosts import is_http_url
 
 DEFAULT: Final = "default"
 

@@ -27,6 +27,15 @@ def host_of(url: str) -> str:
         return ""
 
 
+def is_http_url(text: str, *, without_path: bool = False) -> bool:
+    try:
+        parts = urlsplit(text)
+        sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+    return sound and not (without_path and (parts.path.strip("/") or parts.query))
+
+
 @lru_cache(maxsize=4096)
 def _is_here(address: str) -> bool:
     # Each sidecar calls it twice a second for its URL; on a loopback address for all brokers.

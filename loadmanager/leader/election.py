@@ -27,6 +27,7 @@ from loadmanager.ports.host import Clock
 
 log = structlog.get_logger()
 
+TURN: Final = "turn of the election"
 _RECHECK_S = 30.0
 _RETRY_S = 0.2
 _AFTER_ERROR_S = 1.0
@@ -99,7 +100,7 @@ class Election:
 
     async def run(self) -> None:
         while True:
-            self._liveness.begun("turn of the election", lambda: _RECHECK_S)
+            self._liveness.begun(TURN, lambda: _RECHECK_S)
             try:
                 await self._next_turn()
             except CoordinationError as error:
@@ -237,7 +238,7 @@ class Election:
                     break
                 if self._standing() not in {Standing.LEAD, Standing.DOUBT} or self._barred():
                     break
-                self._liveness.begun("turn of the election", lambda: _RECHECK_S)
+                self._liveness.begun(TURN, lambda: _RECHECK_S)
                 changed = asyncio.ensure_future(self._cluster_state.changes.wait(_RECHECK_S))
                 await asyncio.wait({leading, changed}, return_when=asyncio.FIRST_COMPLETED)
                 changed.cancel()

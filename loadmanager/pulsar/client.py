@@ -62,6 +62,7 @@ _CHUNK_BYTES: Final = 256 * 1024
 _UNTRIED: Final = (0.0, 0.0, "it is not tried yet, as many brokers cannot be connected to")
 _PROBED_AT_ONCE: Final = 512
 _LONGEST_DEAD_S: Final = 300.0
+_OUR_FAULTS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.EADDRNOTAVAIL})
 _MOST_REDIRECTS: Final = 5
 _MOST_REASON: Final = 200
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
@@ -152,9 +153,9 @@ class PulsarAdmin:
                 writer.close()
                 self._alive.add(name)
             except (OSError, ValueError) as error:
-                now_s = monotonic()
-                due_s = now_s + min(now_s - since_s, _LONGEST_DEAD_S)
-                failed[name] = due_s, since_s, why_unreachable(error)
+                now_s, ours = monotonic(), getattr(error, "errno", None) in _OUR_FAULTS
+                due_s = now_s + (0.0 if ours else min(now_s - since_s, _LONGEST_DEAD_S))
+                failed[name] = due_s, now_s if ours else since_s, why_unreachable(error)
 
         await asyncio.gather(*map(connect, due))
         self._failed = {name: one for name, one in failed.items() if name not in self._alive}

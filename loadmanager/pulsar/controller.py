@@ -4,7 +4,7 @@ import secrets
 import shlex
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import inf
@@ -27,7 +27,7 @@ from loadmanager.core.ids import BrokerId
 from loadmanager.core.leadership import Incumbent
 from loadmanager.core.load import BrokerUrls
 from loadmanager.core.move_limits import HeldReason, MoveBudget, MoveLimits
-from loadmanager.leader.election import Deposed, Election, Term, TermGivenUp
+from loadmanager.leader.election import TURN, Deposed, Election, Term, TermGivenUp
 from loadmanager.ports.coordination import Coordination, CoordinationError
 from loadmanager.ports.host import Clock
 from loadmanager.pulsar.answers import ClusterReader, PulsarCluster, addresses
@@ -117,6 +117,7 @@ class Candidate:
             for one in working:
                 one.cancel()
             await asyncio.wait(working)
+            liveness.over(TURN)
         if failures:
             raise failures[0]
 
@@ -269,7 +270,7 @@ class AttachActions:
         await sampler.sample(cluster)
         until_s = monotonic() + LONGEST_REPEATED_S
         cordons = Cordons(StateFile(options["state_dir"] / state_name(cluster.name)))
-        with self._reports(cluster, strategy) as reports:
+        async with self._reports(cluster, strategy) as reports:
             while True:
                 self._liveness.begun("sample", lambda: interval_s)
                 await asyncio.sleep(interval_s)
@@ -287,13 +288,21 @@ class AttachActions:
                 if options["commands"]:
                     self._log.commands(seen, self._address)
                 else:
-                    self._log.window(seen, traffic=options["once"])
+                    self._show(seen)
                 if options["once"]:
                     return 0
 
+    def _show(self, seen: Observation) -> None:
+        try:
+            self._log.window(seen, traffic=self._options["once"])
+        except OSError as error:
+            # On a full disk an observer goes on without lines, for its page and metrics.
+            if self._options["once"] or isinstance(error, BrokenPipeError):
+                raise
+
     def _reports(
         self, cluster: PulsarCluster, strategy: Strategy, **more: Any
-    ) -> AbstractContextManager[TermReports]:
+    ) -> AbstractAsyncContextManager[TermReports]:
         return recording(
             self._options["history_dir"],
             cluster,
@@ -486,10 +495,8 @@ class AttachActions:
         reader = ClusterReader(self._admin, self._reader.urls)
         reader.add(await state.brokers())
         cluster = await reader.read()
-        with (
-            self._reports(cluster, strategy, epoch=mandate.epoch, begun=begun) as reports,
-            self._overviews.of_term(state, self._log.event),
-        ):
+        recorded = self._reports(cluster, strategy, epoch=mandate.epoch, begun=begun)
+        async with recorded as reports:
             balancer = Balancer(
                 reader=reader,
                 rules=self._rules(move_partial=False),
@@ -508,7 +515,8 @@ class AttachActions:
             metrics.balancing.set(1)
             begun(_LAST_LOOK_S)  # Brokers may apply the settings late.
             try:
-                await balancer.run(cluster, rounds, take_over=options["take_over"])
+                with self._overviews.of_term(state, self._log.event):
+                    await balancer.run(cluster, rounds, take_over=options["take_over"])
             finally:
                 metrics.balancing.set(0)
                 self._liveness.over("round")

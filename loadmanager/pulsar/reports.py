@@ -89,7 +89,13 @@ def _refusals(seen: Observation, held: str) -> tuple[Refusal, ...]:
     return (Refusal("", Reason.WITHIN_THRESHOLD, seen.verdict), *found)
 
 
-LIMITS: Final = HttpSettings(max_connections=256, max_head_bytes=16_384, max_body_bytes=65_536)
+LIMITS: Final = HttpSettings(
+    max_connections=256,
+    # A client that takes all of its own does not have others find `/health` unwell.
+    max_connections_per_address=64,
+    max_head_bytes=16_384,
+    max_body_bytes=65_536,
+)
 
 
 @asynccontextmanager
@@ -459,8 +465,10 @@ class TermReports:
         self._recorder.round_over(self._unordered, took_s=None, tick_interval_s=self.interval_s)
 
 
-@contextmanager
-def recording(folder: Path | None, cluster: PulsarCluster, **parts: Any) -> Iterator[TermReports]:
+@asynccontextmanager
+async def recording(
+    folder: Path | None, cluster: PulsarCluster, **parts: Any
+) -> AsyncIterator[TermReports]:
     """Yield `TermReports` of these parts, which write a history if there is a folder for it."""
     if folder is None:
         yield TermReports(**parts)
@@ -475,4 +483,5 @@ def recording(folder: Path | None, cluster: PulsarCluster, **parts: Any) -> Iter
             with reports.recording():
                 yield reports
         finally:
-            sink.close(_CLOSE_S)
+            # Not on the loop: it waits for the disk.
+            await asyncio.to_thread(sink.close, _CLOSE_S)

@@ -194,7 +194,8 @@ def _steady(usages: Mapping[str, ResourceUsage], seen: Exposition, age_s: float)
     if usages["cpu"].usage < _LEAST_PERCENT:
         return HostFigures(unknown="its load manager has not measured its CPU yet", pending=True)
     start_s = _START_INTERVALS / _INTERVALS_BACK * age_s
-    if seen.started_s is not None and time.time_ns() / 1e9 - seen.started_s < start_s:
+    # Where its clock or ours is an hour off, it may seem to have begun in the future.
+    if seen.started_s is not None and abs(time.time_ns() / 1e9 - seen.started_s) < start_s:
         why = f"it began less than {start_s:g} s ago, which takes more than its traffic does"
         return HostFigures(unknown=why, pending=True)
     return HostFigures(usages=usages, age_s=age_s)

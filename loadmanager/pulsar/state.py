@@ -25,9 +25,11 @@ from urllib.parse import quote
 
 from pydantic import AfterValidator, BaseModel, Field, StrictInt
 
+from loadmanager.common.documents import Documents
 from loadmanager.core import znodes
 from loadmanager.core.errors import LoadManagerError, MalformedContent
 from loadmanager.core.fields import Fields, unpacked_object
+from loadmanager.core.hosts import is_http_url
 from loadmanager.core.ids import BundleId, Namespace, parse_namespace
 from loadmanager.core.move_limits import Begun, MoveBudget
 from loadmanager.core.optimality import (
@@ -36,7 +38,8 @@ from loadmanager.core.optimality import (
     course_to_json,
     last_hour,
 )
-from loadmanager.ports.coordination import Coordination, CoordinationError, NodeExists, NodeMissing
+from loadmanager.ports.coordination import Coordination
+from loadmanager.ports.lookup import LookupRefused
 from loadmanager.pulsar.answers import (
     CONFIGURATION,
     ClusterReader,
@@ -127,7 +130,7 @@ class State(ABC):
     async def brokers(self) -> tuple[str, ...]:
         with suppress(StateUnusable):
             found = await self.stored(Part.BROKERS, _Brokers, "") or _Brokers()
-            return tuple(one for one in found.urls if one.startswith("http"))
+            return tuple(one for one in found.urls if is_http_url(one, without_path=True))
         return ()
 
     async def know(self, urls: Collection[str]) -> None:
@@ -147,7 +150,9 @@ _FOLDER: Final = "a folder that can be written (--state-dir)"
 def _usable(where: object, expected: str) -> Iterator[None]:
     try:
         yield
-    except (OSError, UnicodeDecodeError, CoordinationError) as error:
+    except LookupRefused as error:
+        raise StateUnusable(f"{error}; expected {expected}") from None
+    except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise StateUnusable(f"{where}: {why}; expected {expected}") from None
 
@@ -187,7 +192,7 @@ def _store(path: Path, text: str | None) -> None:
         else:
             new = path.with_name(f"{path.name}.new")
             new.unlink(missing_ok=True)  # It may be a link.
-            with new.open("w", encoding="utf-8") as file:
+            with new.open("x", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
@@ -249,21 +254,19 @@ class SharedState(State):
     async def text(self, part: Part) -> str | None:
         path = self.where(part)
         with _usable(path, "a node that can be read"):
-            node = await self.coordination.get(path)
-        return None if node is None else node.data.decode("utf-8", errors="replace")
+            content = await Documents(self.coordination).read(path)
+        return None if content is None else content.decode("utf-8", errors="replace")
 
     async def keep(self, part: Part, text: str) -> None:
-        path = self.where(part)
-        with _usable(path, "a node that can be written"):
-            try:
-                await self.coordination.create(path, text.encode())
-            except NodeExists:
-                await self.coordination.set(path, text.encode())
+        await self._change(part, text.encode(), "written")
 
     async def remove(self, part: Part = Part.PRIOR) -> None:
+        await self._change(part, None, "removed")
+
+    async def _change(self, part: Part, content: bytes | None, done: str) -> None:
         path = self.where(part)
-        with _usable(path, "a node that can be removed"), suppress(NodeMissing):
-            await self.coordination.delete(path)
+        with _usable(path, f"a node that can be {done}"):
+            await Documents(self.coordination).change(path, lambda _: content)
 
 
 _HOUR_MS: Final = 3_600_000

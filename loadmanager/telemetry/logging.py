@@ -137,9 +137,10 @@ def hide_secrets(
 def warnings_alone() -> Iterator[None]:
     """Let the writer log what goes wrong, to standard error: the other is for the figures."""
     before = structlog.get_config()
+    lossy = _LossyStream(sys.stderr, before["processors"])
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", lossy)),
     )
     try:
         yield

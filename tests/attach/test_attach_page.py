@@ -9,7 +9,7 @@ import time
 import tracemalloc
 import urllib.error
 import urllib.request
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +169,24 @@ async def test_unfinished_heads_are_bounded(monkeypatch: pytest.MonkeyPatch, siz
         assert kept < 64_000_000
         found = await asyncio.to_thread(figures, port)
         assert "balancing" in found
+
+
+async def test_one_that_takes_all_of_its_connections_leaves_health_to_others() -> None:
+    port = free_port()
+
+    def health() -> bytes:
+        address, own = ("127.0.0.1", port), ("127.0.0.2", 0)
+        with socket.create_connection(address, LIMIT_S, source_address=own) as other:
+            other.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+            return other.recv(1_024).split(b"\r\n")[0]
+
+    async with reports.served_metrics(port, "127.0.0.1", str):
+        with ExitStack() as stack:
+            for _ in range(300):
+                stack.enter_context(
+                    await asyncio.to_thread(socket.create_connection, ("127.0.0.1", port))
+                )
+            assert await asyncio.to_thread(health) == b"HTTP/1.1 200 OK"
 
 
 def test_a_port_that_is_taken_is_named(pulsar: FakePulsar) -> None:

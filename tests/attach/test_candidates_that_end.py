@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.common.cluster_state import ClusterState
-from loadmanager.common.context import Identity, UnexpectedErrors
+from loadmanager.common.context import Identity, Liveness, UnexpectedErrors
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import BrokerUrls
@@ -73,6 +73,21 @@ async def test_one_that_is_elected_goes_on(world: World) -> None:
     assert not looking.done()
     await leads(world.other)
     assert await asyncio.wait_for(looking, 30)
+
+
+async def test_of_one_that_ended_nothing_becomes_overdue(world: World) -> None:
+    now_s, stopping = 0.0, asyncio.Event()
+    liveness = Liveness(lambda: now_s)
+
+    async def leads_not(*_: object) -> None: ...
+
+    running = asyncio.create_task(world.watching.run(leads_not, stopping, liveness))
+    await asyncio.sleep(0.1)
+    now_s = 1e6
+    assert "turn of the election" in liveness.overdue()
+    stopping.set()
+    await running
+    assert liveness.overdue() == ""
 
 
 async def test_after_the_session_of_one_that_crashed_nobody_goes_on(world: World) -> None:

@@ -1,6 +1,7 @@
 """`loadmanager attach --history`: what it writes for the pipeline."""
 
 import signal
+import threading
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from replay_events import events_of
 from replayed import replayed
 from snapshot_of_history import report_of, snapshot_of
 
+from loadmanager.adapters.history.sink import ThreadedHistory
 from loadmanager.config.strategies import Wanted, planner_for
 from loadmanager.core.snapshot.document import view_of_snapshot
 from loadmanager.pipeline.replay.combinations import combinations
@@ -32,6 +34,22 @@ def attached(pulsar: FakePulsar, folder: Path, *more: str) -> list[Mapping[str, 
 
 def kinds(lines: list[Mapping[str, Any]]) -> Counter[str]:
     return Counter(one["kind"] for one in lines)
+
+
+def test_the_loop_does_not_wait_for_the_disk(
+    pulsar: FakePulsar, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed_by: list[threading.Thread] = []
+    close = ThreadedHistory.close
+
+    def closed(self: ThreadedHistory, within_s: float) -> None:
+        closed_by.append(threading.current_thread())
+        close(self, within_s)
+
+    monkeypatch.setattr(ThreadedHistory, "close", closed)
+    attached(pulsar, tmp_path)
+    assert len(closed_by) == 1
+    assert closed_by != [threading.main_thread()]
 
 
 def test_a_round_of_balancing_is_told_whole(pulsar: FakePulsar, tmp_path: Path) -> None:

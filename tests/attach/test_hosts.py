@@ -1,5 +1,6 @@
 """The CPU usage that a load manager reports, and that its process's CPU time takes the place of."""
 
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -9,6 +10,8 @@ from fake_pulsar import FakePulsar
 from loadmanager.cli import main
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import ResourceUsage
+from loadmanager.pulsar.answers import Exposition, PulsarCluster
+from loadmanager.pulsar.client import Access, PulsarAdmin
 from loadmanager.pulsar.sampling import HostFigures, Hosts
 
 BROKER, OTHER = BrokerId("broker-1:8080"), BrokerId("broker-2:8080")
@@ -58,6 +61,18 @@ def test_cpu_time_takes_the_place_of_a_report_that_is_wrong_for_three_windows(
     found = told(reported, limit, used, cores)
     assert found.usages == {"cpu": expected, "memory": MEMORY}
     assert bool(found.distrusted) is (expected is not reported)
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "pending"), [(-3600.0, False), (-60.0, True), (60.0, True), (3600.0, False)]
+)
+async def test_a_clock_that_is_an_hour_off_keeps_no_figures_back(
+    ahead_s: float, pending: bool
+) -> None:
+    seen = Exposition(usages={"cpu": 50.0}, started_s=time.time_ns() / 1e9 + ahead_s)
+    extensible = PulsarCluster(name="research", brokers=(BROKER,), manager="extensible")
+    found = await Hosts().measured(PulsarAdmin(Access()), "", extensible, seen)
+    assert found.pending is pending
 
 
 def test_the_doctor_says_which_broker_reports_more_than_it_takes(pulsar: FakePulsar) -> None:

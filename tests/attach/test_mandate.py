@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from balancers import Told, balanced, balancer_of
@@ -149,6 +150,26 @@ async def test_an_unreadable_pause_holds(leader: tuple[Balancer, MemoryCoordinat
     session.reconnect()
     await state.resume()
     await state.resume()
+    assert await state.paused() == ""
+
+
+async def test_a_write_to_the_state_whose_reply_was_lost_is_read_back(
+    leader: tuple[Balancer, MemoryCoordination], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, session = leader
+    state = SharedState(session)
+    await session.ensure(znodes.ATTACH_CANDIDATES)
+    changes = {"create": state.pause("a"), "set": state.pause("b"), "delete": state.resume()}
+    for name, change in changes.items():
+        send = getattr(session, name)
+
+        async def losing(path: str, *more: Any, send: Any = send, **named: Any) -> Any:
+            session.lose_next_reply()
+            return await send(path, *more, **named)
+
+        with monkeypatch.context() as lossy:
+            lossy.setattr(session, name, losing)
+            await change
     assert await state.paused() == ""
 
 

@@ -1,6 +1,7 @@
 """How `loadmanager attach` reaches brokers: any of them, with TLS where there is TLS, and again."""
 
 import asyncio
+import errno
 import json
 import re
 import socket
@@ -96,7 +97,10 @@ def test_a_restore_tries_every_broker_for_every_setting(pulsar: FakePulsar) -> N
     assert not Path("state/attach-research.json").exists()
 
 
-@pytest.mark.parametrize("text", ["", "[", "[]", '{"urls": 1}', '{"urls": [1, "x"]}'])
+@pytest.mark.parametrize(
+    "text",
+    ["", "[", "[]", '{"urls": 1}', '{"urls": [1, "x"]}', '{"urls": ["http://[::1", "http:"]}'],
+)
 async def test_a_damaged_list_of_brokers_stops_nothing(tmp_path: Path, text: str) -> None:
     state = state_file(tmp_path, "research")
     assert await state.brokers() == ()
@@ -468,6 +472,26 @@ async def test_thousands_of_dead_brokers_are_tried_at_once_and_remembered(
     # By turns, and those that failed before after those that were not tried yet.
     assert max(every.values()) <= 2
     assert len(tried) <= 12 * 32
+    await admin.close()
+
+
+async def test_addresses_are_tried_again_at_once_when_there_are_descriptors_again(
+    pulsar: FakePulsar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 0.0
+
+    async def none_left(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(client, "monotonic", lambda: now_s)
+    admin = PulsarAdmin(Access())
+    with monkeypatch.context() as full:
+        full.setattr(asyncio, "open_connection", none_left)
+        await admin.probe([pulsar.url])
+        now_s = 1000.0
+        await admin.probe([pulsar.url])
+    await admin.probe([pulsar.url])
+    assert await read_dynamic(admin, pulsar.url) == pulsar.dynamic
     await admin.close()
 
 

@@ -4,6 +4,7 @@ Each is one state that it names; nothing ends, and it goes on by itself.
 """
 
 import asyncio
+import errno
 import json
 import os
 import socket
@@ -11,8 +12,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import psutil
@@ -23,6 +25,8 @@ from fake_pulsar import FakePulsar
 
 from loadmanager.core.ids import BundleId
 from loadmanager.core.move_limits import MoveBudget, MoveLimits
+from loadmanager.pulsar.client import Access, PulsarAdmin
+from loadmanager.pulsar.controller import AttachActions
 from loadmanager.pulsar.state import (
     SHEDDING,
     Part,
@@ -31,6 +35,7 @@ from loadmanager.pulsar.state import (
     locked_state,
     state_file,
 )
+from loadmanager.pulsar.strategy import Strategy
 
 FEW_FILES: Final = 64
 LIMIT_S: Final = 300.0
@@ -109,6 +114,28 @@ def test_a_log_on_a_full_disk_ends_nothing(pulsar: FakePulsar, tmp_path: Path) -
         running.process.terminate()
         running.process.wait(LIMIT_S)
     assert SHEDDING not in pulsar.dynamic
+
+
+@pytest.mark.parametrize(
+    ("error", "once", "ends"),
+    [
+        (OSError(errno.ENOSPC, "full"), False, False),
+        (OSError(errno.ENOSPC, "full"), True, True),
+        (BrokenPipeError(), False, True),
+    ],
+)
+def test_an_observer_goes_on_while_the_disk_of_its_log_is_full(
+    error: OSError, once: bool, ends: bool
+) -> None:
+    def window(*_: object, **__: object) -> None:
+        raise error
+
+    printed: Any = SimpleNamespace(window=window)
+    options = {"urls": ("http://a",), "once": once}
+    actions = AttachActions(PulsarAdmin(Access()), options, printed, Strategy)
+    seen: Any = None
+    with pytest.raises(type(error)) if ends else nullcontext():
+        actions._show(seen)
 
 
 def _unwritable(state: Path) -> Callable[[], None]:

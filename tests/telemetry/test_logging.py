@@ -3,6 +3,7 @@ import io
 import json
 import logging
 import re
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -11,7 +12,7 @@ import pytest
 import structlog
 from pydantic import SecretStr
 
-from loadmanager.telemetry.logging import configure_logging
+from loadmanager.telemetry.logging import configure_logging, warnings_alone
 
 
 @pytest.fixture(autouse=True)
@@ -157,7 +158,9 @@ def test_a_warning_of_python_becomes_an_event() -> None:
     assert "old way" in event["event"]
 
 
-def test_a_full_disk_costs_lines_and_nothing_else_and_is_told_of_later() -> None:
+def test_a_full_disk_costs_lines_and_nothing_else_and_is_told_of_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     disk = Disk()
     configure_logging("json", "info", disk)
     disk.full = True
@@ -169,3 +172,7 @@ def test_a_full_disk_costs_lines_and_nothing_else_and_is_told_of_later() -> None
         ("log.lines.lost", 2),
         ("a.thing.begun", None),
     ]
+    disk.full = True
+    monkeypatch.setattr(sys, "stderr", disk)
+    with warnings_alone():
+        structlog.get_logger().warning("a.thing.failed")
