@@ -19,7 +19,6 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.history.sink import ThreadedHistory
 from loadmanager.adapters.http.health_listener import feed_watchdog, listening_sockets
-from loadmanager.adapters.http.http_server import TimedSite
 from loadmanager.adapters.http.live.page import Feed, LivePage, OverviewReader
 from loadmanager.adapters.http.protocol import Admission, ConnectionServer
 from loadmanager.adapters.http.routes import (
@@ -95,6 +94,7 @@ LIMITS: Final = HttpSettings(
     max_connections_per_address=64,
     max_head_bytes=16_384,
     max_body_bytes=65_536,
+    stop_s=1.0,
 )
 
 
@@ -105,7 +105,7 @@ async def listening(
     port: int,
     host: str,
     check: Callable[[web.BaseRequest], None] = lambda _: None,
-) -> AsyncIterator[ConnectionServer]:
+) -> AsyncIterator[None]:
     """Serve ``routes`` within `LIMITS`; ``check`` refuses requests before they are looked at.
 
     Raises `LoadManagerError`: the port cannot be listened on; ``option`` is what names it.
@@ -121,20 +121,13 @@ async def listening(
             return refusal_reply(refused)
 
     server = ConnectionServer(handle, None, Admission(LIMITS, lambda _: None), lambda: None)
-    runner = web.ServerRunner(server, shutdown_timeout=1.0)
-    await runner.setup()
-    watching = asyncio.create_task(server.watch())
     try:
-        try:
-            for one in listening_sockets(host, port, LIMITS.backlog):
-                await TimedSite(runner, one, server=server, handshake_s=LIMITS.head_s).start()
-        except OSError as error:
-            why = error.strerror or str(error)
-            raise LoadManagerError(f"{option} {port}: {why}; expected a free port") from None
-        yield server
-    finally:
-        watching.cancel()
-        await runner.cleanup()
+        sockets = listening_sockets(host, port, LIMITS.backlog)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise LoadManagerError(f"{option} {port}: {why}; expected a free port") from None
+    async with server.listening(sockets):
+        yield
 
 
 @asynccontextmanager

@@ -2,7 +2,7 @@ import asyncio
 import errno
 import socket
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import AsyncExitStack
 
 import structlog
 from aiohttp import web
@@ -31,34 +31,11 @@ from loadmanager.adapters.http.routes import (
     target_of,
 )
 from loadmanager.adapters.http.security.guard import Guard
-from loadmanager.adapters.http.security.tls import TlsFiles, TlsFilesUnusable
+from loadmanager.adapters.http.security.tls import TlsFiles
 from loadmanager.config.sections import HttpSettings, LookupSettings
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.ports.lookup import LookupService
 from loadmanager.telemetry.metrics import LookupMetrics
-
-
-class TimedSite(web.SockSite):
-    """aiohttp's site with a timeout of TLS handshakes.
-
-    asyncio's default is a minute, and before the end of the handshake no other timeout applies.
-    """
-
-    def __init__(self, runner: web.ServerRunner, sock: socket.socket, **kwargs: Any) -> None:
-        self._handshake_s: float = kwargs.pop("handshake_s")
-        self._made_by: web.Server = kwargs.pop("server")
-        super().__init__(runner, sock, **kwargs)
-
-    async def start(self) -> None:
-        await web.BaseSite.start(self)
-        self._server = await asyncio.get_running_loop().create_server(
-            self._made_by,
-            sock=self._sock,
-            ssl=self._ssl_context,
-            backlog=self._backlog,
-            ssl_handshake_timeout=self._handshake_s if self._ssl_context else None,
-        )
-
 
 log = structlog.get_logger()
 
@@ -92,7 +69,6 @@ class HttpServer:
         refused: Callable[[str], None] = lambda _why: None,
     ) -> None:
         self._refused = refused
-        self._watching: asyncio.Task[None] | None = None
         self._health = health
         self._feed = feed
         self._forwarder = forwarder
@@ -115,7 +91,8 @@ class HttpServer:
             *more_routes,
         ]
         self._table = RouteTable([*routes, *Describing(version, routes).routes()])
-        self._runner: web.ServerRunner | None = None
+        self._server: ConnectionServer | None = None
+        self._listening = AsyncExitStack()
 
     async def start(self, host: str, port: int) -> int:
         """Listen on ``host`` ("" for all addresses) and return the port, a free one for 0.
@@ -125,24 +102,11 @@ class HttpServer:
         """
         admission = Admission(self._settings, self._refused)
         server = ConnectionServer(self._handle, self._fast_path, admission, self._count_failure)
-        runner = web.ServerRunner(server, shutdown_timeout=self._settings.stop_s)
-        await runner.setup()
-        try:
-            context = None if self._tls is None else self._tls.context()
-            backlog = self._settings.backlog
-            for one in _sockets(host, port, backlog):
-                await TimedSite(
-                    *(runner, one),
-                    server=server,
-                    backlog=backlog,
-                    ssl_context=context,
-                    handshake_s=self._settings.head_s,
-                ).start()
-        except (OSError, TlsFilesUnusable):
-            await runner.cleanup()
-            raise
-        self._runner = runner
-        self._watching = asyncio.create_task(server.watch(), name="connections")
+        context = None if self._tls is None else self._tls.context()
+        sockets = _sockets(host, port, self._settings.backlog)
+        bound = int(sockets[0].getsockname()[1])
+        await self._listening.enter_async_context(server.listening(sockets, context))
+        self._server = server
         if self._health is not None:
             try:
                 self._health.start()
@@ -151,7 +115,6 @@ class HttpServer:
                 raise
         if self._tls is not None:
             self._refreshing = asyncio.create_task(self._refresh(self._tls), name="tls files")
-        bound = int(runner.addresses[0][1])
         log.info("http.server.listening", host=host or "*", port=bound)
         return bound
 
@@ -161,15 +124,13 @@ class HttpServer:
 
     async def stop(self) -> None:
         """Stop accepting connections, let requests under way finish within ``stop_s``, close."""
-        runner, self._runner = self._runner, None
         if self._refreshing is not None:
             self._refreshing.cancel()
         if self._feed is not None:
             await self._feed.close()
-        if runner is not None:
-            await runner.cleanup()
-            if self._watching is not None:
-                self._watching.cancel()
+        await self._listening.aclose()
+        if self._server is not None:
+            self._server = None
             log.info("http.server.closed")
         if self._health is not None:
             await self._health.stop()

@@ -8,8 +8,11 @@ import asyncio
 import math
 import resource
 import secrets
+import socket
+import ssl
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from typing import Any, Final, cast
 
 import structlog
@@ -528,7 +531,32 @@ class ConnectionServer(web.Server):
             lingering_time=2.0,
         )
 
-    async def watch(self) -> None:
+    @asynccontextmanager
+    async def listening(
+        self, sockets: Iterable[socket.socket], tls: ssl.SSLContext | None = None
+    ) -> AsyncIterator[None]:
+        """Serve clients within the limits; at the end requests under way may take ``stop_s``."""
+        limits, loop = self._admission.limits, self._event_loop
+        # asyncio's default is a minute, and before the end of a handshake no other timeout applies.
+        handshake_s = limits.head_s if tls else None
+        servers = [
+            await loop.create_server(
+                self, sock=one, ssl=tls, backlog=limits.backlog, ssl_handshake_timeout=handshake_s
+            )
+            for one in sockets
+        ]
+        watching = asyncio.create_task(self._watch(), name="connections")
+        try:
+            yield
+        finally:
+            watching.cancel()
+            for one in servers:
+                one.close()
+            await asyncio.sleep(0)  # What has arrived is begun.
+            self.pre_shutdown()
+            await self.shutdown(limits.stop_s)
+
+    async def _watch(self) -> None:
         """Close connections that exceed a timeout; never returns."""
         limits = self._admission.limits
         every_s = min(_CHECK_EVERY_S, limits.head_s / 4, limits.write_s / 4)

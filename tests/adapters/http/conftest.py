@@ -381,21 +381,16 @@ class Wire(asyncio.Transport):
 def wired(server: RunningServer, peer: str = "127.0.0.1") -> Wire:
     """Return a connection from ``peer`` without sockets, so that chunks arrive as sent."""
     wire = Wire(peer=peer)
-    runner = server.server._runner
-    assert runner is not None
-    assert runner.server is not None
-    made = runner.server()
-    assert isinstance(made, HttpProtocol)
+    assert server.server._server is not None
+    made = server.server._server()
     wire.protocol = made
     made.connection_made(wire)
     return wire
 
 
 def seen_by_aiohttp(server: RunningServer) -> int:
-    runner = server.server._runner
-    assert runner is not None
-    assert runner.server is not None
-    return runner.server.requests_count
+    assert server.server._server is not None
+    return server.server._server.requests_count
 
 
 async def exchange(wire: Wire, *chunks: bytes) -> Reply:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tls_files import Files
 
-from loadmanager.adapters.http.protocol import Admission, ConnectionServer, Heads, HttpProtocol
+from loadmanager.adapters.http.protocol import Admission, Heads, HttpProtocol
 from loadmanager.adapters.http.routes import Refused
 from loadmanager.adapters.http.security.tls import TlsFiles
 from loadmanager.config.sections import HttpSettings
@@ -43,10 +43,8 @@ def with_limits(**changes: float) -> HttpSettings:
 
 
 def protocols(server: RunningServer) -> list[HttpProtocol]:
-    runner = server.server._runner
-    assert runner is not None
-    assert runner.server is not None
-    return [one for one in runner.server.connections if isinstance(one, HttpProtocol)]
+    assert server.server._server is not None
+    return [one for one in server.server._server.connections if isinstance(one, HttpProtocol)]
 
 
 async def test_an_unfinished_head_is_kept_once_and_by_nobody_else(server: RunningServer) -> None:
@@ -167,10 +165,8 @@ async def test_who_leaves_before_its_turn_keeps_no_room(start_server: StartServe
 
 
 def admission_of(server: RunningServer) -> Admission:
-    runner = server.server._runner
-    assert runner is not None
-    assert isinstance(runner.server, ConnectionServer)
-    return runner.server._admission
+    assert server.server._server is not None
+    return server.server._server._admission
 
 
 async def test_what_is_sent_ahead_of_a_request_is_bounded(start_server: StartServer) -> None:
