@@ -37,7 +37,6 @@ from loadmanager.core.wire.records import (
     encode_drain_mark,
 )
 from loadmanager.core.wire.reports import decode_loads, report_to_json
-from loadmanager.ports.coordination import NodeExists, NodeMissing
 from loadmanager.ports.lookup import Missing, Unavailable, Unfit
 
 log = structlog.get_logger()
@@ -94,6 +93,7 @@ class Drains(Resource, tag="draining"):
     ) -> None:
         self._stays = stays
         self._context = context
+        self._documents = Documents(context.coordination)
 
     @operation(
         "PUT",
@@ -110,12 +110,8 @@ class Drains(Resource, tag="draining"):
         if broker not in self._context.cluster_state.brokers:
             raise Missing(f"{broker}: no such broker is registered")
         mark = DrainMark(since_ms=self._context.clock.wall_ms(), by=by, reason=reason)
-        path = znodes.draining(broker)
-        with as_unavailable(path, "written"):
-            try:
-                await self._context.coordination.create(path, encode_drain_mark(mark))
-            except NodeExists:
-                return
+        path, content = znodes.draining(broker), encode_drain_mark(mark)
+        await self._documents.change(path, lambda former: former or content)
         log.info("broker.drain.requested", broker=broker, by=by, reason=reason)
 
     @operation("DELETE", _PATH, Reply(204, "The broker has no mark."))
@@ -124,12 +120,7 @@ class Drains(Resource, tag="draining"):
 
         If the broker has no mark, nothing is changed.
         """
-        path = znodes.draining(broker)
-        with as_unavailable(path, "deleted"):
-            try:
-                await self._context.coordination.delete(path)
-            except NodeMissing:
-                return
+        await self._documents.change(znodes.draining(broker), lambda _: None)
         log.info("broker.drain.cancelled", broker=broker)
 
     @operation(
@@ -157,12 +148,11 @@ class Drains(Resource, tag="draining"):
 
     async def _mark(self, broker: BrokerId) -> DrainMark | None:
         path = znodes.draining(broker)
-        with as_unavailable(path, "read"):
-            node = await self._context.coordination.get(path)
-        if node is None:
+        data = await self._documents.read(path)
+        if data is None:
             return None
         try:
-            return decode_drain_mark(path, node.data)
+            return decode_drain_mark(path, data)
         except MalformedContent as error:
             log.warning("znode.content.refused", path=path, error=str(error))
             self._context.metrics.malformed("draining")

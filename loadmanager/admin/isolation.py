@@ -16,7 +16,7 @@ from loadmanager.core.ids import BrokerId, belongs_to_a_broker, namespace_of, pa
 from loadmanager.core.policies import LONGEST_PATTERN, checked, hosts_matching, matches_any
 from loadmanager.core.wire.policies import decode_failure_domain, decode_isolation
 from loadmanager.leader.term import Leadership
-from loadmanager.ports.coordination import Create, Delete, Node, Operation, SetData
+from loadmanager.ports.coordination import Create, Node, Operation, SetData
 from loadmanager.ports.lookup import Conflict, LookupRefused, Missing
 
 log = structlog.get_logger()
@@ -358,13 +358,11 @@ class FailureDomains(Resource, tag="failure domains"):
         check_cluster(cluster, self._cluster)
         path = f"{self._folder}/{failure_domain}"
 
-        async def removal() -> list[Operation]:
-            node = await self._documents.node(path)
-            if node is None:
+        def edit(data: bytes | None) -> None:
+            if data is None:
                 raise Missing(f"failure domain {failure_domain} does not exist")
-            return [Delete(path, node.stat.version)]
 
-        await self._documents.commit(path, removal)
+        await self._documents.change(path, edit)
         log.info("failure.domain.removed", domain=failure_domain)
 
     async def _read(self) -> dict[str, tuple[Node, tuple[BrokerId, ...]]]:

@@ -37,7 +37,6 @@ from loadmanager.ports.coordination import (
     CoordinationError,
     Create,
     Delete,
-    NodeExists,
     Operation,
 )
 from loadmanager.ports.lookup import Conflict, Missing, NamespaceTaken, NamespaceUnknown, Unfit
@@ -132,7 +131,11 @@ class Namespaces(Resource, tag="namespaces"):
         """
         namespace = boundaries.namespace
         tenant = namespace.partition("/")[0]
-        await self._ensure_tenant(tenant)
+        # Pulsar brokers require a node with content of a tenant.
+        owned = encode_tenant(self._cluster)
+        await self._documents.change(
+            f"{znodes.POLICIES}/{tenant}", lambda data: owned if data is None else data
+        )
         await self._documents.ensure(f"{znodes.LOCAL_POLICIES}/{tenant}")
         await self._documents.ensure(znodes.lock_folder_of(namespace))
         content = encode_policies(policies, boundaries, self._cluster)
@@ -170,16 +173,6 @@ class Namespaces(Resource, tag="namespaces"):
                 "go yet; they are when their sidecars obey, or their sessions end"
             )
         return Check(path, folder.stat.version if folder else 0)
-
-    async def _ensure_tenant(self, tenant: str) -> None:
-        """Create the node of a tenant unless it exists: Pulsar brokers require one with content."""
-        path = f"{znodes.POLICIES}/{tenant}"
-        with as_unavailable(path, "written"):
-            if await self._context.coordination.get(path) is None:
-                try:
-                    await self._context.coordination.create(path, encode_tenant(self._cluster))
-                except NodeExists:
-                    return
 
     @operation(
         "DELETE",

@@ -39,6 +39,8 @@ _READ_BACK_S: Final = 0.25
 # ZooKeeper accepts 1 MiB per request, including paths.
 _MOST_BYTES: Final = 1_000_000
 
+_CONFLICTS: Final = (NodeExists, NodeMissing, VersionMismatch, NotEmpty)
+
 Edit = Callable[[bytes | None], bytes | None]
 """Maps a node's content (None for no node) to its new content (None for no node)."""
 
@@ -67,34 +69,22 @@ class Documents:
         A lost write is read back. Raises `Conflict`: others changed it each time; `Unfit`: it is
         too large; `Unavailable`: it cannot be read or written now.
         """
-        for _ in range(_TRIES):
+        again = False
+
+        async def operations() -> Sequence[Operation]:
+            nonlocal again
             node = await self.node(path)
             before = None if node is None else node.data
             with as_unavailable(path, "changed"):
                 after = edit(before)
             if after == before:
-                return
-            _check_size(path, after or b"")
-            with as_unavailable(path, "written"):
-                try:
-                    await self._put(_operation(path, node, after))
-                except (NodeExists, NodeMissing, VersionMismatch):
-                    continue
-                return
-        raise Conflict(f"{path} was changed by others {_TRIES} times meanwhile")
+                return ()
+            if again and node is None:  # A commit makes no parents.
+                await self.ensure(path.rpartition("/")[0] or "/")
+            again = True
+            return (_operation(path, node, after),)
 
-    async def _put(self, one: Create | SetData | Delete) -> None:
-        try:
-            match one:
-                case Create():  # Not by a commit: that makes no parents.
-                    await self._coordination.create(one.path, one.data)
-                case SetData():
-                    await self._coordination.set(one.path, one.data, version=one.version)
-                case Delete():
-                    await self._coordination.delete(one.path, version=one.version)
-        except Disconnected:
-            if not await self._was_applied([one]):
-                raise
+        await self.commit(path, operations)
 
     async def ensure(self, path: str) -> None:
         with as_unavailable(path, "written"):
@@ -108,26 +98,22 @@ class Documents:
         Raises as `change`.
         """
         for _ in range(_TRIES):
-            if await self._committed(what, await operations()):
+            every = await operations()
+            size = sum(len(one.data) for one in every if isinstance(one, Create | SetData))
+            if size > _MOST_BYTES:
+                raise Unfit(f"{what} would have {size} bytes; expected at most {_MOST_BYTES}")
+            with as_unavailable(what, "written"):
+                try:
+                    await self._coordination.commit(every)
+                except CommitRejected as rejected:
+                    if isinstance(rejected.cause, _CONFLICTS):
+                        continue
+                    raise rejected.cause from rejected
+                except Disconnected:
+                    if not await self._was_applied(every):
+                        raise
                 return
         raise Conflict(f"{what} was changed by others {_TRIES} times meanwhile")
-
-    async def _committed(self, what: str, operations: Sequence[Operation]) -> bool:
-        written = (one.data for one in operations if isinstance(one, Create | SetData))
-        _check_size(what, *written)
-        with as_unavailable(what, "written"):
-            try:
-                await self._coordination.commit(operations)
-            except CommitRejected as rejected:
-                if isinstance(
-                    rejected.cause, NodeExists | NodeMissing | VersionMismatch | NotEmpty
-                ):
-                    return False
-                raise
-            except Disconnected:
-                if not await self._was_applied(operations):
-                    raise
-        return True
 
     async def _was_applied(self, operations: Sequence[Operation]) -> bool:
         """Read back a write whose reply was lost, once the connection is back, if it is soon."""
@@ -153,12 +139,6 @@ def _shows(one: Operation, node: Node | None) -> bool:
     """Return whether a node is as an operation left it; a check has left nothing to see."""
     left = one.data if isinstance(one, Create | SetData) else None
     return isinstance(one, Check) or (node.data if node else None) == left
-
-
-def _check_size(what: str, *contents: bytes) -> None:
-    size = sum(map(len, contents))
-    if size > _MOST_BYTES:
-        raise Unfit(f"{what} would have {size} bytes; expected at most {_MOST_BYTES}")
 
 
 @contextmanager

@@ -1,8 +1,7 @@
 """A controller that was elected acts only while its term lasts."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from balancers import Told, balanced, balancer_of
@@ -13,7 +12,7 @@ from waiting import eventually
 from loadmanager.core import znodes
 from loadmanager.core.bundle_task import TaskState
 from loadmanager.leader.election import Deposed, Term
-from loadmanager.ports.coordination import Connection
+from loadmanager.ports.coordination import Connection, Operation, Stat
 from loadmanager.pulsar.balancing import Balancer
 from loadmanager.pulsar.client import Access, PulsarAdmin
 from loadmanager.pulsar.orders import Elected
@@ -157,19 +156,16 @@ async def test_a_write_to_the_state_whose_reply_was_lost_is_read_back(
     leader: tuple[Balancer, MemoryCoordination], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, session = leader
-    state = SharedState(session)
+    state, commit = SharedState(session), session.commit
     await session.ensure(znodes.ATTACH_CANDIDATES)
-    changes = {"create": state.pause("a"), "set": state.pause("b"), "delete": state.resume()}
-    for name, change in changes.items():
-        send = getattr(session, name)
 
-        async def losing(path: str, *more: Any, send: Any = send, **named: Any) -> Any:
-            session.lose_next_reply()
-            return await send(path, *more, **named)
+    async def losing(operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
+        session.lose_next_reply()
+        return await commit(operations)
 
-        with monkeypatch.context() as lossy:
-            lossy.setattr(session, name, losing)
-            await change
+    monkeypatch.setattr(session, "commit", losing)
+    for change in (state.pause("a"), state.pause("b"), state.resume()):
+        await change
     assert await state.paused() == ""
 
 

@@ -1,6 +1,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from snapshot_samples import report
 from waiting import eventually
 
 from loadmanager.adapters.http.assign_client import HttpAssignClient
-from loadmanager.admin.brokers import Brokers
+from loadmanager.admin.brokers import Brokers, Drains
 from loadmanager.admin.isolation import (
     BrokerPolicy,
     FailureDomain,
@@ -398,3 +399,27 @@ async def test_a_write_whose_reply_was_lost_is_read_back(what: str, lost: str) -
         with pytest.raises(Unavailable, match="cannot be written"):
             await write()
         assert await documents.read("/doc") == before
+
+
+async def test_a_mark_of_a_drain_whose_reply_was_lost_is_read_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session, broker = MemoryCoordination(MemoryService()), B1
+    await session.start()
+    await eventually(lambda: session.session.connection is Connection.CONNECTED)
+    await session.ensure(znodes.draining(broker).rpartition("/")[0])
+    clock, state = SimpleNamespace(wall_ms=lambda: 0), SimpleNamespace(brokers=[broker])
+    context: Any = SimpleNamespace(coordination=session, cluster_state=state, clock=clock)
+    drains = Drains(context)
+    for name in ("create", "commit", "delete"):
+        send = getattr(session, name)
+
+        async def losing(*all_of_it: Any, send: Any = send) -> Any:
+            session.lose_next_reply()
+            return await send(*all_of_it)
+
+        monkeypatch.setattr(session, name, losing)
+    await drains.mark(broker, by="ann", reason="")
+    assert await session.get(znodes.draining(broker)) is not None
+    await drains.unmark(broker)
+    assert await session.get(znodes.draining(broker)) is None
