@@ -32,13 +32,7 @@ from loadmanager.core.wire.policies import (
     with_anti_affinity,
 )
 from loadmanager.leader.term import Leadership
-from loadmanager.ports.coordination import (
-    Check,
-    CoordinationError,
-    Create,
-    Delete,
-    Operation,
-)
+from loadmanager.ports.coordination import Check, CoordinationError, Create, Delete, Operation
 from loadmanager.ports.lookup import Conflict, Missing, NamespaceTaken, NamespaceUnknown, Unfit
 
 log = structlog.get_logger()

@@ -42,12 +42,7 @@ from loadmanager.ports.coordination import (
     Watch,
 )
 from loadmanager.ports.host import Clock
-from loadmanager.ports.lookup import (
-    LeaderInfo,
-    Missing,
-    NamespaceUnknown,
-    Unavailable,
-)
+from loadmanager.ports.lookup import LeaderInfo, Missing, NamespaceUnknown, Unavailable
 from loadmanager.telemetry.metrics import Metrics
 
 log = structlog.get_logger()

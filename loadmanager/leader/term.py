@@ -18,13 +18,7 @@ from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.orders import OrderChanges
 from loadmanager.core.plan import Cause, Move
 from loadmanager.core.planner import EARLY_ROUND_S
-from loadmanager.leader.decisions import (
-    Choices,
-    Decider,
-    Observation,
-    OptimalityWatch,
-    report_plan,
-)
+from loadmanager.leader.decisions import Choices, Decider, Observation, OptimalityWatch, report_plan
 from loadmanager.leader.election import Deposed, Term, TermGivenUp
 from loadmanager.leader.leader_state import LeaderState
 from loadmanager.leader.order_book import OrderBook

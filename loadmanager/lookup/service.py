@@ -18,14 +18,7 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, names
 from loadmanager.core.wire.records import decode_lock, decode_partitions
 from loadmanager.ports.coordination import Connection, CoordinationError
 from loadmanager.ports.host import Clock
-from loadmanager.ports.lookup import (
-    AskLeader,
-    LeaderInfo,
-    NotLeader,
-    Owner,
-    Readiness,
-    Unavailable,
-)
+from loadmanager.ports.lookup import AskLeader, LeaderInfo, NotLeader, Owner, Readiness, Unavailable
 
 
 class OwnBundles(Protocol):

@@ -24,12 +24,7 @@ from loadmanager.pipeline.contract import Table
 from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.files import Files, literal
 from loadmanager.pipeline.ingest.dedup import counting_reports
-from loadmanager.pipeline.tables import (
-    BROKER_LOAD,
-    BUNDLE_LOAD,
-    DUPLICATES,
-    INGESTED,
-)
+from loadmanager.pipeline.tables import BROKER_LOAD, BUNDLE_LOAD, DUPLICATES, INGESTED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,13 +17,7 @@ from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskState, task_of
 from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.errors import LoadManagerError, MalformedContent
 from loadmanager.core.filters import Filters
-from loadmanager.core.ids import (
-    BrokerId,
-    BundleId,
-    Namespace,
-    belongs_to_a_broker,
-    namespace_of,
-)
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, belongs_to_a_broker, namespace_of
 from loadmanager.core.move_limits import HeldReason, MoveBudget
 from loadmanager.core.plan import Cause
 from loadmanager.core.planner import Planner

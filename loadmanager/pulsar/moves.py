@@ -22,13 +22,7 @@ from time import monotonic
 from typing import Any, Final
 from urllib.parse import quote
 
-from loadmanager.core.bundle_task import (
-    TRANSITIONS,
-    BundleTask,
-    Pause,
-    TaskEvent,
-    TaskState,
-)
+from loadmanager.core.bundle_task import TRANSITIONS, BundleTask, Pause, TaskEvent, TaskState
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId, TopicName
 from loadmanager.core.splitting.cutting import parts_at

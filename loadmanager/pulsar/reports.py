@@ -58,9 +58,7 @@ from loadmanager.core.balancing import Balancing, BalancingMode
 from loadmanager.core.bundle_task import BundleTask, TaskKind, TaskState
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.explaining import Decision, Outcome, move_decision
-from loadmanager.core.history.records import (
-    Origin,
-)
+from loadmanager.core.history.records import Origin
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.move_limits import HeldReason
 from loadmanager.core.plan import Reason, Refusal

@@ -36,12 +36,7 @@ from loadmanager.lookup.service import LookupService, OwnBundles
 from loadmanager.ports.broker import BrokerError
 from loadmanager.ports.coordination import CoordinationError, Disconnected, TooLarge
 from loadmanager.ports.lookup import NamespaceUnknown, Owner, Unavailable
-from loadmanager.pulsar.answers import (
-    ClusterReader,
-    read_boundaries,
-    read_lookup,
-    read_partitions,
-)
+from loadmanager.pulsar.answers import ClusterReader, read_boundaries, read_lookup, read_partitions
 from loadmanager.pulsar.client import (
     AnswerRefused,
     PulsarAdmin,

@@ -17,9 +17,7 @@ from loadmanager.agent.registration import Agent, LeaseTerms
 from loadmanager.agent.splits import Splitter
 from loadmanager.common.cluster_conditions import ClusterKey, Conditions, agree
 from loadmanager.common.context import Context, Reachability
-from loadmanager.common.runtime_settings import (
-    RuntimeSettings,
-)
+from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.config import Config
 from loadmanager.core.health import HealthRules
 from loadmanager.core.ids import BrokerId, BundleId, belongs_to_a_broker

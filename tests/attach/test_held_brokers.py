@@ -20,13 +20,7 @@ from loadmanager.pulsar.client import Access, PulsarAdmin
 from loadmanager.pulsar.held_brokers import NOT_SERVED_S, Changes, HeldTargets
 from loadmanager.pulsar.moves import BundleMover
 from loadmanager.pulsar.observation import Rules
-from loadmanager.pulsar.state import (
-    Part,
-    State,
-    StateUnusable,
-    StoredBudget,
-    state_file,
-)
+from loadmanager.pulsar.state import Part, State, StateUnusable, StoredBudget, state_file
 from loadmanager.pulsar.strategy import Strategy
 from tests.attach.conftest import BOUNDARIES, attach
 

@@ -9,11 +9,7 @@ from fake_pulsar import FakeBroker, FakePulsar, running
 
 from loadmanager.core.ids import BrokerId
 from loadmanager.pulsar.answers import ClusterReader, ask_each
-from loadmanager.pulsar.client import (
-    Access,
-    NotPulsar,
-    PulsarAdmin,
-)
+from loadmanager.pulsar.client import Access, NotPulsar, PulsarAdmin
 from loadmanager.pulsar.state import SWITCHES, PulsarBalancer, state_file
 from tests.attach.conftest import attach, seen
 

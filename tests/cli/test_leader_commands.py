@@ -10,14 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from leader_queries import (
-    ASSESSMENT,
-    B1,
-    BUNDLE,
-    BUNDLE_STORY,
-    WEIGHED_STORY,
-    FakeLeaderQueries,
-)
+from leader_queries import ASSESSMENT, B1, BUNDLE, BUNDLE_STORY, WEIGHED_STORY, FakeLeaderQueries
 from snapshot_samples import hot_and_idle
 
 from loadmanager.admin.decisions import PlanDocument, PlanQuery, Plans

@@ -16,12 +16,7 @@ from loadmanager.cli import main
 from loadmanager.core.balancing import BalancingMode
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.wire.records import DrainMark
-from loadmanager.ports.lookup import (
-    Conflict,
-    LeaderElsewhere,
-    Missing,
-    Unavailable,
-)
+from loadmanager.ports.lookup import Conflict, LeaderElsewhere, Missing, Unavailable
 
 BUNDLE = BundleId("public/default/0x00000000_0x40000000")
 RANGES = ["0x00000000_0x40000000", "0x40000000_0xffffffff"]

@@ -3,16 +3,7 @@
 from pathlib import Path
 
 import pytest
-from public_surfaces import (
-    FOLDER,
-    RENEW,
-    SURFACES,
-    current,
-    difference,
-    parsed,
-    promised,
-    renew,
-)
+from public_surfaces import FOLDER, RENEW, SURFACES, current, difference, parsed, promised, renew
 from znode_samples import node_lines
 
 from loadmanager.core import znodes

@@ -14,13 +14,7 @@ from real_pulsar import CHOSEN, CLUSTER, VERSION, RealPulsar, marks, trial_clust
 
 from loadmanager.core.ids import parse_broker, parse_bundle, parse_full_topic
 from loadmanager.pulsar.client import Access, PulsarAdmin
-from loadmanager.pulsar.moves import (
-    SERVED_S,
-    BrokerQueries,
-    BundleMover,
-    Outcome,
-    Unload,
-)
+from loadmanager.pulsar.moves import SERVED_S, BrokerQueries, BundleMover, Outcome, Unload
 
 pulsar = pytest.importorskip("pulsar", reason="needs pulsar-client: pip install pulsar-client")
 

@@ -6,12 +6,7 @@ from stories import now_s, placed, served, story
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId, Namespace, TopicName, parse_topic
 from loadmanager.core.wire.records import encode_partitions
-from loadmanager.ports.lookup import (
-    LookupRefused,
-    NamespaceUnknown,
-    Owner,
-    Unavailable,
-)
+from loadmanager.ports.lookup import LookupRefused, NamespaceUnknown, Owner, Unavailable
 from tests.testbed.faults.agent import Agent
 from tests.testbed.faults.cluster import Cluster, order, topic_in
 from tests.testbed.faults.host import Host

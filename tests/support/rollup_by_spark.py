@@ -16,11 +16,7 @@ import psutil
 from peaks import java_of, peak_bytes
 from pyspark import StorageLevel
 
-from loadmanager.pipeline.rollup.frames import (
-    BUNDLE_DAYS,
-    BUNDLE_HOURS,
-    BUNDLE_MINUTES,
-)
+from loadmanager.pipeline.rollup.frames import BUNDLE_DAYS, BUNDLE_HOURS, BUNDLE_MINUTES
 from loadmanager.pipeline.rollup.minutes import (
     BUNDLE,
     RATES,

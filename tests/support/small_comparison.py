@@ -14,11 +14,7 @@ from loadmanager.simulator.scenario import (
     Membership,
     Scenario,
 )
-from loadmanager.simulator.simulation_jobs import (
-    Compared,
-    Comparison,
-    Finding,
-)
+from loadmanager.simulator.simulation_jobs import Compared, Comparison, Finding
 from loadmanager.simulator.strategies import parse_strategies
 
 EVIL = "</title><script>document.title = 'taken over'</script><b>bold</b>"

@@ -38,13 +38,7 @@ from loadmanager.core.wire.reports import encode_loads, encode_registration
 from loadmanager.core.wire.standby import Standby, encode_standby
 from loadmanager.pulsar.answers import PulsarCluster
 from loadmanager.pulsar.held_brokers import Cordon, Cordons, HeldTargets
-from loadmanager.pulsar.state import (
-    Course,
-    Part,
-    PriorSettings,
-    SharedState,
-    StoredBudget,
-)
+from loadmanager.pulsar.state import Course, Part, PriorSettings, SharedState, StoredBudget
 from tests.testbed.memory import MemoryCoordination, MemoryService
 
 BROKER: Final = BrokerId("{broker}")

@@ -29,13 +29,7 @@ from loadmanager.core.bounds import (
     Bound,
 )
 from loadmanager.core.errors import InvalidName, LoadManagerError, MalformedContent
-from loadmanager.core.ids import (
-    BundleId,
-    TopicName,
-    namespace_of,
-    parse_bundle,
-    parse_full_topic,
-)
+from loadmanager.core.ids import BundleId, TopicName, namespace_of, parse_bundle, parse_full_topic
 from loadmanager.core.load import BundleStats
 from loadmanager.core.rates import Rates
 from loadmanager.ports.broker import BrokerStats

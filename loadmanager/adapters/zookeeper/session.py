@@ -30,11 +30,7 @@ from kazoo.protocol.states import EventType, KeeperState, ZnodeStat
 
 from loadmanager.adapters.coordination.client import LinkedCoordination, Observe, counted
 from loadmanager.adapters.coordination.watches import ArmedTrigger, Link, Trigger
-from loadmanager.adapters.zookeeper.kazoo_overrides import (
-    ClientEvent,
-    GatedClient,
-    Resumption,
-)
+from loadmanager.adapters.zookeeper.kazoo_overrides import ClientEvent, GatedClient, Resumption
 from loadmanager.adapters.zookeeper.options import ZooKeeperOptions
 from loadmanager.ports.coordination import (
     Check,

@@ -21,15 +21,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from loadmanager.core.bounds import (
-    AMOUNT,
-    COUNT,
-    LIMIT,
-    SIZE_BYTES,
-    TIME_MS,
-    USAGE,
-    VARIANCE,
-)
+from loadmanager.core.bounds import AMOUNT, COUNT, LIMIT, SIZE_BYTES, TIME_MS, USAGE, VARIANCE
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.fields import OURS, At, Fields, Form, packed, to_json, unpacked_object
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle

@@ -22,14 +22,7 @@ from loadmanager.pipeline.reporting.formats import (
     plain,
     straight,
 )
-from loadmanager.pipeline.reporting.parts import (
-    Finding,
-    Section,
-    Shown,
-    Weight,
-    facts,
-    figures,
-)
+from loadmanager.pipeline.reporting.parts import Finding, Section, Shown, Weight, facts, figures
 from loadmanager.pipeline.reporting.sources import Row, Tables, rows, sound
 
 _MONDAY_H: Final = 96

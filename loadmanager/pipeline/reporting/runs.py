@@ -23,15 +23,7 @@ from loadmanager.pipeline.reporting.formats import (
     span,
     whole,
 )
-from loadmanager.pipeline.reporting.parts import (
-    Finding,
-    Section,
-    Show,
-    Shown,
-    Weight,
-    facts,
-    grid,
-)
+from loadmanager.pipeline.reporting.parts import Finding, Section, Show, Shown, Weight, facts, grid
 from loadmanager.pipeline.reporting.sources import Row, Tables, bounds_ms, one_row, rows, sound
 
 BEST: Final = 5

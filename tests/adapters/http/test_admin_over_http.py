@@ -11,11 +11,7 @@ from recorded_unloads import RecordedUnloads
 from snapshot_samples import report
 from waiting import eventually
 
-from loadmanager.adapters.http.assign_client import (
-    HttpAssignClient,
-    topics_from,
-    topics_to_json,
-)
+from loadmanager.adapters.http.assign_client import HttpAssignClient, topics_from, topics_to_json
 from loadmanager.adapters.http.routes import Route, text_reply
 from loadmanager.admin.brokers import BalancingModes, Brokers, Configuration
 from loadmanager.admin.decisions import Plans

@@ -10,12 +10,7 @@ from raw_server import raw_server
 from loadmanager.adapters.http.assign_client import HttpAssignClient
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.ports.lookup import (
-    LeaderInfo,
-    NamespaceUnknown,
-    NotLeader,
-    Unavailable,
-)
+from loadmanager.ports.lookup import LeaderInfo, NamespaceUnknown, NotLeader, Unavailable
 from tests.adapters.http.conftest import PUBLIC, FakeLookup, RunningServer, StartServer, until
 
 Line = HttpAssignClient
