@@ -312,18 +312,15 @@ class OwningAgent:
                 try:
                     await lease.run()
                 except BrokerLost:
-                    await self._drop_everything()
+                    while self._ownerships.records.count:
+                        # Again each time: a lock whose taking was under way is taken only now, and
+                        # no renewal follows any more that would have a failed unload repeated.
+                        self._ownerships.broker_lost()
+                        await self._context.clock.sleep(_DROP_POLL_S)
                     raise
         finally:
             for one in watches:
                 one.close()
-
-    async def _drop_everything(self) -> None:
-        while self._ownerships.records.count:
-            # Again each time: a lock whose taking was under way is taken only now, and no
-            # renewal follows any more that would have a failed unload repeated.
-            self._ownerships.broker_lost()
-            await self._context.clock.sleep(_DROP_POLL_S)
 
     async def _compare_now_and_then(self) -> None:
         while True:

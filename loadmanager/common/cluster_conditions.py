@@ -7,6 +7,7 @@ when it was deleted.
 
 import secrets
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,7 +47,13 @@ async def refuse_nodes_of_others(coordination: Coordination, default_chroot: str
 
     ``default_chroot`` is empty if another was configured: version 0.1 kept its nodes at the root.
     """
-    if await _exists(coordination, LEDGERS):
+    try:
+        ledgers = await coordination.get(LEDGERS) is not None
+    except (Disconnected, SessionLost):
+        raise
+    except CoordinationError:
+        ledgers = True  # Access is denied only to a node that exists.
+    if ledgers:
         raise _of_pulsar(f"{LEDGERS} exists in it")
     names = _names(znodes.LEADER, await coordination.get(znodes.LEADER))
     if "serviceUrl" in names and OURS not in names:
@@ -67,15 +74,6 @@ async def refuse_nodes_of_others(coordination: Coordination, default_chroot: str
             "policies of the old one, stop all sidecars of the old one and set [zookeeper] "
             f'chroot = "{default_chroot}"'
         )
-
-
-async def _exists(coordination: Coordination, path: str) -> bool:
-    try:
-        return await coordination.get(path) is not None
-    except (Disconnected, SessionLost):
-        raise
-    except CoordinationError:
-        return True  # Access is denied only to a node that exists.
 
 
 def _names(path: str, node: Node | None) -> Collection[str]:
@@ -155,11 +153,9 @@ async def agree(coordination: Coordination, clock: Clock, wanted: Conditions) ->
             record: dict[str, object] = {"format": FORMAT, "hash": wanted.hash_name or DEFAULT_HASH}
             if wanted.kind not in {"", _COMMANDED}:
                 record["kind"] = wanted.kind
-            try:
+            with suppress(NodeExists):
                 await coordination.create(znodes.CLUSTER, to_json(record))
                 log.info("cluster.record.created", **record)
-            except NodeExists:
-                pass
             node = await coordination.get(znodes.CLUSTER)
             data = None if node is None else node.data
         except CoordinationError as error:
@@ -222,7 +218,10 @@ async def key_of_cluster(coordination: Coordination, make: Callable[[], bytes] =
         node = await coordination.get(znodes.KEY)
         if node is not None:
             return _decoded(node)
-        await _create(coordination, make())
+        # If another process creates it first, its key applies.
+        with suppress(NodeExists):
+            await coordination.create(znodes.KEY, make(), private=True)
+            log.info("cluster.key.created", path=znodes.KEY)
 
 
 class ClusterKey:
@@ -267,14 +266,6 @@ class ClusterKey:
         except MalformedContent as error:
             log.warning("znode.content.refused", path=znodes.KEY, error=str(error))
         self._changes.notify()
-
-
-async def _create(coordination: Coordination, key: bytes) -> None:
-    try:
-        await coordination.create(znodes.KEY, key, private=True)
-    except NodeExists:
-        return  # Another process created it first: its key applies.
-    log.info("cluster.key.created", path=znodes.KEY)
 
 
 def _decoded(node: Node) -> bytes:

@@ -117,14 +117,10 @@ class ClusterLoads:
         before = self._folder.values.get(broker) if self._folder else None
         if before and before.mzxid == node.stat.mzxid:
             return before
-        report = decode_loads(znodes.loads(broker), node.data, _unregistered(broker))
+        urls = BrokerUrls(http_url="")
+        unregistered = Registration(broker=broker, urls=urls, sidecar_url="", started_at_ms=0)
+        report = decode_loads(znodes.loads(broker), node.data, unregistered)
         return KnownLoads(report, self._clock.monotonic_s(), node.stat.mzxid)
-
-
-def _unregistered(broker: BrokerId) -> Registration:
-    return Registration(
-        broker=broker, urls=BrokerUrls(http_url=""), sidecar_url="", started_at_ms=0
-    )
 
 
 _OWNS_NOTHING: Final = OwnedList({})

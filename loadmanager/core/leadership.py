@@ -137,7 +137,8 @@ def judge_rivals(
         verdict = Verdict.END if newest.epoch > own_epoch else Verdict.TAKE_OVER
         return verdict, newest
     for rival in living:
-        if _elsewhere(me, rival.record) or take_overs(me, [rival]) > MOST_TAKE_OVERS:
+        elsewhere = me.host and rival.record.host not in {"", me.host}
+        if elsewhere or take_overs(me, [rival]) > MOST_TAKE_OVERS:
             return Verdict.STAND_BY, rival
     return Verdict.TAKE_OVER, newest
 
@@ -149,7 +150,3 @@ def take_overs(me: AgentRecord, rivals: Iterable[Rival]) -> int:
         if abs(me.registered_at_ms - rival.record.registered_at_ms) < SOON_MS
     ]
     return max(soon, default=0)
-
-
-def _elsewhere(me: AgentRecord, other: AgentRecord) -> bool:
-    return bool(me.host and other.host) and me.host != other.host

@@ -71,7 +71,8 @@ class RoundWork:
         for row in np.flatnonzero(draining).tolist():
             source = self.view.brokers.names[row]
             for bundle in self.view.bundles_of(source):
-                if bundle in self.view.moved or self._is_system(bundle):
+                at = self.view.bundles.row(bundle)
+                if bundle in self.view.moved or (at is not None and self.view.bundles.system[at]):
                     continue
                 if left == 0 or self.steps.left <= 0:
                     self._refuse(bundle, Reason.ROUND_BUDGET, f"draining {source}")
@@ -253,10 +254,6 @@ class RoundWork:
 
     def _bytes_per_s(self, bundle: BundleId) -> float:
         return float(self.view.short_rates(bundle)[2:].sum())
-
-    def _is_system(self, bundle: BundleId) -> bool:
-        row = self.view.bundles.row(bundle)
-        return row is not None and bool(self.view.bundles.system[row])
 
 
 def _why_none(eligible: Eligibility) -> str:

@@ -332,11 +332,8 @@ class LookupService:
                 continue
             if now_s >= deadline_s:
                 raise Unavailable(f"{bundle}: {why}")
-            await self._change_since(came, min(deadline_s - now_s, _ASK_AGAIN_S))
-
-    async def _change_since(self, version: int, timeout_s: float) -> None:
-        if self._naming.changes.version == version:
-            await self._naming.changes.wait(timeout_s)
+            if self._naming.changes.version == came:
+                await self._naming.changes.wait(min(deadline_s - now_s, _ASK_AGAIN_S))
 
     async def _ask(
         self, bundle: BundleId, leader: LeaderInfo, left_s: float

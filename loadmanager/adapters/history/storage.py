@@ -106,8 +106,14 @@ class Disk:
         for date in _sorted(top, "date="):
             for folder in _sorted(date, "hour="):
                 hour = hour_of_partition(f"{date.name}/{folder.name}")
-                if hour is not None:
-                    yield from _found_in(folder, hour)
+                if hour is None:
+                    continue
+                for path in _sorted(folder, ""):
+                    name = FileName.parse(path.name)
+                    if name is not None:
+                        # It may be renamed or deleted by its owner, at any moment.
+                        with contextlib.suppress(FileNotFoundError):
+                            yield Found(path, hour, name, path.stat().st_size)
 
 
 def _sorted(top: Path, beginning: str) -> list[Path]:
@@ -115,15 +121,6 @@ def _sorted(top: Path, beginning: str) -> list[Path]:
         return sorted(one for one in top.iterdir() if one.name.startswith(beginning))
     except (FileNotFoundError, NotADirectoryError):
         return []
-
-
-def _found_in(folder: Path, hour: int) -> Iterator[Found]:
-    for path in _sorted(folder, ""):
-        name = FileName.parse(path.name)
-        if name is not None:
-            # It may be renamed or deleted by its owner, at any moment.
-            with contextlib.suppress(FileNotFoundError):
-                yield Found(path, hour, name, path.stat().st_size)
 
 
 _MOST_SHOWN: Final = 20

@@ -55,6 +55,7 @@ from kazoo.protocol.serialization import (
     ReplyHeader,
     Watch,
     int_struct,
+    long_struct,
     write_string,
 )
 from kazoo.protocol.states import KeeperState
@@ -78,7 +79,6 @@ LARGEST_ANSWER_BYTES: Final = 10 * 2**20
 Servers do not apply theirs to lists of children, which have a megabyte for 40,000 bundles.
 """
 
-_LENGTH: Final = struct.Struct("!i")
 NOT_YET: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -150,15 +150,15 @@ class LoopSocket:
         return None if part else ConnectionDropped("the server closed the connection")
 
     def _deliver(self) -> None:
-        while self._open and len(self._incoming) >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._incoming)
+        while self._open and len(self._incoming) >= int_struct.size:
+            (length,) = int_struct.unpack_from(self._incoming)
             if not 0 <= length <= LARGEST_ANSWER_BYTES:
                 self._ended(ConnectionDropped(out_of_bounds(length)))
                 return
-            end = _LENGTH.size + length
+            end = int_struct.size + length
             if len(self._incoming) < end:
                 return
-            frame = bytes(self._incoming[_LENGTH.size : end])
+            frame = bytes(self._incoming[int_struct.size : end])
             del self._incoming[:end]
             self._received(frame)
 
@@ -403,9 +403,6 @@ class SocketHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo 
         return selector_select(rlist, wlist, xlist, timeout)
 
 
-_LONG: Final = struct.Struct("!q")
-
-
 Watcher = Callable[[Any], None]
 """Called on the event loop with an event of a watch, on kazoo's thread if the connection broke."""
 
@@ -443,7 +440,7 @@ class SetWatches:
 
     def serialize(self) -> bytes:
         """Return its fields in ZooKeeper's encoding: the paths of each kind in a vector."""
-        parts = [_LONG.pack(self.since_zxid)]
+        parts = [long_struct.pack(self.since_zxid)]
         for kind in (ReadKind.NODE, ReadKind.MISSING, ReadKind.CHILDREN):
             paths = [one.path for one in self.triggers if one.kind is kind]
             parts += [int_struct.pack(len(paths)), *map(write_string, paths)]

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.ids import BrokerId, Namespace
+from loadmanager.core.ids import Namespace
 from loadmanager.core.memory import Memory
 from loadmanager.core.plan import Cause, Offer, Reason, Refusal
 from loadmanager.core.settings import Settings, setting
@@ -130,8 +130,8 @@ class TransferShedder(Settings):
         known = brokers.index.keys() - {
             brokers.names[row] for row in np.flatnonzero(np.isnan(brokers.load_ema)).tolist()
         }
-        unknown = self._available(view) - known
-        if unknown:
+        available = brokers.names if view.limits is None else view.limits.available
+        if unknown := {*available} - known:
             return Refusal("", Reason.LOAD_UNKNOWN, min(unknown))
         load = brokers.load_ema[fresh]
         mean = float(load.sum()) / count
@@ -139,9 +139,6 @@ class TransferShedder(Settings):
         if self.like_java and variance < 0:  # nan-spread
             return Spread(mean, math.nan)
         return Spread(mean, math.sqrt(max(variance, 0.0)))
-
-    def _available(self, view: ClusterView) -> frozenset[BrokerId]:
-        return frozenset(view.brokers.names) if view.limits is None else view.limits.available
 
     def _is_cooling(self, view: ClusterView, memory: Memory, row: int) -> bool:
         shed_at_s = memory.shed_at_s.get(view.brokers.names[row])
