@@ -139,7 +139,10 @@ class Planner:
         if isinstance(self.placement, Watching):
             memory = replace(memory, placement=self.placement.watch(view, memory.placement))
         work = self._begin(view, memory, rng)
-        self._place_all(work, unowned)
+        most = self.settings.placements_per_round
+        for bundle in unowned[:most]:
+            work.place(bundle)
+        work.refusals += [Refusal(bundle, Reason.ROUND_BUDGET) for bundle in unowned[most:]]
         if draining:
             work.drain()
         gate = closed_gate(view, self.settings, self.filters.max_report_age_s)
@@ -246,12 +249,6 @@ class Planner:
         if isinstance(self.shedder, Deciding):
             return self.shedder.costs(memory, self.cost)
         return self.cost
-
-    def _place_all(self, work: RoundWork, unowned: Sequence[BundleId]) -> None:
-        most = self.settings.placements_per_round
-        for bundle in unowned[:most]:
-            work.place(bundle)
-        work.refusals += [Refusal(bundle, Reason.ROUND_BUDGET) for bundle in unowned[most:]]
 
     def _shed(self, work: RoundWork, memory: Memory) -> Memory:
         if isinstance(self.shedder, Deciding):

@@ -1,6 +1,6 @@
 import pytest
 
-from loadmanager.core.hosts import host_of, is_loopback, unreachable
+from loadmanager.core.hosts import host_of, is_http_url, is_loopback, unreachable
 from loadmanager.core.ids import BrokerId
 
 
@@ -39,3 +39,20 @@ def test_a_loopback_url_leads_elsewhere_on_another_host() -> None:
 )
 def test_a_url_that_everybody_reaches_is_no_trouble(url: str, brokers: list[BrokerId]) -> None:
     assert unreachable(url, brokers) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "is_url", "without_path"),
+    [
+        ("https://broker-1", True, True),
+        ("http://[::1]:8080/", True, True),
+        ("http://broker-1:8080/admin", True, False),
+        ("http://broker-1:0", False, False),
+        ("http://[::1", False, False),
+        ("http:///admin", False, False),
+        ("pulsar://broker-1:6650", False, False),
+    ],
+)
+def test_what_is_a_url_of_http(text: str, is_url: bool, without_path: bool) -> None:
+    assert is_http_url(text) is is_url
+    assert is_http_url(text, without_path=True) is without_path

@@ -182,9 +182,7 @@ class HealthListener:
         self._answers = HealthAnswers(stalled_after_s, overdue)
         self._ticking: asyncio.Task[None] | None = None
         self._thread: threading.Thread | None = None
-        self._running = threading.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
+        self._stop = asyncio.Event()
         self._probes: dict[asyncio.WriteTransport, None] = {}
 
     def start(self) -> int:
@@ -199,9 +197,13 @@ class HealthListener:
             ) from None
         self._answers.tick(monotonic(), self._readiness_now())
         self._ticking = asyncio.create_task(self._tick(), name="health ticks")
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._serve(listening)), name="health", daemon=True
-        )
+        self._loop = loop = asyncio.new_event_loop()
+
+        def serve() -> None:
+            with asyncio.Runner(loop_factory=lambda: loop) as runner:
+                runner.run(self._serve(listening))
+
+        self._thread = threading.Thread(target=serve, name="health", daemon=True)
         self._thread.start()
         port = int(listening[0].getsockname()[1])
         log.info("http.health.listening", port=port)
@@ -213,10 +215,8 @@ class HealthListener:
             self._ticking.cancel()
         if thread is None:
             return
-        await asyncio.to_thread(self._running.wait, _STOP_S)
-        loop, stop = self._loop, self._stop
-        if loop is not None and stop is not None and thread.is_alive():
-            loop.call_soon_threadsafe(stop.set)
+        with suppress(RuntimeError):  # It has ended by itself.
+            self._loop.call_soon_threadsafe(self._stop.set)
         await asyncio.to_thread(thread.join, _STOP_S)
 
     async def _tick(self) -> None:
@@ -235,9 +235,6 @@ class HealthListener:
             return ServiceReadiness(ready=False, reasons=("readiness is not known; see the log",))
 
     async def _serve(self, listening: list[socket.socket]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._stop = stop = asyncio.Event()
-        self._running.set()
         servers = [
             await asyncio.start_server(
                 self._probed, sock=one, limit=_MAX_REQUEST_BYTES, backlog=_BACKLOG
@@ -246,7 +243,7 @@ class HealthListener:
         ]
         watching = asyncio.create_task(self._watch_loop())
         try:
-            await stop.wait()
+            await self._stop.wait()
         finally:
             watching.cancel()
             for server in servers:
