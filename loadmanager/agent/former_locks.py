@@ -44,6 +44,8 @@ class FormerLocks:
         self._broker = context.identity.broker
         self._ownerships = ownerships
         self._tokens: dict[BundleId, int] = {}
+        # In sequence, each lock would wait for ZooKeeper in turn.
+        self._parallel = asyncio.Semaphore(PARALLEL)
 
     def __bool__(self) -> bool:
         return bool(self._tokens)
@@ -79,10 +81,8 @@ class FormerLocks:
                 await self._unload(membership, bundle, token)
         orders = self._ownerships.orders
         wanted = orders.bundles if orders else frozenset()
-        # In parallel: in sequence, each lock would wait for ZooKeeper in turn.
-        parallel = asyncio.Semaphore(PARALLEL)
         clearing = [
-            self._clear(membership, bundle, token, parallel)
+            self._clear(membership, bundle, token)
             for bundle, token in self._tokens.items()
             if bundle not in wanted
         ]
@@ -99,11 +99,10 @@ class FormerLocks:
 
     async def run(self, membership: Membership) -> None:
         """Delete wanted locks that are not taken over after all, until cancelled."""
-        parallel = asyncio.Semaphore(PARALLEL)
         while True:
             await self._context.clock.sleep(_LOOK_S)
             untaken = self._untaken()
-            clearing = [self._try_to_clear(membership, b, t, parallel) for b, t in untaken.items()]
+            clearing = [self._try_to_clear(membership, b, t) for b, t in untaken.items()]
             await asyncio.gather(*clearing)
             self._context.metrics.former_locks_left.set(len(untaken.keys() & self._tokens.keys()))
 
@@ -117,10 +116,8 @@ class FormerLocks:
                 del self._tokens[bundle]
         return untaken
 
-    async def _try_to_clear(
-        self, membership: Membership, bundle: BundleId, token: int, parallel: asyncio.Semaphore
-    ) -> None:
-        async with parallel:
+    async def _try_to_clear(self, membership: Membership, bundle: BundleId, token: int) -> None:
+        async with self._parallel:
             try:
                 folder = await self._context.coordination.get(znodes.lock_folder(bundle))
                 # Read before: the lock worker may begin to take it over at any time from here on,
@@ -138,11 +135,9 @@ class FormerLocks:
         epoch = membership.agent_epoch
         await self._context.broker.unload(bundle, agent_epoch=epoch, fencing_token=token)
 
-    async def _clear(
-        self, membership: Membership, bundle: BundleId, token: int, parallel: asyncio.Semaphore
-    ) -> BundleId | None:
+    async def _clear(self, membership: Membership, bundle: BundleId, token: int) -> BundleId | None:
         """Return the bundle once its lock is gone, None if it could not be deleted."""
-        async with parallel:
+        async with self._parallel:
             await self._unload(membership, bundle, token)
             for _ in range(_ATTEMPTS):
                 try:
