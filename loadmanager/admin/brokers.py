@@ -49,6 +49,8 @@ class Marked(Document):
     since_ms: int
     by: str
     reason: str
+    drain: bool = True
+    """Whether the broker is emptied; else it is cordoned only, and keeps its bundles."""
 
 
 class DrainState(Document):
@@ -62,10 +64,12 @@ class DrainState(Document):
     bundles_left: int
     marked: Marked | None
     """The drain mark; null if the broker has none."""
+    stay: dict[str, int] = Field(default_factory=dict)
+    """How many bundles will stay, by the reason, where `explain` does not say it: with `attach`."""
 
 
-_BROKER: Final = "/admin/v2/loadmanager/brokers/{broker}"
-_PATH: Final = f"{_BROKER}/drain"
+BROKER_PATH: Final = "/admin/v2/loadmanager/brokers/{broker}"
+_PATH: Final = f"{BROKER_PATH}/drain"
 _LONGEST: Final = 500
 _UNKNOWN: Final = Reply(404, "The broker is not registered.")
 
@@ -134,7 +138,7 @@ class Drains(Resource, tag="draining"):
 
     @operation(
         "GET",
-        _BROKER,
+        BROKER_PATH,
         Reply(200, "The drain status.", DrainState),
         Reply(404, "The broker is neither registered nor marked."),
     )

@@ -52,6 +52,8 @@ class BrokerDocument(Document):
     msgs_per_s: float
     bytes_per_s: float
     draining: bool
+    cordoned: bool
+    """Whether the broker takes no bundles, and keeps those that it has."""
     healthy: bool
     report_age_s: float
 
@@ -142,6 +144,7 @@ def broker_document(broker: str, **known: Any) -> BrokerDocument:
 _USUAL: Final = {
     **dict.fromkeys(("bundles", "topics", "msgs_per_s", "bytes_per_s", "report_age_s"), 0),
     "draining": False,
+    "cordoned": False,
     "healthy": True,
 }
 

@@ -9,9 +9,9 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, StrictInt
 
-from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.policies import open_to
+from loadmanager.ports.lookup import Conflict, Missing
 from loadmanager.pulsar.answers import PulsarCluster
 from loadmanager.pulsar.state import Part, State, StateUnusable
 
@@ -147,10 +147,6 @@ class _Drains(BaseModel):
     brokers: dict[str, Drained] = {}
 
 
-class CordonRefused(LoadManagerError):
-    """A broker cannot be cordoned; the message says why and what to do."""
-
-
 @dataclass(slots=True)
 class Cordons:
     """The brokers that take no bundles until they are uncordoned; a controller notes its drains.
@@ -180,27 +176,31 @@ class Cordons:
         found = await self.state.stored(Part.CORDONS, _Cordons, expected) or _Cordons()
         return {BrokerId(name): one for name, one in found.brokers.items()}
 
-    async def put(self, cluster: PulsarCluster, broker: BrokerId, cordon: Cordon) -> None:
-        """Cordon a broker, for which ``cluster`` is read with its policies.
+    async def put(self, cluster: PulsarCluster, broker: BrokerId, cordon: Cordon) -> Cordon:
+        """Cordon a broker, for which ``cluster`` is read with its policies; return its mark.
 
-        Raises `CordonRefused`: there is no such broker, or no other one would take its bundles.
+        An equal mark, but for when, why and by whom, is kept. Raises `Missing`: there is no such
+        broker; `Conflict`: no other one would take its bundles.
         """
         known = await self.read()
         if broker not in cluster.brokers:
             names = ", ".join(cluster.brokers)
-            raise CordonRefused(f"{broker} is no broker of {cluster.name}; expected one of {names}")
+            raise Missing(f"{broker} is no broker of {cluster.name}; expected one of {names}")
+        if (former := known.get(broker)) is not None and former.drain is cordon.drain:
+            return former
         left = [one for one in cluster.brokers if one != broker and one not in known]
         if not left:
             why = f"no broker of {cluster.name} besides {broker} takes bundles"
-            raise CordonRefused(f"{why}; add one, or uncordon another one before")
+            raise Conflict(f"{why}; add one, or uncordon another one before")
         policies = cluster.isolation
         for name in sorted(policies.isolation.keys() - policies.refused.keys()):
             every = open_to(policies, policies.isolation[name], cluster.brokers)
             serving = [one for one, takes in zip(cluster.brokers, every, strict=True) if takes]
             if broker in serving and not set(serving) & set(left):
                 why = f"isolation policy {name} allows no other broker that takes bundles"
-                raise CordonRefused(f"{why}; change it, or uncordon another one before")
+                raise Conflict(f"{why}; change it, or uncordon another one before")
         await self._store({**known, broker: cordon})
+        return cordon
 
     async def remove(self, broker: str) -> bool:
         known = await self.read()
