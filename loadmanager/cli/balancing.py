@@ -173,9 +173,10 @@ def _why_not_empty(state: Mapping[str, Any], timeout_s: float) -> str:
     broker, left = state["broker"], state["bundlesLeft"]
     if state["marked"] is None:
         return f"{broker}: the drain was undone meanwhile; {left} bundles are left"
+    stay = "; ".join(f"{count} stay: {why}" for why, count in state.get("stay", {}).items())
     return (
         f"{broker}: {left} bundles are left after {timeout_s:g} s; the drain goes on. "
-        "`loadmanager explain BUNDLE` prints why a bundle stays"
+        f"{stay or '`loadmanager explain BUNDLE` prints why a bundle stays'}"
     )
 
 

@@ -87,7 +87,8 @@ class Control:
         return self._reader
 
     def changed(self, what: str, by: str, reason: str) -> None:
-        self._report(f"{what}: asked over HTTP{by and f' by {by}'}{reason and f': {reason}'}")
+        text = f"{what}: asked over HTTP{by and f' by {by}'}{reason and f': {reason}'}"
+        self._report(" ".join(text.split()))
 
     async def cluster(self) -> PulsarCluster:
         """Return it as it was seen last, or read it."""

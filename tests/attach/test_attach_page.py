@@ -131,7 +131,9 @@ def test_the_page_pauses_and_resumes_like_the_command(pulsar: FakePulsar, tmp_pa
         assert pulsar.unloads
         assert ask(port, PAUSE, "PUT")[0] == 204
         assert json.loads(ask(port, BALANCING)[1])["mode"] == "paused"
-        process.until("nothing moves until it is resumed: asked over HTTP by live page: a look first")
+        process.until(
+            "nothing moves until it is resumed: asked over HTTP by live page: a look first"
+        )
         assert overview(port, "paused", "live page")["balancing"]["reason"] == "a look first"
         process.end()
 
