@@ -27,7 +27,8 @@ MOST_DECISIONS: Final = 60
 MOST_MISSING: Final = 50
 _MOST_REFUSALS: Final = 12
 _MOST_POINTS: Final = 240
-_ACTIONS: Final = ("explain", "pause", "observe", "resume", "unload", "drain", "undrain")
+_STEERING: Final = ("explain", "pause", "observe", "resume", "unload")
+BROKER_ACTIONS: Final = ("drain", "undrain", "cordon", "uncordon")
 _SPLIT: Final = "split"
 # The resources whose use moves with bundles; memory does not.
 _MOVING: Final = {
@@ -53,7 +54,7 @@ class BrokerDocument(Document):
     bytes_per_s: float
     draining: bool
     cordoned: bool
-    """Whether the broker takes no bundles, and keeps those that it has."""
+    """Whether the broker takes no bundles, and is not emptied."""
     healthy: bool
     report_age_s: float
 
@@ -263,7 +264,7 @@ class OverviewRequests:
             unowned=len(term.placement_worker.unowned),
             missing=list(self._missing(term, at_ms, now_s))[:MOST_MISSING],
             refusals=self._refusals(term, tasks.epoch),
-            actions=[*_ACTIONS, *([_SPLIT] if self.splits else [])],
+            actions=[*_STEERING, *BROKER_ACTIONS, *([_SPLIT] if self.splits else [])],
         )
 
     def _brokers(self, term: LeaderTerm, now_s: float) -> Iterator[BrokerDocument]:
@@ -281,6 +282,7 @@ class OverviewRequests:
                 msgs_per_s=load.totals.msgs_per_s,
                 bytes_per_s=load.totals.bytes_per_s,
                 draining=load.draining,
+                cordoned=not (load.persistent or load.draining),
                 healthy=known is None or known.report.healthy,
                 report_age_s=max(now_s - load.seen_s, 0.0),
             )

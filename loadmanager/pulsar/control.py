@@ -12,15 +12,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from loadmanager.adapters.clock import SystemClock
-from loadmanager.adapters.http.operations import Reply, operation
-from loadmanager.admin.brokers import (
-    BROKER_PATH,
-    AuthorQuery,
-    BalancingModes,
-    Drains,
-    DrainState,
-    Marked,
-)
+from loadmanager.admin.brokers import BalancingModes, Drains, DrainState, Marked
 from loadmanager.core.balancing import Balancing, BalancingMode
 from loadmanager.core.ids import BrokerId, belongs_to_a_broker
 from loadmanager.ports.lookup import Missing, Unavailable, Unfit
@@ -149,25 +141,6 @@ class AttachDrains(Drains):
     def __init__(self, control: Control) -> None:
         self._control = control
 
-    async def mark(self, broker: BrokerId, *, by: str, reason: str) -> None:
-        await self._put(broker, "is drained", by=by, reason=reason, drain=True)
-
-    @operation(
-        "PUT",
-        f"{BROKER_PATH}/cordon",
-        Reply(204, "The broker is marked: it takes no bundles, and keeps those that it has."),
-        Reply(404, "The broker is not registered."),
-        query=AuthorQuery,
-    )
-    async def cordon(self, broker: BrokerId, *, by: str, reason: str) -> None:
-        """Let a broker take no bundles; a drain of it ends, and what is left stays."""
-        await self._put(broker, "is cordoned", by=by, reason=reason, drain=False)
-
-    @operation("DELETE", f"{BROKER_PATH}/cordon", Reply(204, "The broker has no mark."))
-    async def uncordon(self, broker: BrokerId) -> None:
-        """Let a broker take bundles again, as the end of a drain does."""
-        await self.unmark(broker)
-
     async def unmark(self, broker: BrokerId) -> None:
         control = self._control
         cordons = Cordons(control.state)
@@ -199,11 +172,12 @@ class AttachDrains(Drains):
             stay=stay,
         )
 
-    async def _put(self, broker: BrokerId, what: str, *, by: str, reason: str, drain: bool) -> None:
+    async def put(self, broker: BrokerId, *, by: str, reason: str, drain: bool) -> None:
         control = self._control
         cordons, since_ms = Cordons(control.state), SystemClock().wall_ms()
         mark = Cordon(drain=drain, since_ms=since_ms, by=by, reason=reason)
         with _unavailable():
             async with control.changing:
                 if await cordons.put(await control.reader.read(), broker, mark) is mark:
-                    control.changed(f"{broker} {what}, and takes no bundle", by, reason)
+                    what = f"{broker} is {'drained' if drain else 'cordoned'}, and takes no bundle"
+                    control.changed(what, by, reason)

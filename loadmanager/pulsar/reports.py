@@ -47,6 +47,7 @@ from loadmanager.adapters.http.security.guard import (
 )
 from loadmanager.admin.documents import tasks_document
 from loadmanager.admin.overview import (
+    BROKER_ACTIONS,
     MOST_DECISIONS,
     MOST_TASKS,
     MissingDocument,
@@ -156,7 +157,6 @@ async def served_metrics(
 
 _NAME: Final = "attach"
 _ADMIN: Final = "/admin/v2/loadmanager"
-_ACTIONS: Final = ("pause", "resume", "drain", "undrain", "cordon", "uncordon")
 
 
 def _gone(cluster: PulsarCluster) -> dict[BrokerId, str]:
@@ -261,7 +261,7 @@ class AttachOverviews:
             ],
             refusals=most_refused(seen.refusals),
             held=self._held,
-            actions=[*_ACTIONS] if self.control.begun else [],
+            actions=["pause", "resume", *BROKER_ACTIONS] if self.control.begun else [],
         )
 
     def routes(self) -> list[Route]:

@@ -15,7 +15,7 @@ const WORDS = {
   split: ["Split", "The bundle is split at the position that the configured algorithm chooses. The new bundles are placed by the leader."],
   drain: ["Drain", "The leader moves all bundles off this broker, a few at a time, and places none on it until the drain ends."],
   undrain: ["End the drain", "The broker takes bundles again."],
-  cordon: ["Cordon", "The broker takes no bundles until it is uncordoned, and keeps those that it has. A drain of it ends."],
+  cordon: ["Cordon", "The broker takes no bundles until it is uncordoned, and is not emptied. A drain of it ends."],
   uncordon: ["Uncordon", "The broker takes bundles again."],
 };
 
