@@ -3,11 +3,10 @@
 The state is read by whichever controller leads, so any candidate takes these requests.
 """
 
-import asyncio
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -56,7 +55,6 @@ class Control:
     _state: State | None = None
     _reader: ClusterReader | None = None
     _report: Callable[[str], None] = lambda _: None
-    changing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def begin(self, state: State, reader: ClusterReader, report: Callable[[str], None]) -> None:
         """``reader`` is for requests alone; ``report`` is called with each change."""
@@ -145,9 +143,8 @@ class AttachDrains(Drains):
         control = self._control
         cordons = Cordons(control.state)
         with _unavailable():
-            async with control.changing:
-                if await cordons.remove(broker):
-                    control.changed(f"{broker} takes bundles again", "", "")
+            if await cordons.remove(broker):
+                control.changed(f"{broker} takes bundles again", "", "")
 
     async def status(self, broker: BrokerId) -> DrainState:
         control = self._control
@@ -177,7 +174,6 @@ class AttachDrains(Drains):
         cordons, since_ms = Cordons(control.state), SystemClock().wall_ms()
         mark = Cordon(drain=drain, since_ms=since_ms, by=by, reason=reason)
         with _unavailable():
-            async with control.changing:
-                if await cordons.put(await control.reader.read(), broker, mark) is mark:
-                    what = f"{broker} is {'drained' if drain else 'cordoned'}, and takes no bundle"
-                    control.changed(what, by, reason)
+            if await cordons.put(await control.reader.read(), broker, mark) is mark:
+                what = f"{broker} is {'drained' if drain else 'cordoned'}, and takes no bundle"
+                control.changed(what, by, reason)

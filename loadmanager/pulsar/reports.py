@@ -45,7 +45,8 @@ from loadmanager.adapters.http.security.guard import (
     refuse_foreign_hosts,
     refuse_foreign_page,
 )
-from loadmanager.admin.documents import tasks_document
+from loadmanager.admin.decisions import Tasks
+from loadmanager.admin.documents import TasksDocument, TasksQuery, tasks_document
 from loadmanager.admin.overview import (
     BROKER_ACTIONS,
     MOST_DECISIONS,
@@ -225,7 +226,6 @@ class AttachOverviews:
         seen, at_ms = self.control.seen, self._clock.wall_ms()
         if seen is None:
             raise Unavailable(self.waits() or "no window of the cluster is over yet")
-        tasks = sorted(self._tasks.values(), key=lambda one: (one.state.ended, -one.number))
         return overview_document(
             (
                 broker_document(
@@ -239,14 +239,7 @@ class AttachOverviews:
                 )
                 for broker, sample in seen.samples.items()
             ),
-            tasks_document(
-                tasks,
-                found=len(tasks),
-                leader=_NAME,
-                epoch=self._epoch,
-                at_ms=at_ms,
-                now_s=self._clock.monotonic_s(),
-            ),
+            self.tasks(TasksQuery(limit=MOST_TASKS)),
             decisions=self._decisions,
             course=self.course.points(at_ms),
             cluster=seen.cluster.name,
@@ -264,9 +257,22 @@ class AttachOverviews:
             actions=["pause", "resume", *BROKER_ACTIONS] if self.control.begun else [],
         )
 
+    def tasks(self, query: TasksQuery) -> TasksDocument:
+        every = sorted(self._tasks.values(), key=lambda one: (one.state.ended, -one.number))
+        wanted = [one for one in every if query.wants(one)]
+        return tasks_document(
+            wanted[: query.limit],
+            found=len(wanted),
+            leader=_NAME,
+            epoch=self._epoch,
+            at_ms=self._clock.wall_ms(),
+            now_s=self._clock.monotonic_s(),
+        )
+
     def routes(self) -> list[Route]:
         control = self.control
-        resources = (Overviews(self.overview), AttachModes(control), AttachDrains(control))
+        shown = (Overviews(self.overview), _Tasks(self))
+        resources = (*shown, AttachModes(control), AttachDrains(control))
         routes = [*chain.from_iterable(one.routes() for one in resources)]
         plan = Route("GET", f"{_ADMIN}/plan", self._plan, Role.READ)
         return [*routes, *Describing(__version__, routes).routes(), plan]
@@ -277,6 +283,14 @@ class AttachOverviews:
             for m in (() if self.control.seen is None else self.control.seen.proposals)
         ]
         return json_reply({"moves": moves, "optimality": None, "withMoves": None})
+
+
+class _Tasks(Tasks):
+    def __init__(self, overviews: AttachOverviews) -> None:
+        self._overviews = overviews
+
+    def tasks(self, query: TasksQuery) -> TasksDocument:
+        return self._overviews.tasks(query)
 
 
 @asynccontextmanager

@@ -25,6 +25,7 @@ from urllib.parse import quote
 
 from pydantic import AfterValidator, BaseModel, Field, StrictInt
 
+from loadmanager.common.documents import Documents
 from loadmanager.core import znodes
 from loadmanager.core.errors import LoadManagerError, MalformedContent
 from loadmanager.core.fields import Fields, unpacked_object
@@ -37,6 +38,7 @@ from loadmanager.core.optimality import (
     last_hour,
 )
 from loadmanager.ports.coordination import Coordination, CoordinationError, NodeExists, NodeMissing
+from loadmanager.ports.lookup import Unavailable, Unfit
 from loadmanager.pulsar.answers import (
     CONFIGURATION,
     ClusterReader,
@@ -97,9 +99,18 @@ class State(ABC):
     @abstractmethod
     async def remove(self, part: Part = Part.PRIOR) -> None: ...
 
+    @abstractmethod
+    async def change(self, part: Part, edit: Callable[[str | None], str]) -> None:
+        """Replace a text by what ``edit`` makes of it, again if others change it meanwhile.
+
+        What ``edit`` raises leaves the text as it is. Raises also `Conflict`: others did each time.
+        """
+
     async def stored(self, part: Part, kind: type[Kind], expected: str) -> Kind | None:
         """Raises also if it is not of that kind."""
-        text = await self.text(part)
+        return self.parsed(part, await self.text(part), kind, expected)
+
+    def parsed(self, part: Part, text: str | None, kind: type[Kind], expected: str) -> Kind | None:
         try:
             return None if text is None else kind.model_validate_json(text)
         except ValueError:
@@ -165,18 +176,31 @@ class StateFile(State):
         return self.path.with_suffix(f".{part.value[0]}")
 
     async def text(self, part: Part) -> str | None:
-        path = self._path(part)
-        with _usable(path, "a file that can be read"), suppress(FileNotFoundError):
-            if path.exists() and not path.is_file():  # To read a pipe would wait for a writer.
-                raise OSError(errno.EINVAL, "not a regular file")
-            return path.read_text(encoding="utf-8")
-        return None
+        return _text(self._path(part))
 
     async def keep(self, part: Part, text: str) -> None:
         await asyncio.to_thread(_store, self._path(part), text)
 
     async def remove(self, part: Part = Part.PRIOR) -> None:
         await asyncio.to_thread(_store, self._path(part), None)
+
+    async def change(self, part: Part, edit: Callable[[str | None], str]) -> None:
+        path = self._path(part)
+
+        def changed() -> None:
+            with _usable(path, _FOLDER), path.with_name(f"{path.name}.lock").open("a") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                _store(path, edit(_text(path)))
+
+        await asyncio.to_thread(changed)
+
+
+def _text(path: Path) -> str | None:
+    with _usable(path, "a file that can be read"), suppress(FileNotFoundError):
+        if path.exists() and not path.is_file():  # To read a pipe would wait for a writer.
+            raise OSError(errno.EINVAL, "not a regular file")
+        return path.read_text(encoding="utf-8")
+    return None
 
 
 def _store(path: Path, text: str | None) -> None:
@@ -264,6 +288,15 @@ class SharedState(State):
         path = self.where(part)
         with _usable(path, "a node that can be removed"), suppress(NodeMissing):
             await self.coordination.delete(path)
+
+    async def change(self, part: Part, edit: Callable[[str | None], str]) -> None:
+        def edited(data: bytes | None) -> bytes:
+            return edit(None if data is None else data.decode("utf-8", errors="replace")).encode()
+
+        try:
+            await Documents(self.coordination).change(self.where(part), edited)
+        except (Unavailable, Unfit) as error:
+            raise StateUnusable(f"{error}; expected a node that can be written") from None
 
 
 _HOUR_MS: Final = 3_600_000

@@ -28,7 +28,7 @@ Only the leader answers those marked L: every other sidecar redirects to it by 3
 path and query. The role is the required right of the caller (docs/security.md); each includes the
 ones before it: `none`, `lookup`, `read`, `admin`. Without configuration requests from the sidecar's
 own host have all rights, others `lookup`, and more with a token. `attach --page` answers its own
-host those of draining and balancing (not `observe`), and `overview`.
+host those of draining and balancing (not `observe`), `overview` and `tasks`.
 
 Every error is `{"reason": ...}`. Beside the statuses in the tables, every operation may answer:
 
