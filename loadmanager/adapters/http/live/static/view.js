@@ -98,7 +98,7 @@ function brokers(seen, button) {
     ["msg/s", "figure", (one) => amount(one.msgsPerS)],
     ["B/s", "figure wide", (one) => amount(one.bytesPerS)],
     ["report", "figure wide", (one) => (one.reportAgeS < 5 ? "now" : `${span(one.reportAgeS)} ago`)],
-    ...(acts ? [["", "", (one) => h("div", { class: "actions" }, ...actions(one).map((name) => button(name, one.broker, name === "drain")))]] : []),
+    ...(acts ? [["actions", "", (one) => h("div", { class: "actions" }, ...actions(one).map((name) => button(name, one.broker, name === "drain")))]] : []),
   ], rows));
 }
 
