@@ -53,8 +53,8 @@ function balance(seen, button) {
   const { mode, sinceMs, by, reason } = seen.balancing;
   show(byId("steering"), [mode, sinceMs, by, reason, seen.held, seen.actions], () => {
     const said = mode === "active" ? tag("active", "good") : tag(mode, "fair");
-    const told = [by ? ` by ${by}` : "", ...(sinceMs ? [" since ", clock(sinceMs)] : []), reason ? `: ${reason}` : ""];
-    const author = mode === "active" ? [] : told;
+    const told = `${by ? ` by ${by}` : ""}${reason ? `: ${reason}` : ""}`;
+    const author = mode === "active" ? [] : [told, ...(sinceMs ? [" (since ", clock(sinceMs), ")"] : [])];
     const modes = { pause: "paused", observe: "observing", resume: "active" };
     const others = Object.keys(modes).filter((one) => modes[one] !== mode && seen.actions.includes(one));
     return [
