@@ -48,6 +48,8 @@ class Marked(Document):
     since_ms: int
     by: str
     reason: str
+    drain: bool = True
+    """Whether the broker is emptied; else it is cordoned: it takes no bundles."""
 
 
 class DrainState(Document):
@@ -61,10 +63,13 @@ class DrainState(Document):
     bundles_left: int
     marked: Marked | None
     """The drain mark; null if the broker has none."""
+    stay: dict[str, int] = Field(default_factory=dict)
+    """How many bundles will stay, by the reason, where `explain` does not say it: with `attach`."""
 
 
 _BROKER: Final = "/admin/v2/loadmanager/brokers/{broker}"
 _PATH: Final = f"{_BROKER}/drain"
+_CORDON: Final = f"{_BROKER}/cordon"
 _LONGEST: Final = 500
 _UNKNOWN: Final = Reply(404, "The broker is not registered.")
 
@@ -105,18 +110,45 @@ class Drains(Resource, tag="draining"):
     async def mark(self, broker: BrokerId, *, by: str, reason: str) -> None:
         """Drain a broker, and keep it empty.
 
-        If the broker is marked already, that mark is kept.
+        If the broker drains already, that mark is kept.
         """
-        if broker not in self._context.cluster_state.brokers:
-            raise Missing(f"{broker}: no such broker is registered")
-        mark = DrainMark(since_ms=self._context.clock.wall_ms(), by=by, reason=reason)
-        path, content = znodes.draining(broker), encode_drain_mark(mark)
-        await self._documents.change(path, lambda former: former or content)
-        log.info("broker.drain.requested", broker=broker, by=by, reason=reason)
+        await self.put(broker, by=by, reason=reason, drain=True)
 
+    @operation(
+        "PUT",
+        _CORDON,
+        Reply(204, "The broker is marked: it takes no bundles, and is not emptied."),
+        _UNKNOWN,
+        query=AuthorQuery,
+    )
+    async def cordon(self, broker: BrokerId, *, by: str, reason: str) -> None:
+        """Let a broker take no bundles; a drain of it ends, and what is left stays.
+
+        If the broker is cordoned already, that mark is kept.
+        """
+        await self.put(broker, by=by, reason=reason, drain=False)
+
+    async def put(self, broker: BrokerId, *, by: str, reason: str, drain: bool) -> None:
+        context = self._context
+        if broker not in context.cluster_state.brokers:
+            raise Missing(f"{broker}: no such broker is registered")
+        since_ms = context.clock.wall_ms()
+        mark = DrainMark(since_ms=since_ms, by=by, reason=reason, drain=drain)
+        path = znodes.draining(broker)
+
+        def edit(data: bytes | None) -> bytes:
+            stands = DrainMark()
+            with suppress(MalformedContent):
+                stands = decode_drain_mark(path, data) if data else stands
+            return encode_drain_mark(mark) if data is None or stands.drain is not drain else data
+
+        await self._documents.change(path, edit)
+        log.info("broker.drain.requested", broker=broker, by=by, reason=reason, drain=drain)
+
+    @operation("DELETE", _CORDON, Reply(204, "The broker has no mark."))
     @operation("DELETE", _PATH, Reply(204, "The broker has no mark."))
     async def unmark(self, broker: BrokerId) -> None:
-        """Let a broker take bundles again.
+        """Let a broker take bundles again, whether it drains or is cordoned.
 
         If the broker has no mark, nothing is changed.
         """

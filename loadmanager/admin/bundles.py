@@ -101,8 +101,9 @@ class BundleRequests:
         known = self.context.cluster_state.brokers.get(destination)
         if known is None:
             raise Conflict(f"{_INACTIVE}: {destination} is not registered")
-        if known.registration.draining:
-            raise Conflict(f"{_INACTIVE}: {destination} is draining")
+        if not known.registration.takes:
+            what = "draining" if known.registration.draining else "cordoned"
+            raise Conflict(f"{_INACTIVE}: {destination} is {what}")
         loads = self.context.cluster_state.loads.reports.get(destination)
         if loads is None:
             raise Conflict(f"{_INACTIVE}: {destination} has published no loads")

@@ -116,7 +116,20 @@ class Account:
     balancing: Balancing
 
 
-class Decisions(Resource, tag="decisions"):
+class Tasks(Resource, tag="decisions"):
+    @operation(
+        "GET", "/admin/v2/loadmanager/tasks", Reply(200, "The tasks.", TasksDocument), leader=True
+    )
+    def tasks(self, query: TasksQuery) -> TasksDocument:
+        """List the placements, moves, splits and merges under way, and those that ended last.
+
+        Live tasks are listed first, from the oldest. The last 200 tasks that ended follow, from the
+        latest. A new leader follows the orders of its predecessor as tasks of its own.
+        """
+        raise NotImplementedError
+
+
+class Decisions(Tasks, tag="decisions"):
     """Answers for the leader; raises `LeaderElsewhere`, and `Unavailable` while none leads."""
 
     def __init__(self, context: Context, leading: Leadership, cluster: str) -> None:
@@ -235,15 +248,7 @@ class Decisions(Resource, tag="decisions"):
         every = self._leading.require_term().decision_log.decisions(query.subject)
         return self._with_tasks(query.of(every))
 
-    @operation(
-        "GET", "/admin/v2/loadmanager/tasks", Reply(200, "The tasks.", TasksDocument), leader=True
-    )
     def tasks(self, query: TasksQuery) -> TasksDocument:
-        """List the placements, moves, splits and merges under way, and those that ended last.
-
-        Live tasks are listed first, from the oldest. The last 200 tasks that ended follow, from the
-        latest. A new leader follows the orders of its predecessor as tasks of its own.
-        """
         controller = self._leading.require_term().tasks
         every = (*controller.tasks, *reversed(controller.ended))
         wanted = [task for task in every if query.wants(task)]

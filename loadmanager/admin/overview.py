@@ -27,7 +27,8 @@ MOST_DECISIONS: Final = 60
 MOST_MISSING: Final = 50
 _MOST_REFUSALS: Final = 12
 _MOST_POINTS: Final = 240
-_ACTIONS: Final = ("explain", "pause", "observe", "resume", "unload", "drain", "undrain")
+_STEERING: Final = ("explain", "pause", "observe", "resume", "unload")
+BROKER_ACTIONS: Final = ("drain", "undrain", "cordon", "uncordon")
 _SPLIT: Final = "split"
 # The resources whose use moves with bundles; memory does not.
 _MOVING: Final = {
@@ -52,6 +53,8 @@ class BrokerDocument(Document):
     msgs_per_s: float
     bytes_per_s: float
     draining: bool
+    cordoned: bool
+    """Whether the broker takes no bundles, and is not emptied."""
     healthy: bool
     report_age_s: float
 
@@ -142,6 +145,7 @@ def broker_document(broker: str, **known: Any) -> BrokerDocument:
 _USUAL: Final = {
     **dict.fromkeys(("bundles", "topics", "msgs_per_s", "bytes_per_s", "report_age_s"), 0),
     "draining": False,
+    "cordoned": False,
     "healthy": True,
 }
 
@@ -260,7 +264,7 @@ class OverviewRequests:
             unowned=len(term.placement_worker.unowned),
             missing=list(self._missing(term, at_ms, now_s))[:MOST_MISSING],
             refusals=self._refusals(term, tasks.epoch),
-            actions=[*_ACTIONS, *([_SPLIT] if self.splits else [])],
+            actions=[*_STEERING, *BROKER_ACTIONS, *([_SPLIT] if self.splits else [])],
         )
 
     def _brokers(self, term: LeaderTerm, now_s: float) -> Iterator[BrokerDocument]:
@@ -278,6 +282,7 @@ class OverviewRequests:
                 msgs_per_s=load.totals.msgs_per_s,
                 bytes_per_s=load.totals.bytes_per_s,
                 draining=load.draining,
+                cordoned=not (load.persistent or load.draining),
                 healthy=known is None or known.report.healthy,
                 report_age_s=max(now_s - load.seen_s, 0.0),
             )

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -13,10 +14,12 @@ from loadmanager.common.runtime_settings import RuntimeSettings, sleep_interrupt
 from loadmanager.common.watching import Subscriptions
 from loadmanager.config.strategies import report_rules_of
 from loadmanager.core import znodes
+from loadmanager.core.errors import MalformedContent
 from loadmanager.core.health import Health, HealthRules, after, may_be_drained
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import NO_BUNDLES, HostUsage, LoadReport, with_registration
 from loadmanager.core.report import Due, Published, UsageSamples, due
+from loadmanager.core.wire.records import decode_drain_mark
 from loadmanager.core.wire.reports import encode_loads, encode_registration
 from loadmanager.ports.broker import BrokerError, BrokerStats, NotTheContract
 from loadmanager.ports.coordination import (
@@ -40,10 +43,11 @@ _LOG_INTERVAL_S = 60.0
 
 
 class DrainIntent:
-    """Draining because the broker is marked, its sidecar stops, or it is unhealthy."""
+    """Draining because the broker is marked, its sidecar stops, or it is unhealthy; cordoned."""
 
     def __init__(self) -> None:
-        self._marked = False
+        self._marked: bool | None = False
+        """None if it is marked as cordoned."""
         self._stopping = False
         self._drained_unhealthy = False
         self.healthy = True
@@ -51,12 +55,23 @@ class DrainIntent:
 
     @property
     def draining(self) -> bool:
-        return self._marked or self._stopping or self._drained_unhealthy
+        return bool(self._marked) or self._stopping or self._drained_unhealthy
+
+    @property
+    def published(self) -> dict[str, Any]:
+        """The fields of a registration that this decides."""
+        takes = self._marked is not None
+        fields = {"draining": self.draining, "healthy": self.healthy}
+        return {**fields, "persistent_topics": takes, "non_persistent_topics": takes}
 
     def mark_read(self, node: Node | None) -> None:
         before, self._marked = self._marked, node is not None
+        if node is not None:
+            with suppress(MalformedContent):  # What cannot be read drains it.
+                self._marked = decode_drain_mark(znodes.DRAINING, node.data).drain or None
         if self._marked is not before:
-            log.info("broker.drain.observed", draining=self._marked)
+            cordoned = self._marked is None
+            log.info("broker.drain.observed", draining=bool(self._marked), cordoned=cordoned)
             self.changes.notify()
 
     def health_found(self, *, healthy: bool, drained: bool) -> None:
@@ -121,9 +136,8 @@ class Sampler:
             bandwidth_out=usage.bandwidth_out,
             # Rounded here, so that the node and the history have the same figures.
             bundles={name: one.rounded() for name, one in stats.bundles.items()},
-            draining=self.intention.draining,
-            healthy=self.intention.healthy,
             broker_class=self.broker_class,
+            **self.intention.published,
         )
 
 
@@ -254,9 +268,8 @@ class Publisher:
             return await self.sampler.sample()
         return replace(
             before,
-            draining=intention.draining,
-            healthy=intention.healthy,
             reported_at_ms=self.sampler.context.clock.wall_ms(),
+            **intention.published,
         )
 
 
@@ -266,7 +279,7 @@ def _place(broker: BrokerId) -> tuple[str, int]:
 
 
 def _intends_otherwise(intention: DrainIntent, report: LoadReport) -> bool:
-    return (intention.draining, intention.healthy) != (report.draining, report.healthy)
+    return any(getattr(report, name) is not one for name, one in intention.published.items())
 
 
 _IDLE_S: Final = 3600.0
@@ -323,5 +336,5 @@ class HealthWatch:
     def _may_be_off(self) -> bool:
         brokers = self._context.cluster_state.brokers
         me = self._context.identity.broker
-        draining = [b for b, known in brokers.items() if b != me and known.registration.draining]
+        draining = [b for b, known in brokers.items() if b != me and not known.registration.takes]
         return may_be_drained(me, brokers, draining)

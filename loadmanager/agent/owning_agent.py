@@ -101,7 +101,7 @@ class Shutdown:
     def has_other_brokers(self) -> bool:
         me, cluster_state = self._context.identity.broker, self._context.cluster_state
         return cluster_state.current and any(
-            broker != me and not known.registration.draining
+            broker != me and known.registration.takes
             for broker, known in cluster_state.brokers.items()
         )
 

@@ -69,6 +69,8 @@ main.add_section(
 main.add_section(
     "Operate",
     balancing.drain_command,
+    balancing.cordon_command,
+    balancing.uncordon_command,
     namespaces.unload_command,
     namespaces.split_command,
     namespaces.merge_command,

@@ -74,6 +74,38 @@ def drain_command(
         )
 
 
+def _cordon_path(broker: str) -> str:
+    return f"/admin/v2/loadmanager/brokers/{segment(broker)}/cordon"
+
+
+@click.command("cordon")
+@click.argument("broker", metavar="BROKER")
+@_REASON
+@client_options()
+def cordon_command(*, broker: str, reason: str, client: SidecarClient) -> None:
+    """Let a broker take no bundles, also after a restart, until `loadmanager uncordon`.
+
+    Unlike by `drain` it is not emptied; a drain of it ends. Exits with 2 if there is no such
+    broker.
+
+    Example: loadmanager cordon broker-1.example.org:8080 --reason "errors of its disk"
+    """
+    client.ask(_cordon_path(broker), method="PUT", by=user_name(), reason=reason)
+    click.echo(f"{broker} takes no bundle until: loadmanager uncordon {broker}")
+
+
+@click.command("uncordon")
+@click.argument("broker", metavar="BROKER")
+@client_options()
+def uncordon_command(*, broker: str, client: SidecarClient) -> None:
+    """Let a broker take bundles again, after `cordon` or `drain`.
+
+    Example: loadmanager uncordon broker-1.example.org:8080
+    """
+    client.ask(_cordon_path(broker), method="DELETE")
+    click.echo(f"{broker} takes bundles again")
+
+
 def _mode_command(name: str, help_text: str) -> click.Command:
     @click.command(name, help=help_text)
     @_REASON
@@ -173,9 +205,10 @@ def _why_not_empty(state: Mapping[str, Any], timeout_s: float) -> str:
     broker, left = state["broker"], state["bundlesLeft"]
     if state["marked"] is None:
         return f"{broker}: the drain was undone meanwhile; {left} bundles are left"
+    stay = "; ".join(f"{count} stay: {why}" for why, count in state.get("stay", {}).items())
     return (
         f"{broker}: {left} bundles are left after {timeout_s:g} s; the drain goes on. "
-        "`loadmanager explain BUNDLE` prints why a bundle stays"
+        f"{stay or '`loadmanager explain BUNDLE` prints why a bundle stays'}"
     )
 
 

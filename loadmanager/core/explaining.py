@@ -329,6 +329,8 @@ def _grounds_of_broker(
     found: list[Refusal] = []
     if view.brokers.draining[row]:
         found.append(Refusal(broker, Reason.DRAINING))
+    elif not view.brokers.persistent[row]:
+        found.append(Refusal(broker, Reason.DOMAIN_UNSUPPORTED))
     age_s = float(view.age_s[row])
     if age_s > known.planner.filters.max_report_age_s:
         found.append(Refusal(broker, Reason.REPORT_STALE, f"{age_s:.0f} s old"))

@@ -96,6 +96,11 @@ class Registration:
     healthy: bool = True
     broker_class: str = ""
 
+    @property
+    def takes(self) -> bool:
+        """Whether the broker may be given bundles: it neither drains nor is cordoned."""
+        return self.persistent_topics and not self.draining
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReport(Registration):

@@ -147,8 +147,8 @@ class Reason(_Code):
     )
     DOMAIN_UNSUPPORTED = (
         "domain_unsupported",
-        "The broker does not serve topics of that domain.",
-        "Persistent or non-persistent topics switched on at that broker.",
+        "The broker takes no bundles: it is cordoned, or serves no persistent topics.",
+        "The end of the cordon, or persistent topics switched on at that broker.",
     )
     TOO_MANY_TOPICS = (
         "too_many_topics",

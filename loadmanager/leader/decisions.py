@@ -314,8 +314,8 @@ class Decider:
                 found[bundle] = f"{target} left meanwhile"
             elif brokers[target].registration.started_at_ms != began.get(target):
                 found[bundle] = f"{target} restarted meanwhile"
-            elif brokers[target].registration.draining:
-                found[bundle] = f"{target} is draining now"
+            elif not brokers[target].registration.takes:
+                found[bundle] = f"{target} is draining or cordoned now"
             elif target in unassignable:
                 found[bundle] = f"{target} is assigned no bundles now"
         return found

@@ -195,7 +195,7 @@ class UnclaimedOrders:
 
     def _has_others(self, brokers: Container[BrokerId]) -> bool:
         return any(
-            other not in brokers and not known.registration.draining
+            other not in brokers and known.registration.takes
             for other, known in self.context.cluster_state.brokers.items()
         )
 

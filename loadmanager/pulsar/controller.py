@@ -6,7 +6,6 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
 from time import monotonic
@@ -33,6 +32,7 @@ from loadmanager.ports.host import Clock
 from loadmanager.pulsar.answers import ClusterReader, PulsarCluster, addresses
 from loadmanager.pulsar.balancing import Balancer, Log, Observer
 from loadmanager.pulsar.client import PulsarAdmin, PulsarAdminError, RequestFailed
+from loadmanager.pulsar.control import pause_text
 from loadmanager.pulsar.held_brokers import Cordon, Cordons, HeldTargets
 from loadmanager.pulsar.observation import Observation, Rules
 from loadmanager.pulsar.orders import Elected, Mandate
@@ -363,8 +363,7 @@ class AttachActions:
             await state.resume()
             self._log.event("not paused")
         elif self._options["pause"]:
-            at = datetime.now(tz=UTC).isoformat(timespec="seconds")
-            await state.pause(f"paused by attach --pause at {at}")
+            await state.pause(pause_text("attach --pause"))
             self._log.event("paused: nothing moves until attach --resume")
         elif broker := self._options["uncordon"]:
             known = await Cordons(state).remove(broker)
@@ -381,14 +380,14 @@ class AttachActions:
         self._reader.forget()
         since_ms, by, reason = SystemClock().wall_ms(), options["by"], options["reason"]
         mark = Cordon(drain=drain, since_ms=since_ms, by=by, reason=reason)
-        await cordons.put(await self._reader.read(), broker, mark)
+        mark = await cordons.put(await self._reader.read(), broker, mark)
         self._log.event(f"{broker} takes no bundle until attach --uncordon {broker}")
         if not drain:
             return 0
         until_s, left = monotonic() + options["drain_timeout_s"], -1
         while True:
             found = await cordons.drained(broker)
-            if found is None or found.since_ms != since_ms:
+            if found is None or found.since_ms != mark.since_ms:
                 found = None  # The controller has not read this mark yet.
             elif found.left != left:
                 left = found.left
@@ -424,8 +423,13 @@ class AttachActions:
             await self._balance_if_elected(stopping, reached=cluster is not None)
             return 0
         with locked_state(options["state_dir"], cluster.name) as state:
+            self._take_requests(state)
             await self._led(state, stopping, Mandate())
         return 0
+
+    def _take_requests(self, state: State) -> None:
+        reader = ClusterReader(self._admin, self._reader.urls)
+        self._overviews.control.begin(state, reader, self._log.event)
 
     async def _balance_if_elected(self, stopping: asyncio.Event, *, reached: bool) -> None:
         log = self._log
@@ -439,6 +443,7 @@ class AttachActions:
                     await self._reader.read()
                 log.event(f"{standing.identity.broker} stands for election")
                 self._overviews.waits = standing.waits_for
+                self._take_requests(standing.state)
 
                 async def lead(mandate: Mandate, state: State) -> None:
                     log.event(f"{standing.identity.broker} leads term {mandate.epoch}")
@@ -515,7 +520,7 @@ class AttachActions:
             metrics.balancing.set(1)
             begun(_LAST_LOOK_S)  # Brokers may apply the settings late.
             try:
-                with self._overviews.of_term(state, self._log.event):
+                with self._overviews.of_term():
                     await balancer.run(cluster, rounds, take_over=options["take_over"])
             finally:
                 metrics.balancing.set(0)

@@ -9,9 +9,9 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, StrictInt
 
-from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.policies import open_to
+from loadmanager.ports.lookup import Conflict, Missing
 from loadmanager.pulsar.answers import PulsarCluster
 from loadmanager.pulsar.state import Part, State, StateUnusable
 
@@ -147,10 +147,6 @@ class _Drains(BaseModel):
     brokers: dict[str, Drained] = {}
 
 
-class CordonRefused(LoadManagerError):
-    """A broker cannot be cordoned; the message says why and what to do."""
-
-
 @dataclass(slots=True)
 class Cordons:
     """The brokers that take no bundles until they are uncordoned; a controller notes its drains.
@@ -176,37 +172,44 @@ class Cordons:
         )
 
     async def read(self) -> dict[BrokerId, Cordon]:
+        return self._parsed(await self.state.text(Part.CORDONS))
+
+    def _parsed(self, text: str | None) -> dict[BrokerId, Cordon]:
         expected = "the cordons of attach; remove it, and all brokers take bundles"
-        found = await self.state.stored(Part.CORDONS, _Cordons, expected) or _Cordons()
+        found = self.state.parsed(Part.CORDONS, text, _Cordons, expected) or _Cordons()
         return {BrokerId(name): one for name, one in found.brokers.items()}
 
-    async def put(self, cluster: PulsarCluster, broker: BrokerId, cordon: Cordon) -> None:
-        """Cordon a broker, for which ``cluster`` is read with its policies.
+    async def put(self, cluster: PulsarCluster, broker: BrokerId, cordon: Cordon) -> Cordon:
+        """Cordon a broker, for which ``cluster`` is read with its policies; return its mark.
 
-        Raises `CordonRefused`: there is no such broker, or no other one would take its bundles.
+        An equal mark, but for when, why and by whom, is kept. Raises `Missing`: there is no such
+        broker; `Conflict`: no other one would take its bundles.
         """
-        known = await self.read()
-        if broker not in cluster.brokers:
-            names = ", ".join(cluster.brokers)
-            raise CordonRefused(f"{broker} is no broker of {cluster.name}; expected one of {names}")
-        left = [one for one in cluster.brokers if one != broker and one not in known]
-        if not left:
-            why = f"no broker of {cluster.name} besides {broker} takes bundles"
-            raise CordonRefused(f"{why}; add one, or uncordon another one before")
-        policies = cluster.isolation
-        for name in sorted(policies.isolation.keys() - policies.refused.keys()):
-            every = open_to(policies, policies.isolation[name], cluster.brokers)
-            serving = [one for one, takes in zip(cluster.brokers, every, strict=True) if takes]
-            if broker in serving and not set(serving) & set(left):
-                why = f"isolation policy {name} allows no other broker that takes bundles"
-                raise CordonRefused(f"{why}; change it, or uncordon another one before")
-        await self._store({**known, broker: cordon})
+        stands = cordon
+
+        def edit(known: dict[BrokerId, Cordon]) -> None:
+            nonlocal stands
+            if broker not in cluster.brokers:
+                names = ", ".join(cluster.brokers)
+                raise Missing(f"{broker} is no broker of {cluster.name}; expected one of {names}")
+            former = known.get(broker)
+            if former is not None and former.drain is cordon.drain:
+                stands = former
+            else:
+                _check_others(cluster, broker, known.keys())
+                known[broker] = stands = cordon
+
+        await self._change(edit)
+        return stands
 
     async def remove(self, broker: str) -> bool:
-        known = await self.read()
-        gone = known.pop(BrokerId(broker), None)
-        if gone is not None:
-            await self._store(known)
+        gone: Cordon | None = None
+
+        def edit(known: dict[BrokerId, Cordon]) -> None:
+            nonlocal gone
+            gone = known.pop(BrokerId(broker), None)
+
+        await self._change(edit)
         return gone is not None
 
     async def note(self, leaving: Mapping[BrokerId, Mapping[BundleId, str]]) -> None:
@@ -227,6 +230,26 @@ class Cordons:
         found = await self.state.stored(Part.DRAINS, _Drains, "the drains of attach; remove it")
         return None if found is None else found.brokers.get(broker)
 
-    async def _store(self, brokers: Mapping[BrokerId, Cordon]) -> None:
-        cordons = _Cordons(brokers={str(name): one for name, one in brokers.items()})
-        await self.state.keep(Part.CORDONS, cordons.model_dump_json())
+    async def _change(self, edit: Callable[[dict[BrokerId, Cordon]], None]) -> None:
+        def edited(text: str | None) -> str:
+            known = self._parsed(text)
+            edit(known)
+            cordons = _Cordons(brokers={str(name): one for name, one in known.items()})
+            return cordons.model_dump_json()
+
+        await self.state.change(Part.CORDONS, edited)
+
+
+def _check_others(cluster: PulsarCluster, broker: BrokerId, known: Collection[BrokerId]) -> None:
+    """Raises `Conflict`: no other broker takes bundles, or none that an isolation policy allows."""
+    left = [one for one in cluster.brokers if one != broker and one not in known]
+    if not left:
+        why = f"no broker of {cluster.name} besides {broker} takes bundles"
+        raise Conflict(f"{why}; add one, or uncordon another one before")
+    policies = cluster.isolation
+    for name in sorted(policies.isolation.keys() - policies.refused.keys()):
+        every = open_to(policies, policies.isolation[name], cluster.brokers)
+        serving = [one for one, takes in zip(cluster.brokers, every, strict=True) if takes]
+        if broker in serving and not set(serving) & set(left):
+            why = f"isolation policy {name} allows no other broker that takes bundles"
+            raise Conflict(f"{why}; change it, or uncordon another one before")

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from itertools import chain
 from math import nan
 from pathlib import Path
 from typing import Any, Final
@@ -16,8 +16,10 @@ from typing import Any, Final
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
+from loadmanager import __version__
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.history.sink import ThreadedHistory
+from loadmanager.adapters.http.describing import Describing
 from loadmanager.adapters.http.health_listener import feed_watchdog, listening_sockets
 from loadmanager.adapters.http.live.page import Feed, LivePage, OverviewReader
 from loadmanager.adapters.http.protocol import Admission, ConnectionServer
@@ -28,27 +30,29 @@ from loadmanager.adapters.http.routes import (
     RouteTable,
     Target,
     bytes_reply,
-    empty_reply,
     json_reply,
+    refusal_of,
     refusal_reply,
     target_of,
     text_reply,
-    unavailable,
 )
 from loadmanager.adapters.http.security.guard import (
+    READING,
     OwnNames,
     asked_hosts,
     is_forwarded,
     refuse_foreign_hosts,
     refuse_foreign_page,
 )
-from loadmanager.admin.brokers import BalancingState
-from loadmanager.admin.documents import tasks_document
+from loadmanager.admin.decisions import Tasks
+from loadmanager.admin.documents import TasksDocument, TasksQuery, tasks_document
 from loadmanager.admin.overview import (
+    BROKER_ACTIONS,
     MOST_DECISIONS,
     MOST_TASKS,
     MissingDocument,
     OverviewDocument,
+    Overviews,
     broker_document,
     most_refused,
     overview_document,
@@ -68,9 +72,10 @@ from loadmanager.ports.history import HistorySink, NoHistory, offer_report
 from loadmanager.ports.lookup import Unavailable
 from loadmanager.pulsar.answers import PulsarCluster
 from loadmanager.pulsar.balancing import Log
+from loadmanager.pulsar.control import AttachDrains, AttachModes, Control, pause_of
 from loadmanager.pulsar.moves import STUCK_S
 from loadmanager.pulsar.observation import Observation
-from loadmanager.pulsar.state import SHEDDING, Course, State, StateUnusable
+from loadmanager.pulsar.state import SHEDDING, Course
 from loadmanager.pulsar.strategy import Strategy
 from loadmanager.telemetry.logging import warnings_alone
 from loadmanager.telemetry.metrics import AttachMetrics, HistoryMetrics
@@ -115,8 +120,8 @@ async def listening(
             check(request)
             route, target = table.find(request.method, target_of(request.raw_path))
             return await route.handler(request, target)
-        except Refused as refused:
-            return refusal_reply(refused)
+        except LoadManagerError as error:
+            return refusal_reply(refusal_of(error))
 
     server = ConnectionServer(handle, None, Admission(LIMITS, lambda _: None), lambda: None)
     try:
@@ -150,48 +155,52 @@ async def served_metrics(
 
 _NAME: Final = "attach"
 _ADMIN: Final = "/admin/v2/loadmanager"
-_BY: Final = "paused by "
-_LONGEST: Final = 200
-_RETRY_AFTER_S: Final = 10.0
+
+
+def _gone(cluster: PulsarCluster) -> dict[BrokerId, str]:
+    return {
+        broker: f"{'drained' if broker in cluster.draining else 'cordoned'}, and not there"
+        for broker in sorted(cluster.cordoned - set(cluster.brokers))
+    }
 
 
 @dataclass(slots=True)
 class AttachOverviews:
-    """What the page shows, and its pause and resume, as by ``--pause`` and ``--resume``.
-
-    Without an observation it shows ``waits``: what makes moves instead of this process.
-    """
+    """What the page shows; without an observation ``waits``: what makes moves instead of this."""
 
     balances: bool
     waits: Callable[[], str] = lambda: ""
+    control: Control = field(init=False)
     course: Course = field(default_factory=Course)
     _clock: SystemClock = field(default_factory=SystemClock)
     _began_ms: int = 0
-    _seen: Observation | None = None
     _held: str = ""
-    _paused: str = ""
     _rounds: int = 0
     _epoch: int = 0
     _decisions: deque[Decision] = field(default_factory=lambda: deque(maxlen=MOST_DECISIONS))
     _tasks: dict[int, BundleTask] = field(default_factory=dict)
-    _state: State | None = None
-    _report: Callable[[str], None] = lambda _: None
+    _usual: Balancing = field(init=False)
+
+    def __post_init__(self) -> None:
+        mode = BalancingMode.ACTIVE if self.balances else BalancingMode.OBSERVING
+        self._usual = Balancing(mode=mode)
+        self.control = Control(self._usual)
 
     @contextmanager
-    def of_term(self, state: State, report: Callable[[str], None]) -> Iterator[None]:
-        self._state, self._report = state, report
+    def of_term(self) -> Iterator[None]:
         try:
             yield
         finally:
-            self._state = self._seen = None
+            self.control.seen = None
             self._decisions.clear()
             self._tasks.clear()
 
     def round(self, seen: Observation, held: str) -> None:
         at_ms = self._clock.wall_ms()
         self._began_ms = self._began_ms or at_ms
-        self._paused = held if held.startswith(_BY) else ""
-        self._seen, self._held = seen, "" if self._paused else held
+        paused = pause_of(held)
+        self.control.seen, self.control.balancing = seen, paused or self._usual
+        self._held = "" if paused else held
         self._rounds += 1
         self.course.note(seen, at_ms)
         outcome = Outcome.MOVED if self.balances and not held else Outcome.OBSERVED
@@ -210,17 +219,10 @@ class AttachOverviews:
             del self._tasks[next(iter(self._tasks))]
         self._tasks[task.number] = task
 
-    @property
-    def _balancing(self) -> Balancing:
-        mode = BalancingMode.ACTIVE if self.balances else BalancingMode.OBSERVING
-        mode = BalancingMode.PAUSED if self._paused else mode
-        return Balancing(mode=mode, by=self._paused.removeprefix(_BY))
-
     def overview(self) -> OverviewDocument:
-        seen, at_ms = self._seen, self._clock.wall_ms()
+        seen, at_ms = self.control.seen, self._clock.wall_ms()
         if seen is None:
             raise Unavailable(self.waits() or "no window of the cluster is over yet")
-        tasks = sorted(self._tasks.values(), key=lambda one: (one.state.ended, -one.number))
         return overview_document(
             (
                 broker_document(
@@ -229,73 +231,63 @@ class AttachOverviews:
                     topics=sample.topics_in_bundles,
                     msgs_per_s=sample.total.msgs_per_s,
                     bytes_per_s=sample.total.bytes_per_s,
+                    cordoned=broker in seen.cluster.cordoned - seen.cluster.draining,
                     draining=broker in seen.cluster.draining,
                 )
                 for broker, sample in seen.samples.items()
             ),
-            tasks_document(
-                tasks,
-                found=len(tasks),
-                leader=_NAME,
-                epoch=self._epoch,
-                at_ms=at_ms,
-                now_s=self._clock.monotonic_s(),
-            ),
+            self.tasks(TasksQuery(limit=MOST_TASKS)),
             decisions=self._decisions,
             course=self.course.points(at_ms),
             cluster=seen.cluster.name,
             since_ms=self._began_ms,
             measure="rate",
-            balancing=self._balancing,
+            balancing=self.control.balancing,
             bundles=sum(len(one.bundles) for one in seen.samples.values()),
             unowned=0,
             missing=[
                 MissingDocument(broker=one, why=why, since_ms=None)
-                for one, why in seen.missing.items()
+                for one, why in {**seen.missing, **_gone(seen.cluster)}.items()
             ],
             refusals=most_refused(seen.refusals),
             held=self._held,
-            actions=[] if self._state is None else ["pause", "resume"],
+            actions=["pause", "resume", *BROKER_ACTIONS] if self.control.begun else [],
+        )
+
+    def tasks(self, query: TasksQuery) -> TasksDocument:
+        every = sorted(self._tasks.values(), key=lambda one: (one.state.ended, -one.number))
+        wanted = [one for one in every if query.wants(one)]
+        return tasks_document(
+            wanted[: query.limit],
+            found=len(wanted),
+            leader=_NAME,
+            epoch=self._epoch,
+            at_ms=self._clock.wall_ms(),
+            now_s=self._clock.monotonic_s(),
         )
 
     def routes(self) -> list[Route]:
-        path = f"{_ADMIN}/balancing"
-        return [
-            Route("GET", path, self._get, Role.READ),
-            Route("PUT", f"{path}/pause", self._pause, Role.ADMIN),
-            Route("PUT", f"{path}/resume", lambda one, _: self._set(one, ""), Role.ADMIN),
-            Route("GET", f"{_ADMIN}/plan", self._plan, Role.READ),
-        ]
-
-    async def _get(self, _request: web.BaseRequest, _target: Target) -> web.StreamResponse:
-        return json_reply(BalancingState.model_validate(self._balancing))
+        control = self.control
+        shown = (Overviews(self.overview), _Tasks(self))
+        resources = (*shown, AttachModes(control), AttachDrains(control))
+        routes = [*chain.from_iterable(one.routes() for one in resources)]
+        plan = Route("GET", f"{_ADMIN}/plan", self._plan, Role.READ)
+        return [*routes, *Describing(__version__, routes).routes(), plan]
 
     async def _plan(self, _request: web.BaseRequest, _target: Target) -> web.StreamResponse:
         moves = [
             {"bundle": m.bundle, "source": m.source, "target": m.target, "meaning": m.reason}
-            for m in (() if self._seen is None else self._seen.proposals)
+            for m in (() if self.control.seen is None else self.control.seen.proposals)
         ]
         return json_reply({"moves": moves, "optimality": None, "withMoves": None})
 
-    async def _pause(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
-        at = datetime.now(tz=UTC).isoformat(timespec="seconds")
-        reason = " ".join(target.query("reason").split())[:_LONGEST]
-        return await self._set(request, f"{_BY}the live page at {at}{reason and f': {reason}'}")
 
-    async def _set(self, request: web.BaseRequest, paused: str) -> web.StreamResponse:
-        refuse_foreign_page(request, OwnNames())
-        if is_forwarded(request):
-            raise Refused(403, "a proxy passes the request on; only this host may pause and resume")
-        if self._state is None:
-            raise unavailable("this process makes no moves now; expected --balance", _RETRY_AFTER_S)
-        try:
-            await (self._state.pause(paused) if paused else self._state.resume())
-        except StateUnusable as error:
-            raise unavailable(str(error), _RETRY_AFTER_S) from None
-        self._paused = paused
-        resumed = "not paused any more: resumed by the live page"
-        self._report(f"{paused}: nothing moves until it is resumed" if paused else resumed)
-        return empty_reply(204)
+class _Tasks(Tasks):
+    def __init__(self, overviews: AttachOverviews) -> None:
+        self._overviews = overviews
+
+    def tasks(self, query: TasksQuery) -> TasksDocument:
+        return self._overviews.tasks(query)
 
 
 @asynccontextmanager
@@ -309,6 +301,9 @@ async def served_page(port: int | None, *, balances: bool) -> AsyncIterator[Atta
 
     def check(request: web.BaseRequest) -> None:
         refuse_foreign_hosts(asked_hosts(request), OwnNames())
+        refuse_foreign_page(request, OwnNames())
+        if request.method not in READING and is_forwarded(request):
+            raise Refused(403, "a proxy passes the request on; only this host may change anything")
 
     async with listening(routes, "--page", port, "127.0.0.1", check):
         try:

@@ -90,9 +90,18 @@ class State(ABC):
     @abstractmethod
     async def remove(self, part: Part = Part.PRIOR) -> None: ...
 
+    @abstractmethod
+    async def change(self, part: Part, edit: Callable[[str | None], str]) -> None:
+        """Replace a text by what ``edit`` makes of it, again if others change it meanwhile.
+
+        What ``edit`` raises leaves the text as it is. Raises also `Conflict`: others did each time.
+        """
+
     async def stored(self, part: Part, kind: type[Kind], expected: str) -> Kind | None:
         """Raises also if it is not of that kind."""
-        text = await self.text(part)
+        return self.parsed(part, await self.text(part), kind, expected)
+
+    def parsed(self, part: Part, text: str | None, kind: type[Kind], expected: str) -> Kind | None:
         try:
             return None if text is None else kind.model_validate_json(text)
         except ValueError:
@@ -160,18 +169,31 @@ class StateFile(State):
         return self.path.with_suffix(f".{part.value[0]}")
 
     async def text(self, part: Part) -> str | None:
-        path = self._path(part)
-        with _usable(path, "a file that can be read"), suppress(FileNotFoundError):
-            if path.exists() and not path.is_file():  # To read a pipe would wait for a writer.
-                raise OSError(errno.EINVAL, "not a regular file")
-            return path.read_text(encoding="utf-8")
-        return None
+        return _text(self._path(part))
 
     async def keep(self, part: Part, text: str) -> None:
         await asyncio.to_thread(_store, self._path(part), text)
 
     async def remove(self, part: Part = Part.PRIOR) -> None:
         await asyncio.to_thread(_store, self._path(part), None)
+
+    async def change(self, part: Part, edit: Callable[[str | None], str]) -> None:
+        path = self._path(part)
+
+        def changed() -> None:
+            with _usable(path, _FOLDER), path.with_name(f"{path.name}.lock").open("a") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                _store(path, edit(_text(path)))
+
+        await asyncio.to_thread(changed)
+
+
+def _text(path: Path) -> str | None:
+    with _usable(path, "a file that can be read"), suppress(FileNotFoundError):
+        if path.exists() and not path.is_file():  # To read a pipe would wait for a writer.
+            raise OSError(errno.EINVAL, "not a regular file")
+        return path.read_text(encoding="utf-8")
+    return None
 
 
 def _store(path: Path, text: str | None) -> None:
@@ -248,15 +270,23 @@ class SharedState(State):
         return None if content is None else content.decode("utf-8", errors="replace")
 
     async def keep(self, part: Part, text: str) -> None:
-        await self._change(part, text.encode(), "written")
+        await self.change(part, lambda _: text)
 
     async def remove(self, part: Part = Part.PRIOR) -> None:
-        await self._change(part, None, "removed")
+        await self._change(part, lambda _: None, "removed")
 
-    async def _change(self, part: Part, content: bytes | None, done: str) -> None:
+    async def change(self, part: Part, edit: Callable[[str | None], str]) -> None:
+        def edited(data: bytes | None) -> bytes:
+            return edit(None if data is None else data.decode("utf-8", errors="replace")).encode()
+
+        await self._change(part, edited, "written")
+
+    async def _change(
+        self, part: Part, edit: Callable[[bytes | None], bytes | None], done: str
+    ) -> None:
         path = self.where(part)
         with _usable(path, f"a node that can be {done}"):
-            await Documents(self.coordination).change(path, lambda _: content)
+            await Documents(self.coordination).change(path, edit)
 
 
 _HOUR_MS: Final = 3_600_000

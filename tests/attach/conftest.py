@@ -81,6 +81,25 @@ def pulsar() -> Iterator[FakePulsar]:
         yield cluster
 
 
+@pytest.fixture
+def hosts() -> Iterator[FakePulsar]:
+    """Run three brokers, each on a host of its own, that share eight bundles."""
+    shares: list[dict[str, str]] = [{}, {}, {}]
+    for number, (bundle, topic) in enumerate(topics_in_bundles().items()):
+        shares[number % 3][bundle] = topic
+    brokers = [
+        FakeBroker(
+            host=f"127.0.0.{number}",
+            owned=list(share),
+            topics={topic: [1000.0, 0.0, 100_000.0, 0.0] for topic in share.values()},
+            grows=dict.fromkeys(share.values(), (50.0, 100.0, 5_000.0, 10_000.0)),
+        )
+        for number, share in enumerate(shares, 1)
+    ]
+    with running(FakePulsar(brokers)) as cluster:
+        yield cluster
+
+
 @pytest.fixture(params=["file", "node"])
 async def state(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[State]:
     if request.param == "file":

@@ -83,7 +83,7 @@ def test_what_attach_does_is_shown_here(pulsar: FakePulsar, tmp_path: Path, mode
     with attached(*options, *shows, *more) as process:
         seen = overview(port, mode)
         assert seen["measure"] == "rate"
-        assert seen["actions"] == (["pause", "resume"] if mode == "active" else [])
+        assert ("drain" in seen["actions"]) is (mode == "active")
         assert len(seen["brokers"]) == seen["brokersInAll"] > 1
         assert ask(metrics_port, "/health") == (200, "ok")
         assert ask(port, "/", Host="localhost")[0] == 200
@@ -92,6 +92,7 @@ def test_what_attach_does_is_shown_here(pulsar: FakePulsar, tmp_path: Path, mode
         if mode == "observing":
             code, why = ask(port, PAUSE, "PUT")
             assert (code, "makes no moves now" in why) == (503, True)
+            assert json.loads(ask(port, BALANCING)[1])["mode"] == mode
             found = until(metrics_port, pulsar_shedding=1, balancing=0, brokers=3)
             assert found["brokers_missing"] == 0
             assert math.isclose(found["max_over_mean"], 3.0)
@@ -111,7 +112,8 @@ def test_the_page_pauses_and_resumes_like_the_command(pulsar: FakePulsar, tmp_pa
         assert command.wait() == 0
     with attached(*options, "--page", str(port), "--balance", "--settle", "0") as process:
         seen = overview(port, "paused")
-        assert seen["balancing"]["by"].startswith("attach --pause at ")
+        assert seen["balancing"]["by"] == "attach --pause"
+        assert seen["balancing"]["sinceMs"] > 1_700_000_000_000
         code, text = ask(port, "/admin/v2/loadmanager/plan?limit=1")
         assert (code, "takes it off" in json.loads(text)["moves"][0]["meaning"]) == (200, True)
         for name, value in (
@@ -124,14 +126,15 @@ def test_the_page_pauses_and_resumes_like_the_command(pulsar: FakePulsar, tmp_pa
         assert json.loads(ask(port, BALANCING)[1])["mode"] == "paused"
         assert pulsar.unloads == []
         assert ask(port, RESUME, "PUT", Origin=f"http://127.0.0.1:{port}")[0] == 204
-        process.until("resumed by the live page")
+        process.until("not paused any more: asked over HTTP")
         process.until("serving")
         assert pulsar.unloads
         assert ask(port, PAUSE, "PUT")[0] == 204
         assert json.loads(ask(port, BALANCING)[1])["mode"] == "paused"
-        process.until("paused by the live page at")
-        by = overview(port, "paused", "the live page at ")["balancing"]["by"]
-        assert by.rpartition(": ")[2] == "a look first"
+        process.until(
+            "nothing moves until it is resumed: asked over HTTP by live page: a look first"
+        )
+        assert overview(port, "paused", "live page")["balancing"]["reason"] == "a look first"
         process.end()
 
 

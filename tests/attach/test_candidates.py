@@ -169,6 +169,16 @@ def test_a_pause_holds_for_each_leader(pulsar: FakePulsar, config: Path) -> None
         assert pulsar.unloads == []
         assert once(pulsar, config, "--resume").exit_code == 0
         leader.until('"serving"')
+        port, first = free_port(), pulsar.brokers[0]
+        with candidate(pulsar, config, "--page", str(port)) as other:
+            other.until("stands for election")
+            url = ["--url", f"http://127.0.0.1:{port}"]
+            drained = CliRunner().invoke(main, ["drain", first.name, *url])
+            assert (drained.exit_code, first.topics) == (0, {}), drained.output
+            assert f"{first.name} is drained, and takes no bundle" in events(other)[-1]
+            assert CliRunner().invoke(main, ["pause", *url]).exit_code == 0
+            leader.until("held: paused by ")
+            other.end()
         leader.end()
     assert pulsar.dynamic == {}
 

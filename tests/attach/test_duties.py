@@ -1,7 +1,7 @@
 """What `attach` moves whatever the traffic: what policies require, and bundles without traffic."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from attach_process import attached
 from click.testing import CliRunner, Result
-from fake_pulsar import FakeBroker, FakePulsar, running
+from fake_pulsar import FakePulsar
 
 from loadmanager.cli import main
 from loadmanager.core.bundle_traffic import CHANGE_EVENTS, SNAPSHOTS, BundleTraffic
@@ -24,28 +24,10 @@ from loadmanager.pulsar.client import Access, PulsarAdmin
 from loadmanager.pulsar.observation import Observation, Rules, observe
 from loadmanager.pulsar.sampling import BrokerSample
 from loadmanager.pulsar.strategy import Strategy
-from tests.attach.conftest import isolation_policy, seen, topics_in_bundles
+from tests.attach.conftest import isolation_policy, seen
 
 BROKERS = tuple(BrokerId(f"127.0.0.{number}:8080") for number in range(1, 5))
 SYSTEM = Boundaries.even(Namespace("pulsar/system"), 4)
-
-
-@pytest.fixture
-def hosts() -> Iterator[FakePulsar]:
-    shares: list[dict[str, str]] = [{}, {}, {}]
-    for number, (bundle, topic) in enumerate(topics_in_bundles().items()):
-        shares[number % 3][bundle] = topic
-    brokers = [
-        FakeBroker(
-            host=f"127.0.0.{number}",
-            owned=list(share),
-            topics={topic: [1000.0, 0.0, 100_000.0, 0.0] for topic in share.values()},
-            grows=dict.fromkeys(share.values(), (50.0, 100.0, 5_000.0, 10_000.0)),
-        )
-        for number, share in enumerate(shares, 1)
-    ]
-    with running(FakePulsar(brokers)) as cluster:
-        yield cluster
 
 
 def balance(pulsar: FakePulsar, folder: Path, until: str, *options: str, times: int = 1) -> None:

@@ -54,9 +54,9 @@ class Application(Drains):
         bundle = BundleId(f"{namespace}/{range_text}")
         return [self.went.model_copy(update={"bundle": bundle})]
 
-    async def mark(self, broker: BrokerId, *, by: str, reason: str) -> None:
+    async def put(self, broker: BrokerId, *, by: str, reason: str, drain: bool) -> None:
         self._refuse()
-        self.marks[broker] = DrainMark(since_ms=1, by=by, reason=reason)
+        self.marks[broker] = DrainMark(since_ms=1, by=by, reason=reason, drain=drain)
 
     async def unmark(self, broker: BrokerId) -> None:
         self.marks.pop(broker, None)
@@ -178,6 +178,7 @@ def test_an_unload_without_an_answer_says_how_to_see_what_became_of_it() -> None
         (("unload", BUNDLE), Missing("no such bundle"), 2),
         (("unload", BUNDLE), Conflict("draining"), 1),
         (("drain", "b9:1"), Missing("no b9:1"), 2),
+        (("cordon", "b9:1"), Missing("no b9:1"), 2),
     ],
 )
 def test_a_refusal_is_told(
@@ -217,6 +218,18 @@ def test_a_drain_shows_its_progress_until_the_broker_is_empty(serve: Serve) -> N
     got = run("drain", "b1:8080", "--json", "--url", serve(Application()))
     last = json.loads(got.stdout)
     assert (last["bundlesLeft"], last["draining"], last["broker"]) == (0, True, "b1:8080")
+
+
+def test_a_broker_is_cordoned_and_uncordoned(serve: Serve) -> None:
+    application = Application()
+    url = serve(application)
+    got = run("cordon", "b1:8080", "--reason", "odd", "--url", url)
+    told = "b1:8080 takes no bundle until: loadmanager uncordon b1:8080\n"
+    assert (got.exit_code, got.stdout) == (0, told)
+    mark = application.marks["b1:8080"]
+    assert (mark.reason, mark.drain, "@" in mark.by) == ("odd", False, True)
+    assert run("uncordon", "b1:8080", "--url", url).stdout == "b1:8080 takes bundles again\n"
+    assert application.marks == {}
 
 
 @pytest.mark.parametrize(

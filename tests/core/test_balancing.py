@@ -79,9 +79,11 @@ def test_a_group_is_put_beside_what_stands() -> None:
         with_anti_affinity("x", b"[]", "fragile")
 
 
-@given(since_ms=st.integers(0, TIMES_END_MS - 1), by=st.text(), reason=st.text())
-def test_a_mark_reads_back_as_it_was_written(since_ms: int, by: str, reason: str) -> None:
-    mark = DrainMark(since_ms=since_ms, by=by, reason=reason)
+@given(since_ms=st.integers(0, TIMES_END_MS - 1), by=st.text(), reason=st.text(), drain=...)
+def test_a_mark_reads_back_as_it_was_written(
+    since_ms: int, by: str, reason: str, *, drain: bool
+) -> None:
+    mark = DrainMark(since_ms=since_ms, by=by, reason=reason, drain=drain)
     assert decode_drain_mark("/m", encode_drain_mark(mark)) == mark
 
 

@@ -217,6 +217,7 @@ SILENT = Snapshot(
     reports={B1: report(B1, 0.9, {}), B2: replace(report(B2, 0.1, {}), draining=True)},
     age_s={B1: 400.0},
 )
+CORDONED = Snapshot(reports={B1: replace(report(B1, 0.9, {}), persistent_topics=False)})
 
 
 @pytest.mark.parametrize(
@@ -224,10 +225,11 @@ SILENT = Snapshot(
     [
         (known(SILENT), B1, (Refusal(B1, Reason.REPORT_STALE, "400 s old"),)),
         (known(SILENT), B2, (Refusal(B2, Reason.DRAINING),)),
+        (known(CORDONED), B1, (Refusal(B1, Reason.DOMAIN_UNSUPPORTED),)),
         (known(), B1, (Refusal(B1, Reason.NOT_OFFERED),)),
         (known(rounds=False), B1, ()),
     ],
-    ids=["silent", "draining", "nothing was said of it", "before the first round"],
+    ids=["silent", "draining", "cordoned", "nothing was said of it", "before the first round"],
 )
 def test_what_holds_a_broker(
     at_hand: Known, broker: BrokerId, grounds: tuple[Refusal, ...]

@@ -75,6 +75,8 @@ def test_totals_of_a_report_are_those_of_its_bundles() -> None:
 def test_loads_stay_when_a_report_is_given_another_registration() -> None:
     draining = replace(registration_of(REPORT), draining=True)
     assert with_registration(REPORT, draining) == replace(REPORT, draining=True)
+    cordoned = replace(REPORT, persistent_topics=False)
+    assert (REPORT.takes, draining.takes, cordoned.takes) == (True, False, False)
 
 
 amounts = st.floats(0, 1e9)

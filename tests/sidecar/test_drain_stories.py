@@ -10,7 +10,7 @@ from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName
 from loadmanager.core.wire.records import DrainMark, decode_drain_mark
 from loadmanager.ports.coordination import CoordinationError
-from loadmanager.ports.lookup import Missing
+from loadmanager.ports.lookup import Conflict, Missing
 from tests.testbed.faults.agent import SESSION_S, Agent
 from tests.testbed.faults.cluster import Cluster, topic_in
 from tests.testbed.faults.host import Host
@@ -191,6 +191,47 @@ async def test_marks_say_who_and_why_and_may_be_repeated(cluster: Cluster) -> No
     await asked.unmark(host.name)
     status = await asked.status(host.name)
     assert (status.marked, status.registered) == (None, True)
+
+
+@story()
+async def test_a_cordoned_broker_takes_nothing_and_is_not_emptied(cluster: Cluster) -> None:
+    boundaries, agent = await served_beside(cluster, 12)
+    host, app = agent.host, cluster.leader.app
+    had = set(host.serving)
+    for by in ("ann", "bob"):
+        await app.drains.cordon(host.name, by=by, reason="disk")
+    mark = (await app.drains.status(host.name)).marked
+    assert mark is not None
+    assert (mark.by, mark.reason, mark.drain) == ("ann", "disk", False)
+    await agent.kill()
+    cluster.start(host)
+    await cluster.until(
+        lambda: (
+            not cluster.leader.cluster_state.brokers[host.name].registration.takes
+            and cluster.agent_of(host.name).app.member.registered
+        )
+    )
+    more = await cluster.make_namespace(12, Namespace("acme/more"))
+    await asyncio.gather(*(cluster.leader.look_up(topic_in(more, b)) for b in more.bundles))
+    await asyncio.sleep(5.0)
+    assert set(host.serving) == had
+    told = app.explainer.account(str(host.name)).explanation
+    assert "domain_unsupported" in {one.reason.value for one in told.grounds}
+    (seen,) = (one for one in app.overviews.overview().brokers if one.broker == host.name)
+    assert (seen.cordoned, seen.draining) == (True, False)
+    namespace, _, bundle = more.bundles[0].rpartition("/")
+    with pytest.raises(Conflict, match="is cordoned"):
+        await app.bundle_requests.unload(Namespace(namespace), bundle, host.name)
+    await drain(cluster.leader, host)
+    await emptied(cluster, host)
+    assert not (await app.drains.status(host.name)).bundles_left
+    await app.drains.cordon(host.name, by="", reason="")
+    await cluster.until(
+        lambda: not cluster.leader.cluster_state.brokers[host.name].registration.draining
+    )
+    await app.drains.unmark(host.name)
+    await cluster.until(lambda: cluster.leader.cluster_state.brokers[host.name].registration.takes)
+    await cluster.settled([*boundaries.bundles, *more.bundles])
 
 
 @pytest.mark.parametrize("leads", [False, True])

@@ -27,7 +27,8 @@ Paths marked P are Apache Pulsar's, with its methods, bodies and statuses; the o
 Only the leader answers those marked L: every other sidecar redirects to it by 307, with the same
 path and query. The role is the required right of the caller (docs/security.md); each includes the
 ones before it: `none`, `lookup`, `read`, `admin`. Without configuration requests from the sidecar's
-own host have all rights, others `lookup`, and more with a token.
+own host have all rights, others `lookup`, and more with a token. `attach --page` answers its own
+host those of draining and balancing (not `observe`), `overview` and `tasks`.
 
 Every error is `{"reason": ...}`. Beside the statuses in the tables, every operation may answer:
 

@@ -87,7 +87,7 @@ ENCODED: Final[Mapping[str, bytes]] = {
     znodes.orders(BROKER): encode_orders(
         Orders(1, frozenset({BUNDLE}), {BUNDLE: BROKER}, {BUNDLE: SplitOrder("text", (1,))})
     ),
-    znodes.draining(BROKER): encode_drain_mark(DrainMark()),
+    znodes.draining(BROKER): encode_drain_mark(DrainMark(drain=False)),
     znodes.STATE: encode_standby(STATE),
     znodes.BALANCING: encode_balancing(Balancing(mode=BalancingMode.ACTIVE)),
     znodes.lock(BUNDLE): encode_lock(

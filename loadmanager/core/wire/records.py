@@ -89,17 +89,19 @@ def decode_partitions(where: str, data: bytes) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainMark:
-    """When, by whom and why a broker was marked as draining; for display.
+    """When, by whom and why a broker was marked, for display.
 
-    ``since_ms`` is the wall clock of the sidecar that wrote the mark.
+    ``since_ms`` is the wall clock of the sidecar that wrote the mark. A broker that is not to
+    ``drain`` is cordoned: it takes no bundles, and is not emptied.
     """
 
     since_ms: int = 0
     by: str = ""
     reason: str = ""
+    drain: bool = True
 
 
-_DRAIN_MARK: Final = Form(DrainMark, since_ms=At(bound=TIME_MS))
+_DRAIN_MARK: Final = Form(DrainMark, since_ms=At(bound=TIME_MS), drain=At(omitted=True))
 encode_drain_mark, decode_drain_mark = _DRAIN_MARK.encode, _DRAIN_MARK.decode
 _BALANCING: Final = Form(Balancing, since_ms=At(bound=TIME_MS))
 encode_balancing, decode_balancing = _BALANCING.encode, _BALANCING.decode

@@ -15,6 +15,8 @@ const WORDS = {
   split: ["Split", "The bundle is split at the position that the configured algorithm chooses. The new bundles are placed by the leader."],
   drain: ["Drain", "The leader moves all bundles off this broker, a few at a time, and places none on it until the drain ends."],
   undrain: ["End the drain", "The broker takes bundles again."],
+  cordon: ["Cordon", "The broker takes no bundles until it is uncordoned, and is not emptied. A drain of it ends."],
+  uncordon: ["Uncordon", "The broker takes bundles again."],
 };
 
 const encoded = (name) => name.split("/").map(encodeURIComponent).join("/");
@@ -28,7 +30,7 @@ export function button(action, subject, dangerous = false) {
 
 // The buttons for what an explanation is about, as far as this cluster can be asked for them.
 export function actionsFor(answer, allowed) {
-  const names = answer.kind === "bundle" ? ["unload", "split"] : ["drain", "undrain"];
+  const names = answer.kind === "bundle" ? ["unload", "split"] : ["drain", "undrain", "cordon", "uncordon"];
   return names.filter((name) => allowed.includes(name)).map((name) => button(name, answer.subject, name === "drain"));
 }
 
@@ -42,7 +44,7 @@ function open(action, subject) {
   const go = h("button", { type: "submit" }, title);
   const form = h("form", { method: "dialog" },
     ...(action === "unload" ? [h("p", {}, h("label", { for: "target" }, "Target broker, empty for the leader's choice "), target)] : []),
-    ...(["pause", "observe", "resume", "drain"].includes(action)
+    ...(["pause", "observe", "resume", "drain", "cordon"].includes(action)
       ? [h("p", {}, h("label", { for: "reason" }, "Reason (recorded) "), reason)] : []),
     h("div", { class: "actions" }, go, h("button", { type: "button", onclick: () => dialog.close() }, "Close")));
   form.addEventListener("submit", async (event) => {
@@ -73,9 +75,10 @@ async function plan(action, subject) {
         ["bundle", "", (one) => one.bundle], ["from and to", "", (one) => `${one.source} → ${one.target}`], ["why", "wide", (one) => one.meaning],
       ], moves)] : [])];
   }
-  if (["drain", "undrain"].includes(action)) {
-    const state = await ask(`${ADMIN}/brokers/${encodeURIComponent(subject)}`);
-    return [h("p", {}, `${subject} has ${amount(state.bundlesLeft)} bundles${state.marked ? `; it is draining since ${new Date(state.marked.sinceMs).toLocaleString()}` : ""}.`)];
+  if (["drain", "undrain", "cordon", "uncordon"].includes(action)) {
+    const { bundlesLeft, marked } = await ask(`${ADMIN}/brokers/${encodeURIComponent(subject)}`);
+    const mark = marked ? `; it is ${marked.drain ? "draining" : "cordoned"} since ${new Date(marked.sinceMs).toLocaleString()}${marked.by ? ` by ${marked.by}` : ""}${marked.reason ? `: ${marked.reason}` : ""}` : "";
+    return [h("p", {}, `${subject} has ${amount(bundlesLeft)} bundles${mark}.`)];
   }
   const answer = await ask(`${ADMIN}/explain?subject=${encodeURIComponent(subject)}`);
   return [h("p", {}, `${answer.owner ? `${answer.owner} owns it` : "It has no owner"}; ${amount(answer.msgsPerS ?? 0)} msg/s, ${amount(answer.bytesPerS ?? 0)} B/s.`),
@@ -102,18 +105,23 @@ async function carryOut(action, subject, { reason, target }, outcome) {
     return [h("p", {}, `It is split into ${parts.slice(0, -1).map((edge, row) => `${edge}_${parts[row + 1]}`).join(", ")}.`)];
   }
   const path = `${ADMIN}/brokers/${encodeURIComponent(subject)}`;
-  if (action === "undrain") {
-    await ask(`${path}/drain`, "DELETE");
+  if (action.startsWith("un")) {
+    await ask(`${path}/${action.slice(2)}`, "DELETE");
     return [h("p", {}, "It takes bundles again.")];
+  }
+  if (action === "cordon") {
+    await ask(`${path}/cordon?${note}`, "PUT");
+    return [h("p", {}, "It takes no bundles until it is uncordoned.")];
   }
   await ask(`${path}/drain?${note}`, "PUT");
   const began = performance.now();
   for (;;) {
     const state = await ask(path);
     const after = span((performance.now() - began) / 1000);
-    if (!state.bundlesLeft) return [h("p", {}, `It is empty, after ${after}.`)];
+    if (!state.bundlesLeft && (state.draining || !state.registered)) return [h("p", {}, `It is empty, after ${after}.`)];
     if (!byId("action").open) return [];
-    outcome.replaceChildren(h("p", {}, `${amount(state.bundlesLeft)} bundles left after ${after}. The drain continues if this is closed.`));
+    const stay = Object.entries(state.stay ?? {}).map(([why, count]) => ` ${count} stay: ${why}.`).join("");
+    outcome.replaceChildren(h("p", {}, `${amount(state.bundlesLeft)} bundles left after ${after}.${stay} The drain continues if this is closed.`));
     await new Promise((resolve) => setTimeout(resolve, WAIT_MS));
   }
 }

@@ -7,7 +7,7 @@ const FAR = 0.3;
 const RESOURCES = { cpu: "CPU", "network in": "network in", "network out": "network out" };
 const STATES = { serving: "good", failed: "bad", timed_out: "bad", landed_elsewhere: "fair", stuck: "bad", owned_not_served: "bad", superseded: "fair" };
 
-// Attach has no search, no tokens and no REST API.
+// Attach has no search and no tokens: what may be done to brokers is in their table.
 let explains = true;
 
 export const subject = (name) => (explains
@@ -21,9 +21,9 @@ export function render(seen, button) {
   remember(seen.course, seen.atMs);
   explains = seen.actions.includes("explain");
   byId("search").closest("section").hidden = !explains;
-  byId("token-button").hidden = byId("rest").hidden = !explains;
+  byId("token-button").hidden = !explains;
   balance(seen, button);
-  brokers(seen);
+  brokers(seen, button);
   tasks(seen);
   refusals(seen);
   missing(seen);
@@ -50,14 +50,15 @@ function balance(seen, button) {
     setText("course-text", "The last hour, as far as it is recorded.");
   }
   setText("why", why(seen));
-  const { mode, by, reason } = seen.balancing;
-  show(byId("steering"), [mode, by, reason, seen.held, seen.actions], () => {
+  const { mode, sinceMs, by, reason } = seen.balancing;
+  show(byId("steering"), [mode, sinceMs, by, reason, seen.held, seen.actions], () => {
     const said = mode === "active" ? tag("active", "good") : tag(mode, "fair");
-    const author = mode === "active" || !(by || reason) ? "" : `${by ? ` by ${by}` : ""}${reason ? `: ${reason}` : ""}`;
+    const told = `${by ? ` by ${by}` : ""}${reason ? `: ${reason}` : ""}`;
+    const author = mode === "active" ? [] : [told, ...(sinceMs ? [" (since ", clock(sinceMs), ")"] : [])];
     const modes = { pause: "paused", observe: "observing", resume: "active" };
     const others = Object.keys(modes).filter((one) => modes[one] !== mode && seen.actions.includes(one));
     return [
-      h("p", {}, "Rounds: ", said, author, seen.held ? ` Held: ${seen.held}.` : ""),
+      h("p", {}, "Rounds: ", said, ...author, seen.held ? ` Held: ${seen.held}.` : ""),
       h("div", { class: "actions" }, ...others.map((one) => button(one, ""))),
     ];
   });
@@ -79,7 +80,7 @@ function use(fraction, name) {
     h("meter", { min: 0, max: 1, low: 0.6, high: 0.85, optimum: 0.3, value: Math.min(fraction, 1), "aria-label": name }), ` ${percent(fraction)}`);
 }
 
-function brokers(seen) {
+function brokers(seen, button) {
   setText("brokers-count", seen.brokersInAll > seen.brokers.length
     ? `${seen.brokers.length} scarcest of ${seen.brokersInAll}` : `${seen.brokersInAll}`);
   show(byId("resources"), seen.resources, () => seen.resources.map((one) =>
@@ -87,7 +88,8 @@ function brokers(seen) {
       ` highest ${percent(one.highestFraction)} at `, subject(one.broker), `, mean ${percent(one.meanFraction)}`)));
   const rows = seen.brokers.map((one) => ({ ...one, reportAgeS: Math.round(one.reportAgeS / 5) * 5 }));
   const byRate = rows.every((one) => one.largestFraction === null);
-  show(byId("brokers"), [rows, seen.leader], () => table("Brokers, fullest first", [
+  const acts = !explains && seen.actions.includes("drain");
+  show(byId("brokers"), [rows, seen.leader, acts], () => table("Brokers, fullest first", [
     ["broker", "", (one) => h("span", {}, subject(one.broker), ...marks(one, seen.leader))],
     ...(byRate ? [] : [["scarcest", "", (one) => use(one.largestFraction, `largest use of ${one.broker}`)]]),
     ...(byRate ? [] : METERS.map(([name, key]) => [name, "figure wide", (one) => percent(one[key])])),
@@ -96,13 +98,17 @@ function brokers(seen) {
     ["msg/s", "figure", (one) => amount(one.msgsPerS)],
     ["B/s", "figure wide", (one) => amount(one.bytesPerS)],
     ["report", "figure wide", (one) => (one.reportAgeS < 5 ? "now" : `${span(one.reportAgeS)} ago`)],
+    ...(acts ? [["actions", "", (one) => h("div", { class: "actions" }, ...actions(one).map((name) => button(name, one.broker, name === "drain")))]] : []),
   ], rows));
 }
+
+const actions = (one) => (one.draining ? ["undrain", "cordon"] : one.cordoned ? ["drain", "uncordon"] : ["drain", "cordon"]);
 
 function marks(one, leader) {
   const found = [];
   if (one.broker === leader) found.push(tag("leads"));
   if (one.draining) found.push(tag("draining", "fair"));
+  if (one.cordoned) found.push(tag("cordoned", "fair"));
   if (!one.healthy) found.push(tag("unhealthy", "bad"));
   return found.flatMap((mark) => [" ", mark]);
 }
