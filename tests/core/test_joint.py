@@ -486,19 +486,26 @@ def test_where_traffic_changes_anyway_a_move_has_to_bring_more(
     assert JointShedder(tolerance=1.05).shed(seen, memory).offers == ()
 
 
-def test_what_takes_turns_is_learned_and_what_begins_is_not() -> None:
+def test_what_takes_turns_between_brokers_is_learned_and_what_begins_is_not() -> None:
     rows, even = [bundle(k) for k in range(10)], np.full(10, 0.1)
-    steady = turning = begins = Persistence()
+    apart = np.repeat(np.arange(2), 5)
+    mixed = np.append(np.arange(9) % 2, -1)  # The last one has no owner.
+    steady = turning = begins = within = Persistence()
     for number in range(120):
         now_s, high = 10.0 * number, (number // 30) % 2 == 0
         turns = even + np.where(np.arange(10) < 5, 0.02, -0.02) * (1.0 if high else -1.0)
-        steady = steady.after(now_s, rows, even, even)
-        turning = turning.after(now_s, rows, turns, even)
+        steady = steady.after(now_s, rows, even, even, owner=apart)
+        turning = turning.after(now_s, rows, turns, even, owner=apart)
+        within = within.after(now_s, rows, turns, even, owner=mixed)
         # Topics that appear within the first ten seconds say nothing of what lasts.
-        begins = begins.after(now_s, rows, even if number else turns, even)
+        begins = begins.after(now_s, rows, even if number else turns, even, owner=apart)
     assert steady.turnover == begins.turnover < 0.005
     assert turning.turnover > 0.03
-    assert turning.after(1300.0, rows, even, even, 0.4).turnover > turning.turnover + 0.01
+    assert steady.turnover < within.turnover < 0.4 * turning.turnover
+    assert (
+        turning.after(1300.0, rows, even, even, owner=apart, others_changed=0.4).turnover
+        > turning.turnover + 0.01
+    )
 
 
 NAMES = tuple(BrokerId(f"{key}:1") for key in "abcd")

@@ -479,7 +479,9 @@ def seen_twice(then: list[float], now: list[float], passed_s: float = LOOK_S) ->
     known, rows = Persistence(), [bundle(k) for k in range(max(len(then), len(now)))]
     for at_s, deviation in ((0.0, then), (passed_s, now)):
         long = np.ones(len(deviation))
-        known = known.after(at_s, rows, long + np.array(deviation), long)
+        known = known.after(
+            at_s, rows, long + np.array(deviation), long, owner=np.arange(len(long))
+        )
     return known
 
 
@@ -508,7 +510,9 @@ def changes(minutes: int, stay_for: int) -> Persistence:
     for minute in range(minutes):
         since = (minute + at) % 60
         changed = np.where(since == 0, rng.normal(0.0, 0.5, 40), changed)
-        known = known.after(60.0 * minute, rows, long + changed * (since < stay_for), long)
+        known = known.after(
+            60.0 * minute, rows, long + changed * (since < stay_for), long, owner=np.arange(40)
+        )
     return known
 
 

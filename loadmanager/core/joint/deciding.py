@@ -30,7 +30,15 @@ def learned_from(view: ClusterView, former: JointState | None) -> JointState:
     state = former or JointState(learned=Learned.nothing(view))
     now_s, brokers = view.now_s, view.brokers
     learned = state.learned.after(view)
-    persistence = state.persistence.after(now_s, view.bundles.names, *shares(view, learned))
+    short, long, others_changed = shares(view, learned)
+    persistence = state.persistence.after(
+        now_s,
+        view.bundles.names,
+        short,
+        long,
+        owner=view.owned.listed_by,
+        others_changed=others_changed,
+    )
     restarts = state.restarts.after(now_s, brokers.names, brokers.started_at_ms)
     return replace(state, learned=learned, persistence=persistence, restarts=restarts)
 

@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from loadmanager.core.columns import Mask
+from loadmanager.core.columns import Indices, Mask
 from loadmanager.core.ids import BundleId
 from loadmanager.core.scores import FloatArray
 
@@ -35,8 +35,8 @@ _PRIOR: Final = 0.05
 
 _TURNOVER_S: Final = 20.0
 _TURNOVER_KEPT_PER_MIN: Final = 0.94
-SUPPOSED_TURNOVER: Final = 0.016
-_STEADY: Final = 0.04
+SUPPOSED_TURNOVER: Final = 0.0076
+_STEADY: Final = 0.019
 """Turnover at which a move has its normal price."""
 
 _MOST_RISK: Final = 2.0
@@ -68,9 +68,9 @@ class Persistence:
     deviations, and their products with the remaining deviation. ``rows`` are the names of the
     bundle rows of the ``snapshots``: if the object differs, the rows do as well. ``confirmed``
     (K,) is the fraction of each bundle's deviation that was present at an earlier look.
-    ``turnover`` is the fraction of the cluster's cost that other bundles have ten minutes later,
-    with the noise of the averages, and as much of brokers' backgrounds; ``turnover_looks``
-    is the number of looks in it, the last at ``turned_s``.
+    ``turnover`` is the fraction of the cluster's cost that other brokers have ten minutes later if
+    no bundle moves, with the noise of the averages, and as much of brokers' backgrounds;
+    ``turnover_looks`` is the number of looks in it, the last at ``turned_s``.
     """
 
     lasted: FloatArray = field(default_factory=lambda: np.zeros(2))
@@ -107,6 +107,8 @@ class Persistence:
         rows: Sequence[BundleId],
         short: FloatArray,
         long: FloatArray,
+        *,
+        owner: Indices,
         others_changed: float = 0.0,
     ) -> "Persistence":
         snapshots = self.snapshots if rows is self.rows else ()
@@ -128,7 +130,9 @@ class Persistence:
         if not snapshots or now_s - snapshots[-1].at_s >= LOOK_S:
             now = Snapshot(now_s, short, long, confirmed, forecast)
             snapshots = (*snapshots, now)
-        turned = self._turned(now_s, snapshots, short, forecast, others_changed)
+        turned = self._turned(
+            now_s, snapshots, short, forecast, owner=owner, others_changed=others_changed
+        )
         prior = _PRIOR * float(long @ long) or 1.0  # Any value will do without traffic.
         supposed = prior * np.array([SUPPOSED, SUPPOSED_NEW])
         found = np.clip(np.linalg.solve(looked_at + prior * np.eye(2), lasted + supposed), 0.0, 1.0)
@@ -151,6 +155,8 @@ class Persistence:
         snapshots: Sequence[Snapshot],
         short: FloatArray,
         forecast: FloatArray,
+        *,
+        owner: Indices,
         others_changed: float,
     ) -> dict[str, float]:
         """Return the fields of the turnover, after another look at most every `_TURNOVER_S`."""
@@ -160,10 +166,12 @@ class Persistence:
         if then is None or now_s - max(then.at_s, self.turned_s) < _TURNOVER_S:
             return {"began_s": began_s}
         count = min(len(then.short), len(short))
+        # Changes of the bundles of one broker that make up for each other leave its load as it was.
         # Half of what comes and goes counts as well: it may come while a move is under way.
-        moved = np.abs(forecast[:count] - then.forecast[:count]).sum()
-        moved += np.abs(short[:count] - then.short[:count]).sum()
-        changed = float(moved) / 4.0 + others_changed / 2.0
+        grown = (forecast[:count] - then.forecast[:count], short[:count] - then.short[:count])
+        rows = owner[:count] + 1  # 0 is no broker.
+        moved = sum(np.abs(np.bincount(rows, weights=one)[1:]).sum() for one in grown)
+        changed = (float(moved) + others_changed) / 4.0
         kept = _TURNOVER_KEPT_PER_MIN ** (min(now_s - self.turned_s, HORIZON_S) / 60.0)
         # The first looks span less time, so the later ones count for more.
         step = max(2.0 / (self.turnover_looks + 2.0), 1.0 - kept)
