@@ -34,7 +34,7 @@ from loadmanager.core.ids import BundleId, Namespace, parse_namespace
 from loadmanager.core.move_limits import Begun, MoveBudget
 from loadmanager.core.optimality import BalancePoint, course_from_fields, course_to_json, last_hour
 from loadmanager.ports.coordination import Coordination
-from loadmanager.ports.lookup import LookupRefused
+from loadmanager.ports.lookup import LookupRefused, Unavailable, Unfit
 from loadmanager.pulsar.answers import CONFIGURATION, ClusterReader, PulsarCluster, read_dynamic
 from loadmanager.pulsar.client import PulsarAdminError, RequestFailed, RightMissing
 from loadmanager.pulsar.observation import Observation
@@ -145,11 +145,17 @@ class State(ABC):
 _FOLDER: Final = "a folder that can be written (--state-dir)"
 
 
+_WRITES: Final = (Unavailable, Unfit)
+"""What a change of the state raises itself: all else that it refuses is its caller's."""
+
+
 @contextmanager
-def _usable(where: object, expected: str) -> Iterator[None]:
+def _usable(
+    where: object, expected: str, refused: tuple[type[LookupRefused], ...] = (LookupRefused,)
+) -> Iterator[None]:
     try:
         yield
-    except LookupRefused as error:
+    except refused as error:
         raise StateUnusable(f"{error}; expected {expected}") from None
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
@@ -181,7 +187,8 @@ class StateFile(State):
         path = self._path(part)
 
         def changed() -> None:
-            with _usable(path, _FOLDER), path.with_name(f"{path.name}.lock").open("a") as lock:
+            lock_path = path.with_name(f"{path.name}.lock")
+            with _usable(path, _FOLDER, _WRITES), lock_path.open("a") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 _store(path, edit(_text(path)))
 
@@ -270,23 +277,23 @@ class SharedState(State):
         return None if content is None else content.decode("utf-8", errors="replace")
 
     async def keep(self, part: Part, text: str) -> None:
-        await self.change(part, lambda _: text)
+        await self._put(part, text.encode(), "written")
 
     async def remove(self, part: Part = Part.PRIOR) -> None:
-        await self._change(part, lambda _: None, "removed")
+        await self._put(part, None, "removed")
+
+    async def _put(self, part: Part, content: bytes | None, done: str) -> None:
+        path = self.where(part)
+        with _usable(path, f"a node that can be {done}"):
+            await Documents(self.coordination).change(path, lambda _: content)
 
     async def change(self, part: Part, edit: Callable[[str | None], str]) -> None:
         def edited(data: bytes | None) -> bytes:
             return edit(None if data is None else data.decode("utf-8", errors="replace")).encode()
 
-        await self._change(part, edited, "written")
-
-    async def _change(
-        self, part: Part, edit: Callable[[bytes | None], bytes | None], done: str
-    ) -> None:
         path = self.where(part)
-        with _usable(path, f"a node that can be {done}"):
-            await Documents(self.coordination).change(path, edit)
+        with _usable(path, "a node that can be written", _WRITES):
+            await Documents(self.coordination).change(path, edited)
 
 
 _HOUR_MS: Final = 3_600_000

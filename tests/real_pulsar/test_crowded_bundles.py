@@ -65,7 +65,8 @@ def test_bundles_of_many_topics_and_clients_land(cluster: RealPulsar, tmp_path: 
             time.sleep(0.2)
         process.terminate()
         assert process.wait(60) == 0
-    ended = ended_tasks(told)
+    # Idle bundles of other tests' namespaces are spread by count, within budgets.
+    ended = [one for one in ended_tasks(told) if one["bundle"].startswith(f"{NAMESPACE}/")]
     assert {one["state"] for one in ended} == {"serving"}
     assert all(sum(lies_in(name, one["bundle"]) for name in NAMES) >= 20 for one in ended)
     assert [one.failed for one in sends] == [[]] * CLIENTS

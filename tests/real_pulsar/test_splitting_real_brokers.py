@@ -29,5 +29,7 @@ def test_one_bundle_with_all_traffic_is_cut_and_spread(cluster: RealPulsar, tmp_
         assert process.wait(60) == 0
     tasks = [line["task"] for line in told if "task" in line]
     splits = [one for one in tasks if one["kind"] == "split" and one["state"] != "ordered"]
-    assert {one["state"] for one in splits} == {"serving" if SPLITS else "failed"}
+    # A split that waits for another one, or for budgets, may be decided anew.
+    states = {one["state"] for one in splits} - {"superseded"}
+    assert states == {"serving" if SPLITS else "failed"}
     assert sends.failed == []

@@ -261,7 +261,7 @@ async def other_settings(sidecar: LeaderAtWork) -> None:
 CHANGES = {
     paused: "the balancing mode changed",
     other_settings: "the balancing mode changed",
-    draining: "b2:8080 is draining now",
+    draining: "b2:8080 is draining or cordoned now",
     restarted: "b2:8080 restarted meanwhile",
     gone: "b2:8080 left meanwhile",
 }
