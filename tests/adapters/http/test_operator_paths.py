@@ -136,7 +136,14 @@ async def test_what_is_done_is_answered_204(
 
 
 TOLD = {"bundle": f"{PUBLIC}/{LOWER}", "source": B1, "target": "b3:8080", "tookS": 0.0123}
-SEVEN = {"broker": B1, "registered": True, "draining": False, "bundlesLeft": 7, "marked": None}
+SEVEN = {
+    "broker": B1,
+    "registered": True,
+    "draining": False,
+    "bundlesLeft": 7,
+    "marked": None,
+    "stay": {},
+}
 
 
 @pytest.mark.parametrize(
@@ -159,7 +166,8 @@ async def test_what_there_is_to_tell_is_told(
 async def test_a_mark_is_told_with_who_and_why(server: RunningServer, leader: FakeLeader) -> None:
     leader.found = DrainMark(since_ms=5, by="ann", reason="disk")
     got = (await request(server, STATUS)).json()
-    assert (got["draining"], got["marked"]) == (True, {"sinceMs": 5, "by": "ann", "reason": "disk"})
+    marked = {"sinceMs": 5, "by": "ann", "reason": "disk", "drain": True}
+    assert (got["draining"], got["marked"]) == (True, marked)
 
 
 async def test_the_usual_algorithm_is_configured(server: RunningServer, leader: FakeLeader) -> None:
