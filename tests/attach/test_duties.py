@@ -308,9 +308,13 @@ def test_a_broker_is_drained_also_while_paused_and_takes_nothing_until_it_is_unc
     command = ["--pulsar", hosts.url, "--interval", "0.3", "--json", "--state-dir", str(tmp_path)]
     with attached(*command, "--balance", "--settle", "0", "--exclude", "bench/kept") as process:
         process.until("paused by attach --pause")
-        partly = attach(*drain, "5")
-        assert partly.exit_code == 1
-        assert "1 bundles are left, of which 1 stay: bench/kept is excluded" in partly.stdout
+        stays = "1 bundles are left, of which 1 stay: bench/kept is excluded"
+        for _ in range(24):  # A busy machine may need more than the first five seconds.
+            partly = attach(*drain, "5")
+            assert partly.exit_code == 1
+            if stays in partly.stdout:
+                break
+        assert stays in partly.stdout
         assert first.owned == [kept]
         first.owned.clear()
         empty = attach(*drain, "60")
