@@ -180,7 +180,7 @@ class RealPulsar:
         return set(self.json(f"/admin/v2/brokers/{CLUSTER}/{name}/ownedNamespaces", broker))
 
     def gather(
-        self, namespace: str, topics: Iterable[str], limit_s: float = 60, broker: int = 0
+        self, namespace: str, topics: Iterable[str], limit_s: float = 240, broker: int = 0
     ) -> None:
         target, deadline_s = self.brokers[broker], time.monotonic() + limit_s
         while True:
