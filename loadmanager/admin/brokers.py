@@ -37,7 +37,7 @@ from loadmanager.core.wire.records import (
     encode_drain_mark,
 )
 from loadmanager.core.wire.reports import decode_loads, report_to_json
-from loadmanager.ports.lookup import Missing, Unavailable, Unfit
+from loadmanager.ports.lookup import Conflict, Missing, Unavailable, Unfit
 
 log = structlog.get_logger()
 
@@ -119,6 +119,7 @@ class Drains(Resource, tag="draining"):
         _CORDON,
         Reply(204, "The broker is marked: it takes no bundles, and is not emptied."),
         _UNKNOWN,
+        Reply(409, "No other broker would take bundles."),
         query=AuthorQuery,
     )
     async def cordon(self, broker: BrokerId, *, by: str, reason: str) -> None:
@@ -130,8 +131,13 @@ class Drains(Resource, tag="draining"):
 
     async def put(self, broker: BrokerId, *, by: str, reason: str, drain: bool) -> None:
         context = self._context
-        if broker not in context.cluster_state.brokers:
+        brokers = context.cluster_state.brokers
+        if broker not in brokers:
             raise Missing(f"{broker}: no such broker is registered")
+        others = (known.registration.takes for name, known in brokers.items() if name != broker)
+        if not drain and not any(others):
+            why = f"no broker besides {broker} takes bundles"
+            raise Conflict(f"{why}; add one, or uncordon another one before")
         since_ms = context.clock.wall_ms()
         mark = DrainMark(since_ms=since_ms, by=by, reason=reason, drain=drain)
         path = znodes.draining(broker)

@@ -408,7 +408,7 @@ async def test_a_mark_of_a_drain_whose_reply_was_lost_is_read_back(
     await session.start()
     await eventually(lambda: session.session.connection is Connection.CONNECTED)
     await session.ensure(znodes.draining(broker).rpartition("/")[0])
-    clock, state = SimpleNamespace(wall_ms=lambda: 0), SimpleNamespace(brokers=[broker])
+    clock, state = SimpleNamespace(wall_ms=lambda: 0), SimpleNamespace(brokers={broker: None})
     context: Any = SimpleNamespace(coordination=session, cluster_state=state, clock=clock)
     drains = Drains(context)
     for name in ("create", "commit", "delete"):
@@ -423,3 +423,5 @@ async def test_a_mark_of_a_drain_whose_reply_was_lost_is_read_back(
     assert await session.get(znodes.draining(broker)) is not None
     await drains.unmark(broker)
     assert await session.get(znodes.draining(broker)) is None
+    with pytest.raises(Conflict, match="no broker besides b1:8080 takes bundles; add one"):
+        await drains.cordon(broker, by="ann", reason="")
