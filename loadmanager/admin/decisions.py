@@ -1,4 +1,5 @@
 import asyncio
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import islice
@@ -120,13 +121,13 @@ class Tasks(Resource, tag="decisions"):
     @operation(
         "GET", "/admin/v2/loadmanager/tasks", Reply(200, "The tasks.", TasksDocument), leader=True
     )
+    @abstractmethod
     def tasks(self, query: TasksQuery) -> TasksDocument:
         """List the placements, moves, splits and merges under way, and those that ended last.
 
         Live tasks are listed first, from the oldest. The last 200 tasks that ended follow, from the
         latest. A new leader follows the orders of its predecessor as tasks of its own.
         """
-        raise NotImplementedError
 
 
 class Decisions(Tasks, tag="decisions"):

@@ -46,8 +46,7 @@ class DrainIntent:
     """Draining because the broker is marked, its sidecar stops, or it is unhealthy; cordoned."""
 
     def __init__(self) -> None:
-        self._marked: bool | None = False
-        """None if it is marked as cordoned."""
+        self._marked = self._cordoned = False
         self._stopping = False
         self._drained_unhealthy = False
         self.healthy = True
@@ -55,23 +54,26 @@ class DrainIntent:
 
     @property
     def draining(self) -> bool:
-        return bool(self._marked) or self._stopping or self._drained_unhealthy
+        return self._marked or self._stopping or self._drained_unhealthy
 
     @property
     def published(self) -> dict[str, Any]:
         """The fields of a registration that this decides."""
-        takes = self._marked is not None
-        fields = {"draining": self.draining, "healthy": self.healthy}
-        return {**fields, "persistent_topics": takes, "non_persistent_topics": takes}
+        return {
+            "draining": self.draining,
+            "healthy": self.healthy,
+            "persistent_topics": not self._cordoned,
+            "non_persistent_topics": not self._cordoned,
+        }
 
     def mark_read(self, node: Node | None) -> None:
-        before, self._marked = self._marked, node is not None
+        before, marked, drain = (self._marked, self._cordoned), node is not None, True
         if node is not None:
             with suppress(MalformedContent):  # What cannot be read drains it.
-                self._marked = decode_drain_mark(znodes.DRAINING, node.data).drain or None
-        if self._marked is not before:
-            cordoned = self._marked is None
-            log.info("broker.drain.observed", draining=bool(self._marked), cordoned=cordoned)
+                drain = decode_drain_mark(znodes.DRAINING, node.data).drain
+        self._marked, self._cordoned = marked and drain, marked and not drain
+        if before != (self._marked, self._cordoned):
+            log.info("broker.drain.observed", draining=self._marked, cordoned=self._cordoned)
             self.changes.notify()
 
     def health_found(self, *, healthy: bool, drained: bool) -> None:
