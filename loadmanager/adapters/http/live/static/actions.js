@@ -120,6 +120,7 @@ async function carryOut(action, subject, { reason, target }, outcome) {
     const after = span((performance.now() - began) / 1000);
     if (!state.bundlesLeft && (state.draining || !state.registered)) return [h("p", {}, `It is empty, after ${after}.`)];
     if (!byId("action").open) return [];
+    if (!state.marked) return [h("p", {}, `The drain was ended meanwhile; ${amount(state.bundlesLeft)} bundles are left.`)];
     const stay = Object.entries(state.stay ?? {}).map(([why, count]) => ` ${count} stay: ${why}.`).join("");
     outcome.replaceChildren(h("p", {}, `${amount(state.bundlesLeft)} bundles left after ${after}.${stay} The drain continues if this is closed.`));
     await new Promise((resolve) => setTimeout(resolve, WAIT_MS));
