@@ -309,7 +309,7 @@ def test_a_broker_is_drained_also_while_paused_and_takes_nothing_until_it_is_unc
     with attached(*command, "--balance", "--settle", "0", "--exclude", "bench/kept") as process:
         process.until("paused by attach --pause")
         stays = "1 bundles are left, of which 1 stay: bench/kept is excluded"
-        for _ in range(24):  # A busy machine may need more than the first five seconds.
+        for _ in range(24):  # The first five seconds may be too few.
             partly = attach(*drain, "5")
             assert partly.exit_code == 1
             if stays in partly.stdout:
