@@ -29,6 +29,7 @@ SLOW = {
     *("all-on-one", "cold-start", "crash-at-peak", "day-pattern", "flapping", "flash-crowd"),
     *("hidden-speeds", "noisy-neighbour", "over-placement", "over-unloading", "rolling-restart"),
     *("slow-balancing", "four-resources", "noise", "trace-example", "wandering-hot-spots"),
+    *("heterogeneous-environment", "mixed-message-sizes", "saturated"),
 }
 """All strategies in one of these take more than 10 s of CPU; `fresh-start` does, too, and stays."""
 CORES = min(2, len(os.sched_getaffinity(0)))
