@@ -318,8 +318,47 @@ def test_a_swap_takes_nothing_off_a_broker_that_may_stand_low() -> None:
     limits = Limits(gives=every, takes=every, movable=every)
     search = Search(at=at, limits=limits, prices=np.zeros(2))
     search.run()
-    assert search.found == []
+    assert not search.found
     assert search.stuck[0].bundle == 0
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "at_most"),
+    [
+        ([157, 46, 22, 17, 14], [123, 119], 1.04),
+        ([123, 63, 43], [111, 85, 12], 1.06),
+        ([156, 82, 76, 19, 10], [134, 127, 47, 34], 1.05),
+    ],
+)
+def test_what_a_round_plans_first_is_planned_again_where_two_bundles_are_too_many(
+    one: list[int], other: list[int], at_most: float
+) -> None:
+    """A third broker is empty, and each of the heaviest two bundles alone fits it well."""
+    cost = 3.0 * np.array([*one, *other]) / sum(one + other)
+    owner = np.repeat([0, 1], [len(one), len(other)])
+    use = np.bincount(owner, cost, minlength=3)
+    at = Standing(
+        level=1.0,
+        resources=("cpu",),
+        low=use[:, np.newaxis],
+        high=use[:, np.newaxis],
+        background=np.zeros((3, 1)),
+        unit=np.ones((3, 1)),
+        share=np.ones((3, 1)),
+        cost=cost[:, np.newaxis],
+        effort=np.zeros(len(cost)),
+        owner=owner,
+        urgent=np.zeros(3, dtype=np.bool_),
+    )
+    every = np.ones(3, dtype=np.bool_)
+    limits = Limits(gives=every, takes=every, movable=np.ones(len(cost), dtype=np.bool_))
+    search = Search(at=at, limits=limits, prices=0.3 * (cost + 1.5 / len(cost)))
+    search.run()
+    for row, move in search.found.items():
+        assert move.bundle == row
+        assert owner[row] == move.source != move.target
+        use[[move.source, move.target]] += cost[row] * np.array([-1, 1])
+    assert use.max() <= at_most
 
 
 def test_costs_are_of_the_broker_that_serves() -> None:

@@ -58,7 +58,7 @@ def decided(by: Weigher) -> tuple[tuple[Offer, ...], tuple[Refusal, ...], JointS
     offers = tuple(
         Offer(bundles[one.bundle], names[one.source], _cause(at, one.source, swap=one.swap),
               names[one.target])
-        for one in search.found
+        for one in search.found.values()
     )  # fmt: skip
     refusals = tuple(_refusals(view, limits, search, contradicted, held))
     return offers, refusals, replace(by.state, ages=ages, contradicted=contradicted)
@@ -87,7 +87,7 @@ def _refusals(
     for row in np.flatnonzero(held).tolist():
         why = "brokers restart one after the other, and some have yet to"
         yield Refusal(names[row], Reason.ROLLING_RESTART, f"{_load_text(at, row)}; {why}")
-    given = {one.source for one in search.found}
+    given = {one.source for one in search.found.values()}
     for row in np.flatnonzero(limits.gives).tolist():
         load = _load_text(at, row)
         if row in search.stuck:

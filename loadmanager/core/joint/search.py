@@ -6,7 +6,7 @@ lowers it by about ``w * (v^7 - u^7)``, for any number of brokers.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from typing import Final
 
@@ -23,6 +23,9 @@ _WEIGHED: Final = 4_096
 """The bundles of a broker weighed at once; more are weighed in parts, the most promising first."""
 
 _STEPS_OF_A_MOVE: Final = 1_000
+_LEAST_GAIN: Final = 1e-9
+"""What is less may be rounding, and a bundle be planned to and fro."""
+
 _TARGETS: Final = 24
 _SWAP_TARGETS: Final = 6
 _SWAP_BUNDLES: Final = 48
@@ -33,7 +36,7 @@ _SWAPS_TRIED: Final = 64
 class Found:
     """A move of a bundle row between broker rows; ``gain`` is the saving less the price.
 
-    A swap is two consecutive moves, each with the gain of both.
+    A swap is two moves, each with the gain of both.
     """
 
     bundle: int
@@ -59,21 +62,25 @@ class Stuck:
 class Search:
     """Finds the moves of one round, one by one. ``prices`` (K,) are per bundle row.
 
-    ``unreached`` are brokers for which the moves or the steps of the round were exhausted.
+    ``found`` is by bundle row. A bundle that is planned to move has its price paid: it may be
+    planned to go elsewhere, or to stay, at none. ``unreached`` are brokers for which the moves or
+    the steps of the round were exhausted.
     """
 
     at: Standing
     limits: Limits
     prices: FloatArray
-    found: list[Found] = field(default_factory=list)
+    found: dict[int, Found] = field(default_factory=dict)
     stuck: dict[int, Stuck] = field(default_factory=dict)
     unreached: list[int] = field(default_factory=list)
+    _left: FloatArray = field(init=False)
     _low: FloatArray = field(init=False)
     _high: FloatArray = field(init=False)
     _movable: list[list[int]] = field(init=False)
 
     def __post_init__(self) -> None:
         self._low, self._high = self.at.low.copy(), self.at.high.copy()
+        self._left = self.prices.copy()
         self._movable = [[] for _ in self._low]
 
     def run(self) -> None:
@@ -88,17 +95,22 @@ class Search:
         heapify(heap)
         while heap:
             use, broker = heappop(heap)
-            now = float(self._low[broker].max())
-            if -use > now:  # It has shed a bundle since.
-                if now > even:
-                    heappush(heap, (-now, broker))
-            elif len(self.found) >= limits.moves or limits.steps.left <= 0:
+            if -use != self._low[broker].max():
+                continue  # It has changed since, and is queued again.
+            if len(self.found) >= limits.moves or limits.steps.left <= 0:
                 self.unreached.append(broker)
-            elif self._give(broker):
-                heappush(heap, (use, broker))
+                continue
+            for changed in self._give(broker):
+                now = float(self._low[changed].max())
+                if now > even and gives[changed]:
+                    heappush(heap, (-now, changed))
 
-    def _give(self, broker: int) -> bool:
-        """Make the best move or swap off a broker; if none is worth it, record why."""
+    def _give(self, broker: int) -> tuple[int, ...]:
+        """Plan the best move or swap off a broker, and return the brokers that it changes.
+
+        If none is worth it, record why.
+        """
+        self.stuck.pop(broker, None)
         rows, targets = np.array(self._movable[broker], dtype=np.intp), self._targets(broker)
         self.limits.steps.spend(broker, 2 * len(rows) + len(self.limits.takes))
         best = Stuck()
@@ -106,23 +118,25 @@ class Search:
             tried = self._best_move(broker, part, targets)
             if isinstance(tried, Found):
                 self._take(tried)
-                return True
+                return broker, tried.target
             best = tried if best.bundle is None else best
         room = len(self.found) + 2 <= self.limits.moves and len(self.stuck) < _SWAPS_TRIED
         few = targets[:_SWAP_TARGETS] if room and len(rows) else targets[:0]
         swap = self._best_swap(broker, rows, few)
-        for one in swap or ():
-            self._take(one)
-        if swap is None and self.limits.steps.left > 0:
+        if swap is not None:
+            for one in swap:
+                self._take(one)
+            return broker, swap[0].target
+        if self.limits.steps.left > 0:
             self.stuck[broker] = best
-        elif swap is None:
+        else:
             self.unreached.append(broker)
-        return swap is not None
+        return ()
 
     def _parts(self, broker: int, rows: Indices) -> Iterator[Indices]:
         """Yield the bundles in parts while steps are left, without those that no move pays for."""
         if len(rows) > _WEIGHED:
-            most = self._drops(broker, rows) / POWER - self.prices[rows]
+            most = self._drops(broker, rows) / POWER - self._left[rows]
             promising = max(int(np.count_nonzero(most > 0)), 1)
             rows = rows[np.argsort(-most, kind="stable")[:promising]]
         for begin in range(0, len(rows), _WEIGHED):
@@ -153,7 +167,7 @@ class Search:
 
     def _best_move(self, broker: int, rows: Indices, targets: Indices) -> Found | Stuck:
         saving = self.savings(broker, rows, targets)
-        gain = saving - self.prices[rows][:, np.newaxis]
+        gain = saving - self._left[rows][:, np.newaxis]
         self.limits.steps.spend(broker, gain.size)
         for _ in range(len(rows) + 1):  # Each bundle is checked at most once before one is chosen.
             row, column = divmod(int(gain.argmax()), len(targets))
@@ -161,7 +175,7 @@ class Search:
             may = self._open_to(broker, bundle, gain.size)
             if not may[target]:
                 gain[row, ~may[targets]] = -np.inf
-            elif best <= 0:
+            elif best <= _LEAST_GAIN:
                 return Stuck(bundle, target, float(saving[row, column]))
             else:
                 return Found(bundle, broker, target, best)
@@ -185,7 +199,7 @@ class Search:
             row, column = divmod(int(gain.argmax()), len(others))
             bundle, other = int(rows[row]), int(others[column])
             most = float(gain[row, column])
-            better = most > (best[0].gain if best else 0.0)
+            better = most > (best[0].gain if best else _LEAST_GAIN)
             if better and all(
                 self._open_to(broker, one, gain.size)[to]
                 for one, to in ((bundle, target), (other, broker))
@@ -211,7 +225,7 @@ class Search:
         raised = np.maximum(there + net * at.unit[target], 0.0)
         saving = ((_eighth(here) - _eighth(lowered)) * at.share[broker]).sum(axis=2)
         saving += ((_eighth(there) - _eighth(raised)) * at.share[target]).sum(axis=2)
-        prices = self.prices[rows][:, np.newaxis] + self.prices[others]
+        prices = self._left[rows][:, np.newaxis] + self._left[others]
         return np.asarray(saving / POWER - prices)
 
     def _costliest(self, broker: int, rows: Indices) -> Indices:
@@ -234,10 +248,15 @@ class Search:
             use[one.source] = np.maximum(use[one.source] - cost * unit[one.source], 0.0)
             use[one.target] += cost * unit[one.target]
         self._movable[one.source].remove(one.bundle)
+        self._movable[one.target].append(one.bundle)
         self.limits.steps.spend(one.source, _STEPS_OF_A_MOVE, "to move its bundles")
         if self.limits.restricted is not None:
             self.limits.restricted.moved(one.bundle, one.target)
-        self.found.append(one)
+        former = self.found.pop(one.bundle, one)
+        stays = one.target == former.source
+        self._left[one.bundle] = self.prices[one.bundle] if stays else 0.0
+        if not stays:
+            self.found[one.bundle] = replace(one, source=former.source)
 
 
 def _eighth(use: FloatArray) -> FloatArray:
