@@ -98,8 +98,11 @@ class HeldTargets:
     async def refresh(self) -> None:
         expected = "the targets that attach --balance stored; remove it, and all brokers take part"
         found = await self.state.stored(Part.TARGETS, _Targets, expected)
-        self._known = {} if found is None else found.targets
-        if self._added:
+        stored = {} if found is None else found.targets
+        # None is held for longer from now on, also where the clock was set back.
+        last_ms = self.wall_ms() + round(1000 * NOT_SERVED_S)
+        self._known = {name: (min(one, last_ms), why) for name, (one, why) in stored.items()}
+        if self._added or self._known != stored:
             self._known |= self._added
             await self._store()
             self._added.clear()

@@ -264,6 +264,15 @@ async def test_time_clears_a_target_too(state: State) -> None:
     assert set(following.held) == {A}
     now_ms[0] += 1
     assert following.held == {}
+    # Where the clock is set back by an hour or more, it takes part after an hour all the same.
+    targets.add(A, "it owned a bundle without serving its topics")
+    await state.keep(Part.TARGETS, '{"targets": {}}')
+    await targets.refresh()
+    now_ms[0] -= 100 * round(1000 * NOT_SERVED_S)
+    await following.refresh()
+    now_ms[0] += round(1000 * NOT_SERVED_S)
+    await following.refresh()
+    assert following.held == {}
 
 
 def test_metrics_say_why_nothing_moves(pulsar: FakePulsar, tmp_path: Path) -> None:
