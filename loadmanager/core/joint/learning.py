@@ -28,6 +28,7 @@ _KEPT_PER_MIN: Final = 0.98
 _HUBER_SDS: Final = 3.0
 _NOISE_LOOKS: Final = 5
 _MOST_NOISE: Final = 0.1
+_SUPPOSED_NOISE: Final = 0.03
 
 _IDLE: Final = 0.1
 """Work of each kind up to which a broker is idle, as a fraction of the mean."""
@@ -68,7 +69,7 @@ class Learned:
             at_s=view.now_s,
             costs=solved(sums),
             sums=sums,
-            noise=np.full(len(RESOURCES), _MOST_NOISE**2),
+            noise=np.full(len(RESOURCES), _SUPPOSED_NOISE**2),
             looks=np.zeros(len(RESOURCES)),
             brokers=BrokerFigures.unknown(),
         )
