@@ -101,8 +101,7 @@ class Drains(Resource, tag="draining"):
         self._documents = Documents(context.coordination)
 
     @operation(
-        "PUT",
-        _PATH,
+        f"PUT {_PATH}",
         Reply(204, "The broker is marked; the leader moves its bundles, a few at a time."),
         _UNKNOWN,
         query=AuthorQuery,
@@ -115,8 +114,7 @@ class Drains(Resource, tag="draining"):
         await self.put(broker, by=by, reason=reason, drain=True)
 
     @operation(
-        "PUT",
-        _CORDON,
+        f"PUT {_CORDON}",
         Reply(204, "The broker is marked: it takes no bundles, and is not emptied."),
         _UNKNOWN,
         Reply(409, "No other broker would take bundles."),
@@ -151,8 +149,7 @@ class Drains(Resource, tag="draining"):
         await self._documents.change(path, edit)
         log.info("broker.drain.requested", broker=broker, by=by, reason=reason, drain=drain)
 
-    @operation("DELETE", _CORDON, Reply(204, "The broker has no mark."))
-    @operation("DELETE", _PATH, Reply(204, "The broker has no mark."))
+    @operation(f"DELETE {_CORDON}", f"DELETE {_PATH}", Reply(204, "The broker has no mark."))
     async def unmark(self, broker: BrokerId) -> None:
         """Let a broker take bundles again, whether it drains or is cordoned.
 
@@ -162,8 +159,7 @@ class Drains(Resource, tag="draining"):
         log.info("broker.drain.cancelled", broker=broker)
 
     @operation(
-        "GET",
-        _BROKER,
+        f"GET {_BROKER}",
         Reply(200, "The drain status.", DrainState),
         Reply(404, "The broker is neither registered nor marked."),
     )
@@ -217,7 +213,7 @@ class BalancingModes(Resource, tag="balancing"):
         self._clock = context.clock
 
     @operation(
-        "GET", _BALANCING, Reply(200, "The mode, with its author and reason.", BalancingState)
+        f"GET {_BALANCING}", Reply(200, "The mode, with its author and reason.", BalancingState)
     )
     async def state(self) -> Balancing:
         """Get the balancing mode."""
@@ -225,7 +221,7 @@ class BalancingModes(Resource, tag="balancing"):
         with as_unavailable(znodes.BALANCING, "read"):
             return decode_balancing(znodes.BALANCING, data) if data else Balancing()
 
-    @operation("PUT", f"{_BALANCING}/pause", *_DONE, query=AuthorQuery)
+    @operation(f"PUT {_BALANCING}/pause", *_DONE, query=AuthorQuery)
     async def pause(self, *, by: str, reason: str) -> None:
         """Pause the rounds of this and every later leader, which then move and split nothing.
 
@@ -234,7 +230,7 @@ class BalancingModes(Resource, tag="balancing"):
         """
         await self.put(BalancingMode.PAUSED, by=by, reason=reason)
 
-    @operation("PUT", f"{_BALANCING}/observe", *_DONE, query=AuthorQuery)
+    @operation(f"PUT {_BALANCING}/observe", *_DONE, query=AuthorQuery)
     async def observe(self, *, by: str, reason: str) -> None:
         """Have rounds decide and record their decisions, but order no moves.
 
@@ -242,7 +238,7 @@ class BalancingModes(Resource, tag="balancing"):
         """
         await self.put(BalancingMode.OBSERVING, by=by, reason=reason)
 
-    @operation("PUT", f"{_BALANCING}/resume", *_DONE, query=AuthorQuery)
+    @operation(f"PUT {_BALANCING}/resume", *_DONE, query=AuthorQuery)
     async def resume(self, *, by: str, reason: str) -> None:
         """Let rounds move bundles again."""
         await self.put(BalancingMode.ACTIVE, by=by, reason=reason)
@@ -296,8 +292,8 @@ class Brokers(Resource, tag="brokers"):
         self._documents = Documents(context.coordination)
         self._topics = topics
 
-    @operation("GET", "/admin/v2/brokers", _BROKERS)
-    @operation("GET", "/admin/v2/brokers/{cluster}", _BROKERS, _NO_CLUSTER)
+    @operation("GET /admin/v2/brokers", _BROKERS)
+    @operation("GET /admin/v2/brokers/{cluster}", _BROKERS, _NO_CLUSTER)
     async def registered(self, cluster: str | None = None) -> Sequence[BrokerId]:
         """List the registered brokers."""
         if cluster is not None:
@@ -305,8 +301,7 @@ class Brokers(Resource, tag="brokers"):
         return sorted(self._cluster_state.brokers)
 
     @operation(
-        "GET",
-        "/admin/v2/brokers/{cluster}/{broker}/ownedNamespaces",
+        "GET /admin/v2/brokers/{cluster}/{broker}/ownedNamespaces",
         Reply(200, "The reason of ownership, by bundle.", dict[str, OwnedBundle]),
         Reply(404, "The cluster is another one, or the broker is not registered."),
     )
@@ -325,8 +320,7 @@ class Brokers(Resource, tag="brokers"):
         return {bundle: _owned(broker, policies.governing(namespace_of(bundle))) for bundle in mine}
 
     @operation(
-        "GET",
-        "/admin/v2/broker-stats/load-report",
+        "GET /admin/v2/broker-stats/load-report",
         Reply(200, "Pulsar's `LocalBrokerData`.", dict[str, Any]),
         tag=_STATS,
     )
@@ -341,8 +335,7 @@ class Brokers(Resource, tag="brokers"):
             return report_to_json(decode_loads(path, data, known.registration))
 
     @operation(
-        "GET",
-        TOPICS_PATH,
+        f"GET {TOPICS_PATH}",
         Reply(200, "The rates, by namespace, bundle range, domain and topic.", dict[str, Any]),
         Reply(412, "The name of the namespace is not valid."),
         tag=_STATS,
@@ -380,8 +373,7 @@ class Configuration(Resource, tag="configuration"):
         self._internal = dict(internal)
 
     @operation(
-        "GET",
-        _CONFIGURATION,
+        f"GET {_CONFIGURATION}",
         Reply(200, "The load manager's names of the settings, then Pulsar's.", list[str]),
     )
     async def names(self) -> Sequence[str]:
@@ -389,7 +381,7 @@ class Configuration(Resource, tag="configuration"):
         return dynamic_names()
 
     @operation(
-        "GET", f"{_CONFIGURATION}/values", Reply(200, "The values as strings, by name.", _TEXTS)
+        f"GET {_CONFIGURATION}/values", Reply(200, "The values as strings, by name.", _TEXTS)
     )
     async def values(self) -> Mapping[str, str]:
         """Get the settings that are set for the whole cluster."""
@@ -398,8 +390,7 @@ class Configuration(Resource, tag="configuration"):
             return parse_settings(data)
 
     @operation(
-        "GET",
-        f"{_CONFIGURATION}/runtime",
+        f"GET {_CONFIGURATION}/runtime",
         Reply(200, "The values as strings, by `section.key`; secrets are hidden.", _TEXTS),
     )
     async def runtime(self) -> Mapping[str, str]:
@@ -407,8 +398,7 @@ class Configuration(Resource, tag="configuration"):
         return shown(override(self._config, await self.values()).config)
 
     @operation(
-        "GET",
-        "/admin/v2/brokers/internal-configuration",
+        "GET /admin/v2/brokers/internal-configuration",
         Reply(200, "The addresses, by Pulsar's names of the settings.", _TEXTS),
     )
     async def internal(self) -> Mapping[str, str]:
@@ -416,8 +406,7 @@ class Configuration(Resource, tag="configuration"):
         return self._internal
 
     @operation(
-        "POST",
-        f"{_CONFIGURATION}/{{key}}/{{value}}",
+        f"POST {_CONFIGURATION}/{{key}}/{{value}}",
         Reply(204, "The value is set; every sidecar applies it within seconds."),
         Reply(409, "Other clients kept changing the settings."),
         Reply(
@@ -442,8 +431,7 @@ class Configuration(Resource, tag="configuration"):
         log.info("configuration.key.set", name=key)
 
     @operation(
-        "DELETE",
-        f"{_CONFIGURATION}/{{key}}",
+        f"DELETE {_CONFIGURATION}/{{key}}",
         Reply(204, "The setting has no value for the whole cluster now."),
         Reply(409, "Other clients kept changing the settings."),
         Reply(412, "The setting does not exist or is not dynamic."),

@@ -317,8 +317,7 @@ class Unloads(Resource, tag="bundles"):
         self._unload = unload
 
     @operation(
-        "PUT",
-        "/admin/v2/namespaces/{tenant}/{namespace}/unload",
+        "PUT /admin/v2/namespaces/{tenant}/{namespace}/unload",
         Reply(204, "The next owners serve the bundles; bundles without an owner were left alone."),
         Reply(404, "The namespace does not exist."),
         leader=True,
@@ -328,8 +327,7 @@ class Unloads(Resource, tag="bundles"):
         await self._unload(namespace, None, None)
 
     @operation(
-        "PUT",
-        "/admin/v2/namespaces/{tenant}/{namespace}/{bundle}/unload",
+        "PUT /admin/v2/namespaces/{tenant}/{namespace}/{bundle}/unload",
         Reply(204, "The next owner serves the bundle, or the bundle had no owner."),
         Reply(404, "The namespace does not exist, or has no such bundle."),
         Reply(409, "The destination is not registered, is draining, or does not report."),
@@ -343,8 +341,7 @@ class Unloads(Resource, tag="bundles"):
         await self._unload(namespace, bundle, _destination(query.destination))
 
     @operation(
-        "PUT",
-        "/admin/v2/loadmanager/namespaces/{tenant}/{namespace}/{bundle}/unload",
+        "PUT /admin/v2/loadmanager/namespaces/{tenant}/{namespace}/{bundle}/unload",
         Reply(200, "The next owner serves the bundle, or the bundle has no owner.", UnloadedBundle),
         Reply(404, "The namespace does not exist, or has no such bundle."),
         Reply(409, "The destination is not registered, is draining, or does not report."),
@@ -414,8 +411,7 @@ class Splits(Resource, tag="bundles"):
         self._default_algorithm = default_algorithm
 
     @operation(
-        "PUT",
-        "/admin/v2/namespaces/{tenant}/{namespace}/{bundle}/split",
+        "PUT /admin/v2/namespaces/{tenant}/{namespace}/{bundle}/split",
         Reply(204, "The parts are in the boundaries of the namespace."),
         Reply(404, "The namespace does not exist, or has no such bundle."),
         Reply(
@@ -435,8 +431,7 @@ class Splits(Resource, tag="bundles"):
         await self._split(namespace, bundle, order)
 
     @operation(
-        "PUT",
-        "/admin/v2/loadmanager/namespaces/{tenant}/{namespace}/{bundle}/merge",
+        "PUT /admin/v2/loadmanager/namespaces/{tenant}/{namespace}/{bundle}/merge",
         Reply(200, "The two bundles are one in the boundaries of the namespace.", MergedBundle),
         Reply(404, "The namespace does not exist, or has no such bundle."),
         Reply(409, "One of the two is being moved, split or merged."),

@@ -119,7 +119,7 @@ class Account:
 
 class Tasks(Resource, tag="decisions"):
     @operation(
-        "GET", "/admin/v2/loadmanager/tasks", Reply(200, "The tasks.", TasksDocument), leader=True
+        "GET /admin/v2/loadmanager/tasks", Reply(200, "The tasks.", TasksDocument), leader=True
     )
     @abstractmethod
     def tasks(self, query: TasksQuery) -> TasksDocument:
@@ -139,8 +139,7 @@ class Decisions(Tasks, tag="decisions"):
         self._cluster = cluster
 
     @operation(
-        "GET",
-        "/admin/v2/loadmanager/snapshot",
+        "GET /admin/v2/loadmanager/snapshot",
         Reply(200, "The snapshot, which `loadmanager decide` reads.", dict[str, Any]),
         leader=True,
     )
@@ -160,8 +159,7 @@ class Decisions(Tasks, tag="decisions"):
         )
 
     @operation(
-        "GET",
-        "/admin/v2/loadmanager/explain",
+        "GET /admin/v2/loadmanager/explain",
         Reply(200, "The explanation.", dict[str, Any]),
         Reply(404, "The leader has no bundle or broker of that name."),
         Reply(412, "The subject is not the name of a bundle or a broker."),
@@ -198,8 +196,7 @@ class Decisions(Tasks, tag="decisions"):
         )
 
     @operation(
-        "GET",
-        "/admin/v2/loadmanager/optimality",
+        "GET /admin/v2/loadmanager/optimality",
         Reply(200, "The figures.", AssessmentDocument),
         leader=True,
     )
@@ -213,8 +210,7 @@ class Decisions(Tasks, tag="decisions"):
         return AssessmentDocument(optimality=assessment_document(last))
 
     @operation(
-        "GET",
-        "/admin/v2/loadmanager/shadows",
+        "GET /admin/v2/loadmanager/shadows",
         Reply(200, "The strategies of `[shedding] shadows`.", ShadowsDocument),
         leader=True,
     )
@@ -229,8 +225,7 @@ class Decisions(Tasks, tag="decisions"):
         return shadows_document(active, leader_term.optimality_watch.shadows)
 
     @operation(
-        "GET",
-        "/admin/v2/loadmanager/decisions",
+        "GET /admin/v2/loadmanager/decisions",
         Reply(200, "The decisions.", dict[str, Any]),
         leader=True,
     )
@@ -494,8 +489,7 @@ class Plans(Resource, tag="decisions"):
         self._leading = leading
 
     @operation(
-        "GET",
-        "/admin/v2/loadmanager/plan",
+        "GET /admin/v2/loadmanager/plan",
         Reply(
             200, "The moves, and the bundles and brokers left alone with the reasons.", PlanDocument
         ),

@@ -91,17 +91,14 @@ class Isolation(Resource, tag="isolation"):
         self._cluster = cluster
         self._path = znodes.isolation_policies(cluster)
 
-    @operation("GET", _PATH, Reply(200, "The policies, by name.", dict[str, Any]), _NO_CLUSTER)
+    @operation(f"GET {_PATH}", Reply(200, "The policies, by name.", dict[str, Any]), _NO_CLUSTER)
     async def policies(self, cluster: str) -> Mapping[str, Any]:
         """List all isolation policies."""
         check_cluster(cluster, self._cluster)
         return self._parsed(await self._documents.read(self._path))
 
     @operation(
-        "GET",
-        f"{_PATH}/{{policy}}",
-        Reply(200, "The policy, as it was set.", dict[str, Any]),
-        _NONE,
+        f"GET {_PATH}/{{policy}}", Reply(200, "The policy, as it was set.", dict[str, Any]), _NONE
     )
     async def policy(self, cluster: str, policy: str) -> Any:
         """Get one isolation policy."""
@@ -111,8 +108,7 @@ class Isolation(Resource, tag="isolation"):
         return found[policy]
 
     @operation(
-        "POST",
-        f"{_PATH}/{{policy}}",
+        f"POST {_PATH}/{{policy}}",
         Reply(
             204, "The policy is set, and the bundles that may not stay have moved where they could."
         ),
@@ -148,8 +144,7 @@ class Isolation(Resource, tag="isolation"):
             await self._move_away(policy, old, self._read({policy: given})[policy])
 
     @operation(
-        "DELETE",
-        f"{_PATH}/{{policy}}",
+        f"DELETE {_PATH}/{{policy}}",
         Reply(204, "The policy is removed."),
         _NONE,
         Reply(409, "Other clients kept changing the policies."),
@@ -168,8 +163,7 @@ class Isolation(Resource, tag="isolation"):
         log.info("isolation.policy.removed", policy=policy)
 
     @operation(
-        "GET",
-        f"{_PATH}/brokers",
+        f"GET {_PATH}/brokers",
         Reply(200, "One entry for each pair of broker and policy.", list[BrokerPolicy]),
         _NO_CLUSTER,
     )
@@ -190,8 +184,7 @@ class Isolation(Resource, tag="isolation"):
         ]
 
     @operation(
-        "GET",
-        f"{_PATH}/brokers/{{broker}}",
+        f"GET {_PATH}/brokers/{{broker}}",
         Reply(
             200, "The policy; if several govern the broker, the first one by name.", BrokerPolicy
         ),
@@ -286,7 +279,9 @@ class FailureDomains(Resource, tag="failure domains"):
         self._folder = znodes.failure_domains(cluster)
 
     @operation(
-        "GET", _DOMAINS, Reply(200, "The domains, by name.", dict[str, FailureDomain]), _NO_CLUSTER
+        f"GET {_DOMAINS}",
+        Reply(200, "The domains, by name.", dict[str, FailureDomain]),
+        _NO_CLUSTER,
     )
     async def domains(self, cluster: str) -> Mapping[str, FailureDomain]:
         """List all failure domains."""
@@ -295,8 +290,7 @@ class FailureDomains(Resource, tag="failure domains"):
         return {name: FailureDomain(brokers=list(brokers)) for name, (_, brokers) in found.items()}
 
     @operation(
-        "GET",
-        f"{_DOMAINS}/{{failure_domain}}",
+        f"GET {_DOMAINS}/{{failure_domain}}",
         Reply(200, "The brokers of the domain.", FailureDomain),
         _NO_DOMAIN,
     )
@@ -308,8 +302,7 @@ class FailureDomains(Resource, tag="failure domains"):
         return found[failure_domain]
 
     @operation(
-        "POST",
-        f"{_DOMAINS}/{{failure_domain}}",
+        f"POST {_DOMAINS}/{{failure_domain}}",
         Reply(204, "The domain is set."),
         _NO_CLUSTER,
         Reply(
@@ -347,8 +340,7 @@ class FailureDomains(Resource, tag="failure domains"):
         log.info("failure.domain.set", domain=failure_domain, brokers=brokers)
 
     @operation(
-        "DELETE",
-        f"{_DOMAINS}/{{failure_domain}}",
+        f"DELETE {_DOMAINS}/{{failure_domain}}",
         Reply(204, "The domain is removed."),
         _NO_DOMAIN,
         Reply(409, "Other clients kept changing the domains."),

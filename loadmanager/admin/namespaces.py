@@ -47,6 +47,9 @@ _BOUND: Final = re.compile(r"0x[0-9a-fA-F]{1,8}")
 _MAX_BUNDLES: Final = 32_768
 
 
+_UNKNOWN: Final = Reply(404, "The namespace does not exist.")
+
+
 class Bundles(Document):
     """The bundles of a namespace."""
 
@@ -84,8 +87,7 @@ class Namespaces(Resource, tag="namespaces"):
         self._documents = Documents(context.coordination)
 
     @operation(
-        "GET",
-        "/admin/v2/namespaces/{tenant}",
+        "GET /admin/v2/namespaces/{tenant}",
         Reply(200, "The namespaces as `tenant/namespace`, sorted.", list[str]),
         Reply(404, "The tenant does not exist."),
     )
@@ -99,8 +101,7 @@ class Namespaces(Resource, tag="namespaces"):
         return tuple(Namespace(f"{tenant}/{name}") for name in sorted(names))
 
     @operation(
-        "PUT",
-        "/admin/v2/namespaces/{tenant}/{namespace}",
+        "PUT /admin/v2/namespaces/{tenant}/{namespace}",
         Reply(204, "The namespace is created, and its tenant if that did not exist."),
         Reply(
             409,
@@ -169,10 +170,9 @@ class Namespaces(Resource, tag="namespaces"):
         return Check(path, folder.stat.version if folder else 0)
 
     @operation(
-        "DELETE",
-        "/admin/v2/namespaces/{tenant}/{namespace}",
+        "DELETE /admin/v2/namespaces/{tenant}/{namespace}",
         Reply(204, "The namespace is deleted, and its brokers have released the bundles."),
-        Reply(404, "The namespace does not exist."),
+        _UNKNOWN,
         Reply(409, "The namespace has topics, or other clients kept changing it."),
         query=DeletionQuery,
         leader=True,
@@ -236,16 +236,10 @@ class Namespaces(Resource, tag="namespaces"):
         )
 
     @operation(
-        "GET",
-        "/admin/v2/namespaces/{tenant}/{namespace}",
+        "GET /admin/v2/namespaces/{tenant}/{namespace}",
+        "GET /admin/v2/namespaces/{tenant}/{namespace}/policies",
         Reply(200, "The policies.", dict[str, Any]),
-        Reply(404, "The namespace does not exist."),
-    )
-    @operation(
-        "GET",
-        "/admin/v2/namespaces/{tenant}/{namespace}/policies",
-        Reply(200, "The policies.", dict[str, Any]),
-        Reply(404, "The namespace does not exist."),
+        _UNKNOWN,
     )
     async def policies(self, namespace: Namespace) -> Mapping[str, Any]:
         """Get the policies of a namespace, with its present bundles."""
@@ -257,10 +251,9 @@ class Namespaces(Resource, tag="namespaces"):
         return {**found, "bundles": bundles_to_json(boundaries)}
 
     @operation(
-        "GET",
-        "/admin/v2/namespaces/{tenant}/{namespace}/bundles",
+        "GET /admin/v2/namespaces/{tenant}/{namespace}/bundles",
         Reply(200, "The boundaries.", Bundles),
-        Reply(404, "The namespace does not exist."),
+        _UNKNOWN,
     )
     async def bundles(self, namespace: Namespace) -> dict[str, Any]:
         """Get the boundaries of a namespace's bundles."""
@@ -294,7 +287,6 @@ def boundaries_wanted(
 
 
 _PATH: Final = "/admin/v2/namespaces/{tenant}/{namespace}/antiAffinity"
-_UNKNOWN: Final = Reply(404, "The namespace does not exist.")
 _CHANGED: Final = Reply(409, "Another client changed it at the same time.")
 _LONGEST: Final = 200
 
@@ -315,7 +307,7 @@ class AntiAffinity(Resource, tag="anti-affinity"):
         self._documents = Documents(context.coordination)
         self._cluster = cluster
 
-    @operation("POST", _PATH, Reply(204, "The namespace is in the group."), _UNKNOWN, _CHANGED)
+    @operation(f"POST {_PATH}", Reply(204, "The namespace is in the group."), _UNKNOWN, _CHANGED)
     async def put(self, namespace: Namespace, body: GroupName) -> None:
         """Put a namespace into an anti-affinity group.
 
@@ -324,8 +316,7 @@ class AntiAffinity(Resource, tag="anti-affinity"):
         await self._put(namespace, body)
 
     @operation(
-        "GET",
-        _PATH,
+        f"GET {_PATH}",
         Reply(200, "The name of the group, without quotes.", TEXT),
         Reply(204, "The namespace is in no group."),
         _UNKNOWN,
@@ -339,14 +330,13 @@ class AntiAffinity(Resource, tag="anti-affinity"):
         with as_unavailable(path, "read"):
             return decode_anti_affinity(path, data) or None
 
-    @operation("DELETE", _PATH, Reply(204, "The namespace is in no group."), _UNKNOWN, _CHANGED)
+    @operation(f"DELETE {_PATH}", Reply(204, "The namespace is in no group."), _UNKNOWN, _CHANGED)
     async def remove(self, namespace: Namespace) -> None:
         """Take a namespace out of its anti-affinity group."""
         await self._put(namespace, "")
 
     @operation(
-        "GET",
-        "/admin/v2/namespaces/{cluster}/antiAffinity/{group}",
+        "GET /admin/v2/namespaces/{cluster}/antiAffinity/{group}",
         Reply(200, "The namespaces, sorted by tenant and name.", list[str]),
         Reply(412, "The cluster is another one, or the name of the tenant is not valid."),
     )
@@ -384,15 +374,14 @@ class AntiAffinity(Resource, tag="anti-affinity"):
 
 _QUOTAS: Final = "/admin/v2/resource-quotas"
 _BUNDLE: Final = f"{_QUOTAS}/{{tenant}}/{{namespace}}/{{bundle}}"
-_GONE: Final = Reply(410, "There are no resource quotas.")
 
 
 class Quotas(Resource, tag="resource quotas"):
-    @operation("GET", _QUOTAS, _GONE)
-    @operation("POST", _QUOTAS, _GONE)
-    @operation("GET", _BUNDLE, _GONE)
-    @operation("POST", _BUNDLE, _GONE)
-    @operation("DELETE", _BUNDLE, _GONE)
+    @operation(
+        *(f"{method} {_QUOTAS}" for method in ("GET", "POST")),
+        *(f"{method} {_BUNDLE}" for method in ("GET", "POST", "DELETE")),
+        Reply(410, "There are no resource quotas."),
+    )
     async def refuse(self) -> None:
         """Refuse: bundles are placed by what brokers report of them, not by quotas."""
         reason = "there are no resource quotas: bundles are placed by what brokers report of them"

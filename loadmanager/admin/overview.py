@@ -318,7 +318,7 @@ class Overviews(Resource, tag="decisions"):
     def __init__(self, overview: Callable[[], OverviewDocument]) -> None:
         self._overview = overview
 
-    @operation("GET", OVERVIEW_PATH, Reply(200, "The overview.", OverviewDocument), leader=True)
+    @operation(f"GET {OVERVIEW_PATH}", Reply(200, "The overview.", OverviewDocument), leader=True)
     async def overview(self) -> OverviewDocument:
         """Get the cluster at a glance, as the live page shows it.
 

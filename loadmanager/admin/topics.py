@@ -1,13 +1,13 @@
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, Final, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Final, Literal
 from urllib.parse import unquote
 
 import structlog
 from pydantic import Field
 
 from loadmanager.adapters.http.assign_client import HttpAssignClient
-from loadmanager.adapters.http.operations import Document, Method, Query, Reply, Resource, operation
+from loadmanager.adapters.http.operations import Document, Query, Reply, Resource, operation
 from loadmanager.adapters.http.routes import Role
 from loadmanager.common.cluster_state import boundaries_of, bundle_in
 from loadmanager.common.context import Context
@@ -66,8 +66,7 @@ class Topics(Resource, tag="topics"):
         self._documents = Documents(context.coordination)
 
     @operation(
-        "GET",
-        "/admin/v2/namespaces/{tenant}/{namespace}/topics",
+        "GET /admin/v2/namespaces/{tenant}/{namespace}/topics",
         Reply(200, "The full names of the topics, each partition by itself.", list[str]),
         Reply(404, "The namespace does not exist."),
         role=Role.LOOKUP,
@@ -87,8 +86,7 @@ class Topics(Resource, tag="topics"):
         return sorted(map(str, found))
 
     @operation(
-        "GET",
-        "/admin/v2/namespaces/{tenant}/{namespace}/{bundle}/topicHashPositions",
+        "GET /admin/v2/namespaces/{tenant}/{namespace}/{bundle}/topicHashPositions",
         Reply(
             200, "The positions from 0 to 4294967295, by the full name of the topic.", HashPositions
         ),
@@ -204,16 +202,9 @@ class PartitionedMetadata(Document):
     properties: dict[str, str] | None = None
 
 
-def _in_each_domain(method: str, *replies: Reply, **declared: Any) -> Callable[[Method], Method]:
-    """Declare a method for the three domains of topics, which are words in the path."""
-
-    def declare(function: Method) -> Method:
-        for domain in reversed(DOMAINS):
-            path = f"/admin/v2/{domain}/{{tenant}}/{{namespace}}/{{topic}}/partitions"
-            function = operation(method, path, *replies, **declared)(function)
-        return function
-
-    return declare
+_PATHS: Final = [
+    f"/admin/v2/{domain}/{{tenant}}/{{namespace}}/{{topic}}/partitions" for domain in DOMAINS
+]
 
 
 class Partitions(Resource, tag="topics"):
@@ -222,8 +213,8 @@ class Partitions(Resource, tag="topics"):
         self._cluster_state = context.cluster_state
         self._documents = Documents(context.coordination)
 
-    @_in_each_domain(
-        "GET",
+    @operation(
+        *(f"GET {path}" for path in _PATHS),
         Reply(200, "The number of partitions.", Partitioned),
         Reply(404, "The namespace does not exist."),
         role=Role.LOOKUP,
@@ -232,8 +223,8 @@ class Partitions(Resource, tag="topics"):
         """Get the number of partitions of a topic."""
         return Partitioned(partitions=await self._lookup.partitions(topic))
 
-    @_in_each_domain(
-        "PUT",
+    @operation(
+        *(f"PUT {path}" for path in _PATHS),
         Reply(204, "The topic is partitioned."),
         Reply(404, "The namespace does not exist."),
         Reply(409, "The topic has partitions already."),
@@ -253,8 +244,8 @@ class Partitions(Resource, tag="topics"):
 
         await self._documents.change(_checked(znodes.partitions(topic), topic), edit)
 
-    @_in_each_domain(
-        "DELETE",
+    @operation(
+        *(f"DELETE {path}" for path in _PATHS),
         Reply(204, "The topic has no partitions."),
         Reply(404, "The topic has no partitions."),
         Reply(409, "Another client changed it at the same time."),

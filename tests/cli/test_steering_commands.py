@@ -88,14 +88,13 @@ class Others(Resource, tag="others"):
         self._application = application
 
     @operation(
-        "GET",
-        "/admin/v2/namespaces/{tenant}/{namespace}/bundles",
+        "GET /admin/v2/namespaces/{tenant}/{namespace}/bundles",
         Reply(200, "Boundaries.", dict[str, Any]),
     )
     async def bundles(self) -> dict[str, Any]:
         return {"boundaries": ["0x00000000", "0x40000000", "0xffffffff"]}
 
-    @operation("GET", "/admin/v2/loadmanager/balancing", Reply(200, "The mode.", dict[str, Any]))
+    @operation("GET /admin/v2/loadmanager/balancing", Reply(200, "The mode.", dict[str, Any]))
     async def balancing(self) -> dict[str, Any]:
         return {"mode": self._application.mode.value}
 

@@ -151,11 +151,7 @@ class Describing(Resource, tag="watching"):
         self._served = served
 
     @operation(
-        "GET",
-        "/openapi.json",
-        Reply(200, "The document.", dict[str, Any]),
-        role=Role.NOBODY,
-        raw=True,
+        "GET /openapi.json", Reply(200, "The document.", dict[str, Any]), role=Role.NOBODY, raw=True
     )
     async def document(self, _request: web.BaseRequest, _target: Target) -> web.StreamResponse:
         """Get this API as an OpenAPI document."""

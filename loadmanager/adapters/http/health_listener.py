@@ -328,8 +328,7 @@ class Watching(Resource, tag="watching"):
         self._registry = registry
 
     @operation(
-        "GET",
-        "/metrics",
+        "GET /metrics",
         Reply(200, "The metrics as text, or as OpenMetrics if the client accepts that.", TEXT),
         raw=True,
     )
@@ -338,14 +337,13 @@ class Watching(Resource, tag="watching"):
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         return bytes_reply(encode(self._registry), content_type)
 
-    @operation("GET", "/healthz", Reply(200, "`ok`.", TEXT), role=Role.NOBODY, raw=True)
+    @operation("GET /healthz", Reply(200, "`ok`.", TEXT), role=Role.NOBODY, raw=True)
     async def alive(self, _request: web.BaseRequest, _target: Target) -> web.StreamResponse:
         """Check whether the process answers at all."""
         return text_reply("ok")
 
     @operation(
-        "GET",
-        "/readyz",
+        "GET /readyz",
         Reply(200, "The sidecar is ready.", Readiness),
         Reply(503, "The sidecar is not ready; `reason` says why."),
         role=Role.NOBODY,
@@ -372,8 +370,7 @@ class Health(Resource, tag="brokers"):
         self._version = version
 
     @operation(
-        "GET",
-        "/admin/v2/brokers/leaderBroker",
+        "GET /admin/v2/brokers/leaderBroker",
         Reply(200, "The leader's broker.", Leader),
         Reply(404, "No leader is elected."),
     )
@@ -385,15 +382,8 @@ class Health(Resource, tag="brokers"):
         return Leader(broker_id=leader.broker, service_url=leader.service_url)
 
     @operation(
-        "GET",
-        "/admin/v2/brokers/health",
-        Reply(200, "`ok`.", TEXT),
-        Reply(503, "Lookups cannot be answered; `reason` says why."),
-        role=Role.NOBODY,
-    )
-    @operation(
-        "GET",
-        "/admin/v2/brokers/ready",
+        "GET /admin/v2/brokers/health",
+        "GET /admin/v2/brokers/ready",
         Reply(200, "`ok`.", TEXT),
         Reply(503, "Lookups cannot be answered; `reason` says why."),
         role=Role.NOBODY,
@@ -405,9 +395,7 @@ class Health(Resource, tag="brokers"):
             raise Refused(503, "; ".join(readiness.reasons) or "not ready")
         return "ok"
 
-    @operation(
-        "GET", "/admin/v2/brokers/version", Reply(200, "The version.", TEXT), role=Role.NOBODY
-    )
+    @operation("GET /admin/v2/brokers/version", Reply(200, "The version.", TEXT), role=Role.NOBODY)
     async def version(self) -> str:
         """Get this sidecar's version."""
         return self._version

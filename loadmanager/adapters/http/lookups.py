@@ -89,8 +89,7 @@ class Lookups(Resource, tag="lookup"):
         return None if response is None else KnownReply(response, line)
 
     @operation(
-        "GET",
-        LOOKUP_PREFIX + _TOPIC_PATH,
+        f"GET {LOOKUP_PREFIX}{_TOPIC_PATH}",
         Reply(200, "The owner and its URLs.", LookupData),
         Reply(404, "The namespace does not exist."),
         Reply(405, "The domain of the topic is not known."),
@@ -117,8 +116,7 @@ class Lookups(Resource, tag="lookup"):
         return web.Response(body=answer.body, headers=answer.headers)
 
     @operation(
-        "GET",
-        LOOKUP_PREFIX + _TOPIC_PATH + "/bundle",
+        f"GET {LOOKUP_PREFIX}{_TOPIC_PATH}/bundle",
         Reply(200, "The range of the bundle, without quotes, as Pulsar's brokers return it.", TEXT),
         Reply(404, "The namespace does not exist."),
         Reply(405, "The domain of the topic is not known."),

@@ -4,8 +4,7 @@ An example::
 
     class Domains(Resource, tag="failure domains"):
         @operation(
-            "GET",
-            "/admin/v2/clusters/{cluster}/failureDomains/{failure_domain}",
+            "GET /admin/v2/clusters/{cluster}/failureDomains/{failure_domain}",
             Reply(200, "The brokers of the domain.", Domain),
             Reply(404, "The domain does not exist."),
         )
@@ -382,27 +381,26 @@ class Operation:
 
 
 def operation(
-    method: str,
-    path: str,
-    *replies: Reply,
+    *declared: str | Reply,
     role: Role | None = None,
     query: type[BaseModel] | None = None,
     **more: Any,
 ) -> Callable[[Method], Method]:
-    """Declare a method as the answer to ``method path``; it may answer several.
+    """Declare a method as the answer to requests, each ``METHOD path``, with its replies.
 
     ``more`` are other fields of `Operation`: ``tag``, ``parameters``, ``leader``, ``raw``.
     ``query`` is for methods without a parameter of that name: it is read, and of its values those
     are passed that the method has parameters for.
     """
     values = {*query.model_fields} if query else set()
+    replies = tuple(one for one in declared if isinstance(one, Reply))
 
-    def declare(function: Method) -> Method:
-        declared: list[Operation] = getattr(function, _MARK, [])
+    def one_of(request: str, function: Callable[..., Any]) -> Operation:
+        method, _, path = request.partition(" ")
         summary, _, details = inspect.cleandoc(function.__doc__ or "").partition("\n\n")
         hints = get_type_hints(function, include_extras=True)
         given = inspect.signature(function).parameters
-        one = Operation(
+        return Operation(
             name=function.__name__,
             method=method,
             path=path,
@@ -420,8 +418,11 @@ def operation(
             body_optional="body" in given and given["body"].default is None,
             **more,
         )
+
+    def declare(function: Method) -> Method:
         # Decorators are applied from the bottom, so the first one in the text comes first.
-        setattr(function, _MARK, [one, *declared])
+        found = [one_of(request, function) for request in declared if isinstance(request, str)]
+        setattr(function, _MARK, [*found, *getattr(function, _MARK, ())])
         return function
 
     return declare
