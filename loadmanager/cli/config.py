@@ -1,19 +1,19 @@
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from loadmanager.cli.options import (
-    JSON_OPTION,
     SET_OPTION,
     SectionedGroup,
     ending,
+    json_option,
     option,
-    print_json,
     write_output,
 )
-from loadmanager.cli.sidecar_client import SidecarClient, client_options, whole_segment
+from loadmanager.cli.sidecar_client import SidecarClient, client_options, segment
 
 _DYNAMIC_PATH = "/admin/v2/brokers/configuration"
 
@@ -134,9 +134,9 @@ def import_broker_conf(broker_conf: Path, host: str | None, out: Path | None) ->
 
 @config_commands.command("get")
 @click.argument("name", metavar="[NAME]", required=False)
-@JSON_OPTION
+@json_option()
 @client_options()
-def get_command(*, name: str | None, as_json: bool, client: SidecarClient) -> None:
+def get_command(*, name: str | None, client: SidecarClient) -> Iterator[object]:
     """Print the settings made for the whole cluster: all, or one.
 
     Exits with 2 if NAME is not set.
@@ -149,13 +149,9 @@ def get_command(*, name: str | None, as_json: bool, client: SidecarClient) -> No
             click.echo(f"{name} is not set; every sidecar uses its own value", err=True)
             raise click.exceptions.Exit(2)
         values = {name: values[name]}
-    if as_json:
-        print_json(values)
-    elif name is not None:
-        click.echo(values[name])
-    else:
-        for known, value in sorted(values.items()):
-            click.echo(f"{known} = {value}")
+    yield values
+    for known, value in sorted(values.items()):
+        click.echo(value if name is not None else f"{known} = {value}")
 
 
 @config_commands.command("set")
@@ -170,7 +166,7 @@ def set_command(*, name: str, value: str, client: SidecarClient) -> None:
 
     Example: loadmanager config set leader.round_interval_s 120
     """
-    client.ask(f"{_DYNAMIC_PATH}/{whole_segment(name)}/{whole_segment(value)}", method="POST")
+    client.ask(f"{_DYNAMIC_PATH}/{segment(name)}/{segment(value)}", method="POST")
     click.echo(f"{name} is set to {value}")
 
 
@@ -182,7 +178,7 @@ def unset_command(*, name: str, client: SidecarClient) -> None:
 
     Example: loadmanager config unset leader.round_interval_s
     """
-    client.ask(f"{_DYNAMIC_PATH}/{whole_segment(name)}", method="DELETE")
+    client.ask(f"{_DYNAMIC_PATH}/{segment(name)}", method="DELETE")
     click.echo(f"{name} is not set any more")
 
 
@@ -193,9 +189,9 @@ def unset_command(*, name: str, client: SidecarClient) -> None:
     type=click.Path(path_type=Path),
     help="Print the settings of this file and the environment; no sidecar is asked.",
 )
-@JSON_OPTION
+@json_option()
 @client_options()
-def show_command(*, path: Path | None, as_json: bool, client: SidecarClient) -> None:
+def show_command(*, path: Path | None, client: SidecarClient) -> Iterator[object]:
     """Print all settings in force on one sidecar, with secrets hidden.
 
     Example: loadmanager config show --url http://broker-1.example.org:7750
@@ -208,9 +204,7 @@ def show_command(*, path: Path | None, as_json: bool, client: SidecarClient) -> 
 
         with ending(ConfigError):
             values = dict(shown(load_config(path, os.environ)))
-    if as_json:
-        print_json(values)
-        return
+    yield values
     section = ""
     for name, value in values.items():
         here, _, key = name.partition(".")

@@ -10,15 +10,14 @@ from typing import Any, Final
 import click
 
 from loadmanager.cli.options import (
-    JSON_OPTION,
     SEED_OPTION,
     Columns,
     ending,
     fitted,
+    json_option,
     moment_option,
     optimality_line,
     option,
-    print_json,
     print_records,
     read_input,
     terminal_width,
@@ -54,16 +53,15 @@ _KINDS: Final = ("move", "placement", "drain", "unload", "observed", "left-alone
     type=click.IntRange(1, 10_000),
     help="Maximum number to list, newest first.",
 )
-@JSON_OPTION
+@json_option()
 @client_options()
 def decisions_command(
     *,
     kinds: tuple[str, ...],
     since: datetime | None,
-    as_json: bool,
     client: SidecarClient,
     **asked: Any,
-) -> None:
+) -> Iterator[object]:
     """List the leader's last decisions: what moved, what was left alone, and why.
 
     A leader keeps the last 2,000 decisions of its own term; the history of all terms is
@@ -77,9 +75,7 @@ def decisions_command(
         sinceMs=0 if since is None else int(since.timestamp() * 1000),
         **asked,
     )
-    if as_json:
-        print_json(answer)
-        return
+    yield answer
     decisions = answer["decisions"]
     if not decisions:
         click.echo("No decision of this leader's term matches.")
@@ -121,9 +117,9 @@ def _task_of(one: Mapping[str, Any]) -> str:
     help="Try a setting, as with `loadmanager decide`. May be given again.",
 )
 @SEED_OPTION
-@JSON_OPTION
+@json_option()
 @client_options()
-def plan_command(*, seed: int, as_json: bool, client: SidecarClient, **asked: Any) -> None:
+def plan_command(*, seed: int, client: SidecarClient, **asked: Any) -> Iterator[object]:
     """Print what a round would do now, also with other settings; nothing is changed.
 
     Exits with 2 if a strategy or setting does not exist.
@@ -131,9 +127,7 @@ def plan_command(*, seed: int, as_json: bool, client: SidecarClient, **asked: An
     Example: loadmanager plan --shedder TransferShedder --set shedder.target_deviation=0.1
     """
     answer = client.json("/admin/v2/loadmanager/plan", seed=str(seed), **asked)
-    if as_json:
-        print_json(answer)
-        return
+    yield answer
     moves = answer["moves"]
     if not moves:
         click.echo("Nothing would move.")
@@ -170,9 +164,9 @@ _COLUMNS: Final = {
 
 
 @click.command("shadows")
-@JSON_OPTION
+@json_option()
 @client_options()
-def shadows_command(*, as_json: bool, client: SidecarClient) -> None:
+def shadows_command(*, client: SidecarClient) -> Iterator[object]:
     """Compare the strategies of `[shedding] shadows` with the active one.
 
     Each decides on what the leader sees, as if it had decided since the leader's term began,
@@ -183,9 +177,7 @@ def shadows_command(*, as_json: bool, client: SidecarClient) -> None:
     Example: loadmanager shadows --url http://broker-1.example.org:7750
     """
     answer = client.json("/admin/v2/loadmanager/shadows")
-    if as_json:
-        print_json(answer)
-        return
+    yield answer
     shadows = answer["shadows"]
     if not shadows:
         click.echo("No strategy decides beside the active one: [shedding] shadows names them.")
@@ -244,11 +236,11 @@ _HOUR_S: Final = 3600
     type=click.IntRange(1, 10_000),
     help="Maximum number of tasks to list: live ones first, oldest first.",
 )
-@JSON_OPTION
+@json_option()
 @client_options()
 def tasks_command(
-    *, ended_too: bool, states: tuple[str, ...], as_json: bool, client: SidecarClient, **asked: Any
-) -> None:
+    *, ended_too: bool, states: tuple[str, ...], client: SidecarClient, **asked: Any
+) -> Iterator[object]:
     """List the moves, placements, splits and merges that are under way, with their ages.
 
     Each is a task of the leader from its order until the new owner serves the bundle. With
@@ -263,9 +255,7 @@ def tasks_command(
         state=[one.replace("-", "_") for one in states],
         **asked,
     )
-    if as_json:
-        print_json(answer)
-        return
+    yield answer
     tasks = answer["tasks"]
     if not tasks:
         where = "under way" if live else "of this leader's term"
@@ -354,9 +344,9 @@ _OUTCOMES: Final[Mapping[str, str]] = {
 
 @click.command("explain")
 @click.argument("subject", metavar="BUNDLE|BROKER")
-@option("--json", "as_json", is_flag=True, help="Print the leader's answer as it is.")
+@json_option("Print the leader's answer as it is.")
 @client_options()
-def explain_command(*, subject: str, as_json: bool, client: SidecarClient) -> None:
+def explain_command(*, subject: str, client: SidecarClient) -> Iterator[object]:
     """Explain why a bundle or a broker was moved or left alone, and what would change it.
 
     Exits with 2 if there is no such bundle or broker, with 1 if no leader answers.
@@ -364,9 +354,7 @@ def explain_command(*, subject: str, as_json: bool, client: SidecarClient) -> No
     Example: loadmanager explain public/default/0x00000000_0x08000000
     """
     account = client.json("/admin/v2/loadmanager/explain", subject=subject)
-    if as_json:
-        print_json(account)
-        return
+    yield account
     parts = (_tasks(account), _decisions(account), _grounds(account))
     for text in (_headline(account), _load_line(account), *chain.from_iterable(parts)):
         _echo(text)

@@ -1,3 +1,4 @@
+import functools
 import gc
 import json
 import re
@@ -10,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from datetime import UTC, datetime, timedelta
-from functools import reduce
 from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import Any, Final
@@ -19,7 +19,7 @@ import click
 
 from loadmanager.telemetry.visible import VisibleStream
 
-Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def option(*names: str, **settings: Any) -> Decorator:
@@ -38,13 +38,28 @@ SET_OPTION: Final = option(
 SEED_OPTION: Final = option(
     "--seed", default=0, type=click.IntRange(min=0), help="Seed of random choices."
 )
-JSON_OPTION: Final = option(
-    "--json", "as_json", is_flag=True, help="Print JSON instead of a table."
-)
+
+
+def json_option(text: str = "Print JSON instead of a table.") -> Decorator:
+    """Add ``--json`` to a command that yields its answer, and then prints it as text."""
+
+    def decorate(command: Callable[..., Iterator[object]]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def in_one_form(*, as_json: bool, **arguments: Any) -> None:
+            steps = command(**arguments)
+            answer = next(steps)
+            if as_json:
+                print_json(answer)
+            else:
+                next(steps, None)
+
+        return option("--json", "as_json", is_flag=True, help=text)(in_one_form)
+
+    return decorate
 
 
 def options_of(command: Callable[..., Any], options: Iterable[Decorator]) -> Callable[..., Any]:
-    return reduce(lambda decorated, declare: declare(decorated), [*options][::-1], command)
+    return functools.reduce(lambda decorated, declare: declare(decorated), [*options][::-1], command)
 
 
 _AGO: Final = re.compile(r"(\d{1,6})([smhdw])")

@@ -224,15 +224,15 @@ def client_options(default_timeout_s: float = 30.0, *, waits: bool = True) -> De
     )
     options = (*_OPTIONS, timeout) if waits else _OPTIONS
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
         def with_client(
             *, url: str | None, profile: str, token_file: str, ca_file: str, **arguments: Any
-        ) -> None:
+        ) -> Any:
             timeout_s = arguments.pop("timeout_s") if waits else default_timeout_s
             given = Profile(url=url or "", token_file=token_file, ca_file=ca_file)
             arguments["client"] = _client(given, profile, timeout_s)
-            command(**arguments)
+            return command(**arguments)
 
         return options_of(with_client, options)
 
@@ -241,10 +241,6 @@ def client_options(default_timeout_s: float = 30.0, *, waits: bool = True) -> De
 
 def segment(text: str) -> str:
     return quote(text, safe=":[]")
-
-
-def whole_segment(text: str) -> str:
-    return quote(text, safe="")
 
 
 def name_of(text: str) -> str:
