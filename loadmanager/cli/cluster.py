@@ -227,11 +227,12 @@ def bundles_command(*, namespace: str, client: SidecarClient) -> Iterator[object
     """
     from loadmanager.core.ids import BundleId
 
-    answer = client.json(f"/admin/v2/namespaces/{_namespace(namespace)}/bundles")
-    bounds = answer["boundaries"]
+    if namespace.count("/") != 1 or not all(namespace.split("/")):
+        raise click.BadParameter(f"{namespace!r}; expected tenant/namespace")
+    answer = client.json(f"/admin/v2/namespaces/{name_of(namespace)}/bundles")
     snapshot = snapshot_of(client)
     rows: list[dict[str, Any]] = []
-    for low, high in pairwise(bounds):
+    for low, high in pairwise(answer["boundaries"]):
         bundle = BundleId(f"{namespace}/{low}_{high}")
         owner = snapshot.owners.get(bundle)
         report = snapshot.reports.get(owner) if owner else None
@@ -295,12 +296,6 @@ def merge_command(*, bundle: str, neighbour: str, client: SidecarClient) -> None
     path = f"/admin/v2/loadmanager/namespaces/{path}/merge"
     whole = client.json(path, method="PUT", **{"with": range_text})
     click.echo(f"{bundle} and {neighbour} are {namespace}/{whole['bundle']} now")
-
-
-def _namespace(text: str) -> str:
-    if text.count("/") != 1 or not all(text.split("/")):
-        raise click.BadParameter(f"{text!r}; expected tenant/namespace")
-    return name_of(text)
 
 
 @click.command("unload")

@@ -59,7 +59,9 @@ def json_option(text: str = "Print JSON instead of a table.") -> Decorator:
 
 
 def options_of(command: Callable[..., Any], options: Iterable[Decorator]) -> Callable[..., Any]:
-    return functools.reduce(lambda decorated, declare: declare(decorated), [*options][::-1], command)
+    return functools.reduce(
+        lambda decorated, declare: declare(decorated), [*options][::-1], command
+    )
 
 
 _AGO: Final = re.compile(r"(\d{1,6})([smhdw])")

@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from http import HTTPStatus
-from http.client import HTTPException
+from http.client import HTTPException, HTTPMessage
 from pathlib import Path
 from typing import IO, Any, Final
 from urllib.error import HTTPError, URLError
@@ -73,7 +73,6 @@ def read_profile(name: str) -> Profile:
 
 DEFAULT_URL: Final = "http://127.0.0.1:7750"
 _BAD_INPUT: Final = frozenset({400, 404, 412})
-_MOST_REDIRECTS: Final = 3
 # As in adapters/http/security/cluster_key.py, whose imports are too slow for a command.
 _PASSED_ON_HEADER: Final = "X-Loadmanager-Token"
 _HOW_TO_PROVE: Final = (
@@ -108,18 +107,25 @@ class SidecarClient:
     token: str = field(default="", repr=False)
     tls: ssl.SSLContext | None = None
 
-    def ask(self, path: str, *, method: str = "GET", body: object = None, **query: object) -> bytes:
+    def ask(self, path: str, *, method: str = "GET", **query: object) -> bytes:
         """Return what ``path`` answers; redirects to the leader are followed.
 
-        ``body`` is sent as JSON unless it is None; parameters of the ``query`` that are empty or 0
-        are left out, and those with several values repeated. Raises `NotFound`: the request is
-        wrong, or names something that does not exist; `RequestFailed`: the sidecar cannot be
-        reached, refuses, or follows no leader.
+        Parameters of the ``query`` that are empty or 0 are left out, and those with several values
+        repeated. Raises `NotFound`: the request is wrong, or names something that does not exist;
+        `RequestFailed`: the sidecar cannot be reached, refuses, or follows no leader.
         """
         asked = urlencode({name: value for name, value in query.items() if value}, doseq=True)
+        headers = {"Accept": "application/json"}
+        if self.token:
+            headers["Authorization"] = f"Bearer {self.token}"
         full = f"{self.url}{path}" + (f"?{asked}" if asked else "")
+        request = Request(full, headers=headers, method=method)  # noqa: S310 - only http and https get here
+        handlers = [] if self.tls is None else [HTTPSHandler(context=self.tls)]
         try:
-            return self._answer(full, method, body, self.token)
+            opener = build_opener(_ToTheLeader, *handlers)
+            with opener.open(request, timeout=self.timeout_s) as reply:
+                content: bytes = reply.read()
+                return content
         except HTTPError as error:
             with error:
                 kind = NotFound if error.code in _BAD_INPUT else RequestFailed
@@ -131,44 +137,15 @@ class SidecarClient:
             text = f"no answer within {self.timeout_s:g} s" if slow else why
             raise RequestFailed(f"{self.url}: {text}") from None
 
-    def json(self, path: str, *, method: str = "GET", body: object = None, **query: object) -> Any:
+    def json(self, path: str, *, method: str = "GET", **query: object) -> Any:
         """Return the JSON that ``path`` answers, None for an empty answer; see `ask`."""
-        content = self.ask(path, method=method, body=body, **query)
+        content = self.ask(path, method=method, **query)
         try:
             return json.loads(content) if content.strip() else None
         except ValueError:
             raise RequestFailed(
                 f"{self.url}{path}: answered {content[:120]!r}; expected JSON"
             ) from None
-
-    def _answer(
-        self, full: str, method: str, body: object, token: str, redirects: int = _MOST_REDIRECTS
-    ) -> bytes:
-        headers = {"Accept": "application/json"}
-        if token:
-            headers["Authorization"] = f"Bearer {token}"
-        if body is not None:
-            headers["Content-Type"] = "application/json"
-        data = None if body is None else json.dumps(body).encode()
-        request = Request(full, data=data, headers=headers, method=method)  # noqa: S310 - only http and https get here
-        try:
-            handlers = [] if self.tls is None else [HTTPSHandler(context=self.tls)]
-            opener = build_opener(_NoRedirects, *handlers)
-            with opener.open(request, timeout=self.timeout_s) as reply:
-                content: bytes = reply.read()
-                return content
-        except HTTPError as error:
-            location = error.headers.get("Location", "")
-            leads_on = error.code == HTTPStatus.TEMPORARY_REDIRECT and redirects > 0
-            if not leads_on or not location.startswith(("http://", "https://")):
-                raise
-            error.close()
-            if full.startswith("https:") and not location.startswith("https:"):
-                why = f"it sends on to {location}, which has no TLS; a token is not sent there"
-                raise URLError(why) from None
-            # A sidecar of this host, where no token is needed, gives one for the leader's.
-            token = token or error.headers.get(_PASSED_ON_HEADER, "")
-            return self._answer(location, method, body, token, redirects - 1)
 
 
 def _check_url(
@@ -293,8 +270,24 @@ def _context(ca_file: str, known: Profile) -> ssl.SSLContext:
     return files.context
 
 
-class _NoRedirects(HTTPRedirectHandler):
-    def redirect_request(self, *_: object) -> None: ...
+class _ToTheLeader(HTTPRedirectHandler):
+    max_redirections = 3
+    max_repeats = 1
+
+    def redirect_request(  # noqa: PLR0917 - urllib's signature
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> Request | None:
+        del msg
+        if code != HTTPStatus.TEMPORARY_REDIRECT or not newurl.startswith("http"):
+            return None
+        if req.type == "https" and not newurl.startswith("https:"):
+            fp.close()
+            raise URLError(f"it sends on to {newurl}, which has no TLS; a token is not sent there")
+        onward = Request(newurl, headers=req.headers, method=req.get_method())  # noqa: S310 - as above
+        # A sidecar of this host, where no token is needed, gives one for the leader's.
+        if (token := headers.get(_PASSED_ON_HEADER)) and not req.has_header("Authorization"):
+            onward.add_header("Authorization", f"Bearer {token}")
+        return onward
 
 
 def _reason(error: HTTPError) -> str:
