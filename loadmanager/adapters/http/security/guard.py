@@ -312,6 +312,7 @@ ANONYMOUS: Final = ""
 ADMITTED_UNTIL: Final = web.RequestKey("admitted_until", float)
 """`Caller.until_s` of an admitted request, for responses that last long."""
 
+_CALLER: Final = web.RequestKey("caller", str)
 _EVERYONE: Final = "*"
 _SETTINGS: Final = "/admin/v2/brokers/configuration/"
 _RANK: Final[Mapping[Role, int]] = {role: rank for rank, role in enumerate(Role)}
@@ -379,8 +380,14 @@ class Guard:
         """Raises `Refused`: 401 without valid credentials, 403 if the role is not enough."""
         refuse_foreign_page(request, self._names)
         caller = self.caller(request)
-        _allow(caller, role)
-        return caller
+        request[_CALLER] = caller.name
+        if _RANK[caller.role] >= _RANK[role]:
+            return caller
+        if caller.refusal is not None:
+            raise caller.refusal()
+        if caller.name == ANONYMOUS:
+            raise unauthorized("credentials required")
+        raise Refused(403, f"{caller.name} may not do this; it needs the role {role.value}")
 
     async def through(
         self,
@@ -389,24 +396,27 @@ class Guard:
         handle: Callable[[], Awaitable[web.StreamResponse]],
     ) -> web.StreamResponse:
         """Return the response of ``handle`` if the caller is authorized, and log changes."""
-        name, status = ANONYMOUS, 500
+        status = 500
         try:
-            refuse_foreign_page(request, self._names)
-            caller = self.caller(request)
-            name = caller.name
-            _allow(caller, role)
+            caller = self.admit(request, role)
             request[ADMITTED_UNTIL] = caller.until_s
             reply = await self._handled(caller, role, handle)
+            status = reply.status
         except LoadManagerError as error:
             status = refusal_of(error).status
             raise
-        else:
-            status = reply.status
-            return reply
         finally:
             # POSTs of sidecars that request owners from the leader are not admin changes.
             if request.method not in READING and role is Role.ADMIN:
-                _record(request, name, status)
+                log.info(
+                    "admin.change.answered",
+                    caller=request.get(_CALLER) or "anonymous",
+                    remote=request.remote,
+                    method=request.method,
+                    path=_logged_path(request.raw_path, status),
+                    status=status,
+                )
+        return reply
 
     async def _handled(
         self, caller: Caller, role: Role, handle: Callable[[], Awaitable[web.StreamResponse]]
@@ -447,27 +457,6 @@ def proof_in(offered: str, tokens: Tokens) -> Proven:
         return tokens.proven(token.strip())
     except TokenRefused as error:
         raise unauthorized(str(error), 'Bearer error="invalid_token"') from None
-
-
-def _allow(caller: Caller, role: Role) -> None:
-    if _RANK[caller.role] >= _RANK[role]:
-        return
-    if caller.refusal is not None:
-        raise caller.refusal()
-    if caller.name == ANONYMOUS:
-        raise unauthorized("credentials required")
-    raise Refused(403, f"{caller.name} may not do this; it needs the role {role.value}")
-
-
-def _record(request: web.BaseRequest, name: str, status: int) -> None:
-    log.info(
-        "admin.change.answered",
-        caller=name or "anonymous",
-        remote=request.remote,
-        method=request.method,
-        path=_logged_path(request.raw_path, status),
-        status=status,
-    )
 
 
 def _logged_path(path: str, status: int) -> str:
