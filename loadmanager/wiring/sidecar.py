@@ -145,6 +145,7 @@ def make_guard(config: Config, key: Key, is_sidecar: Callable[[str], bool]) -> G
 
 
 def make_tls(tls: TlsSettings) -> TlsFiles | None:
+    """Raises `TlsFilesUnusable`: the files of TLS cannot be used."""
     if not tls.certificate_file:
         return None
     authorities = _path(tls.client_authorities_file)

@@ -97,12 +97,11 @@ class HttpServer:
     async def start(self, host: str, port: int) -> int:
         """Listen on ``host`` ("" for all addresses) and return the port, a free one for 0.
 
-        Raises `OSError`: it cannot listen on the address, or on the port for probes;
-        `TlsFilesUnusable`: the files of TLS cannot be used.
+        Raises `OSError`: it cannot listen on the address, or on the port for probes.
         """
         admission = Admission(self._settings, self._refused)
         server = ConnectionServer(self._handle, self._fast_path, admission, self._count_failure)
-        context = None if self._tls is None else self._tls.context()
+        context = None if self._tls is None else self._tls.context
         sockets = _sockets(host, port, self._settings.backlog)
         bound = int(sockets[0].getsockname()[1])
         await self._listening.enter_async_context(server.listening(sockets, context))

@@ -149,23 +149,21 @@ def files(tmp_path: Path) -> Files:
 
 def test_files_that_did_not_change_are_not_read_again(files: Files) -> None:
     tls = TlsFiles(files.certificate, files.key)
-    assert tls.context() is tls.context()
     assert not tls.refresh()
 
 
 def test_a_new_certificate_is_taken_in_by_the_same_context(files: Files) -> None:
     tls = TlsFiles(files.certificate, files.key)
-    before = tls.context()
+    before = tls.context
     files.issue()
     _age(files.certificate)
     assert tls.refresh()
-    assert tls.context() is before
+    assert tls.context is before
     assert not tls.refresh()
 
 
 def test_a_key_that_does_not_fit_leaves_the_former_pair(files: Files, tmp_path: Path) -> None:
     tls = TlsFiles(files.certificate, files.key)
-    tls.context()
     (tmp_path / "other").mkdir()
     files.key.write_bytes(Files(tmp_path / "other").key.read_bytes())
     _age(files.key)
@@ -195,30 +193,30 @@ async def test_a_client_shows_its_new_certificate_without_a_restart(files: Files
     tls = TlsFiles(files.certificate, files.key, files.authorities, "required")
     certificate, key = files.client("sidecar")
     client = ClientTls(files.authorities, certificate, key)
-    assert await _names_shown(tls.context(), client) == "sidecar"
+    assert await _names_shown(tls.context, client) == "sidecar"
     renewed = [path.read_bytes() for path in files.client("renewed")]
     key.write_bytes(renewed[1])
     _age(key)
     with capture_logs() as logs:
         client.refresh()
     assert [one["event"] for one in logs] == ["tls.files.refused"]
-    assert await _names_shown(tls.context(), client) == "sidecar"
+    assert await _names_shown(tls.context, client) == "sidecar"
     certificate.write_bytes(renewed[0])
     _age(certificate)
     client.refresh()
-    assert await _names_shown(tls.context(), client) == "renewed"
+    assert await _names_shown(tls.context, client) == "renewed"
 
 
 def test_what_cannot_be_used_is_named(files: Files, tmp_path: Path) -> None:
     missing = tmp_path / "missing.pem"
     with pytest.raises(TlsFilesUnusable, match=f"{missing} and {files.key}: No such file"):
-        TlsFiles(missing, files.key).context()
+        TlsFiles(missing, files.key)
     with pytest.raises(TlsFilesUnusable, match=f"{files.key}.*expected a certificate and its key"):
-        TlsFiles(files.authorities, files.key).context()
+        TlsFiles(files.authorities, files.key)
     with pytest.raises(TlsFilesUnusable, match=f"{missing}.*expected certificates in PEM"):
         ClientTls(missing)
     with pytest.raises(TlsFilesUnusable, match=f"{files.key}.*expected certificates in PEM"):
-        TlsFiles(files.certificate, files.key, files.key, "required").context()
+        TlsFiles(files.certificate, files.key, files.key, "required")
 
 
 def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(files: Files) -> None:
@@ -226,11 +224,11 @@ def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(files: Fi
     locked = BestAvailableEncryption(b"passphrase")
     files.key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, locked))
     with pytest.raises(TlsFilesUnusable, match="without a passphrase"):
-        TlsFiles(files.certificate, files.key).context()
+        TlsFiles(files.certificate, files.key)
 
 
 def test_old_versions_of_tls_are_not_spoken(files: Files) -> None:
-    for context in (TlsFiles(files.certificate, files.key).context(), ClientTls(None).context):
+    for context in (TlsFiles(files.certificate, files.key).context, ClientTls(None).context):
         assert context.minimum_version == ssl.TLSVersion.TLSv1_2
 
 

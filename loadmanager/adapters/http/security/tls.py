@@ -32,18 +32,11 @@ class _Files:
         self._certificate = certificate
         self._key = key
         self._authorities = authorities
-        self._verify = verify
-        self._context: ssl.SSLContext | None = None
-        self._seen: tuple[float, ...] = ()
-
-    def _read(self) -> ssl.SSLContext:
-        seen = self._changed_at()
-        context = ssl.create_default_context(self._purpose)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.verify_mode = self._verify
-        self._load(context)
-        self._context, self._seen = context, seen
-        return context
+        self._seen = self._changed_at()
+        self.context = ssl.create_default_context(purpose)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self.context.verify_mode = verify
+        self._load(self.context)
 
     def refresh(self) -> bool:
         """Read the files again if they changed, for new connections.
@@ -51,13 +44,14 @@ class _Files:
         Returns whether they were read. An error in the files is logged, and the former content
         stays in use.
         """
-        if self._context is None or self._changed_at() == self._seen:
+        seen = self._changed_at()
+        if seen == self._seen:
             return False
-        self._seen = self._changed_at()
+        self._seen = seen
         try:
             # First in a separate context: an invalid pair must not be half loaded.
             self._load(ssl.create_default_context(self._purpose))
-            self._load(self._context)
+            self._load(self.context)
         except TlsFilesUnusable as error:
             log.warning("tls.files.refused", error=str(error))
             return False
@@ -99,9 +93,6 @@ class TlsFiles(_Files):
         verify = ssl.VerifyMode[f"CERT_{clients.upper()}"]
         super().__init__(ssl.Purpose.CLIENT_AUTH, certificate, key, client_authorities, verify)
 
-    def context(self) -> ssl.SSLContext:
-        return self._context or self._read()
-
     def refresh(self) -> bool:
         is_read = super().refresh()
         if is_read:
@@ -116,7 +107,6 @@ class ClientTls(_Files):
         self, authorities: Path | None, certificate: Path | None = None, key: Path | None = None
     ) -> None:
         super().__init__(ssl.Purpose.SERVER_AUTH, certificate, key, authorities, ssl.CERT_REQUIRED)
-        self.context = self._read()
 
 
 def _changed_at(path: Path) -> float:
