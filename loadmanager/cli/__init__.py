@@ -14,7 +14,6 @@ from loadmanager.cli import (
     running,
     simulate,
     token,
-    top,
 )
 from loadmanager.cli.options import SectionedGroup
 
@@ -49,7 +48,7 @@ main.add_section(
     "Cluster",
     attach.attach_command,
     running.agent,
-    top.top_command,
+    cluster.top_command,
     cluster.brokers_command,
     cluster.bundles_command,
     cluster.lookup_command,

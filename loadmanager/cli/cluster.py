@@ -259,6 +259,43 @@ def bundles_command(*, namespace: str, client: SidecarClient) -> Iterator[object
     print_records(f"{namespace}: {len(rows)} bundles", columns, rows)
 
 
+@click.command("top")
+@option(
+    "--interval",
+    "interval_s",
+    default=2.0,
+    type=click.FloatRange(0.2, 3600),
+    help="Seconds between two updates.",
+)
+@option(
+    "--times",
+    type=click.IntRange(min=1),
+    help="End after this many updates.  [default: until q or Ctrl-C]",
+)
+@option(
+    "--bundles",
+    "most_bundles",
+    default=10,
+    type=click.IntRange(0, 1000),
+    help="Number of busiest bundles to show.",
+)
+@client_options()
+def top_command(
+    *, interval_s: float, times: int | None, most_bundles: int, client: SidecarClient
+) -> None:
+    """Show brokers, the last moves and the busiest bundles, and keep them up to date.
+
+    On a terminal the picture is redrawn in place, and q or Ctrl-C ends it; elsewhere each
+    picture is printed. If the sidecar does not answer for a while, the last picture stays
+    and the reason is shown.
+
+    Example: loadmanager top --interval 5
+    """
+    from loadmanager.cli.top import Screen
+
+    Screen(client, interval_s, times, most_bundles).show()
+
+
 @click.command("split")
 @click.argument("bundle", metavar="BUNDLE")
 @client_options(60.0)

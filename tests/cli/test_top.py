@@ -21,7 +21,7 @@ from snapshot_samples import hot_and_idle
 
 from loadmanager.cli import main
 from loadmanager.cli.cluster import broker_rows
-from loadmanager.cli.top_screen import Observation, draw
+from loadmanager.cli.top import Observation, draw
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import ResourceUsage
 from loadmanager.core.snapshot.codec import encode_snapshot

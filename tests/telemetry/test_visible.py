@@ -15,7 +15,7 @@ from fake_pulsar import FakeBroker, FakePulsar, running
 
 import loadmanager
 from loadmanager.cli import main
-from loadmanager.cli.top_screen import observe
+from loadmanager.cli.top import observe
 from loadmanager.telemetry.logging import configure_logging
 from loadmanager.telemetry.visible import VisibleStream, visible
 
@@ -165,9 +165,9 @@ def test_commands_print_no_control_characters_of_a_sidecar(sidecar: str) -> None
 
 
 def test_top_draws_no_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadmanager.cli.top_screen.snapshot_of", lambda _: None)
-    monkeypatch.setattr("loadmanager.cli.top_screen.broker_rows", lambda *_: ())
-    monkeypatch.setattr("loadmanager.cli.top_screen.leader_of", lambda _: {"brokerId": HOSTILE})
+    monkeypatch.setattr("loadmanager.cli.top.snapshot_of", lambda _: None)
+    monkeypatch.setattr("loadmanager.cli.top.broker_rows", lambda *_: ())
+    monkeypatch.setattr("loadmanager.cli.top.leader_of", lambda _: {"brokerId": HOSTILE})
     answers = {"decisions": [{"subject": HOSTILE}], "optimality": None}
     client: Any = SimpleNamespace(json=lambda *_, **__: answers)
     look = observe(client)
