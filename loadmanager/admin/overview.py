@@ -1,7 +1,8 @@
 """The cluster at a glance, as the live page shows it: of a leader of sidecars, or of ``attach``."""
 
+from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Literal
@@ -234,8 +235,19 @@ def most_refused(refusals: Iterable[Refusal]) -> list[RefusalDocument]:
     ]
 
 
+class Overviews(Resource, tag="decisions"):
+    @operation(f"GET {OVERVIEW_PATH}", Reply(200, "The overview.", OverviewDocument), leader=True)
+    @abstractmethod
+    def overview(self) -> OverviewDocument:
+        """Get the cluster at a glance, as the live page shows it.
+
+        The request is cheap for clusters of any size: it lists at most 200 brokers, and the last 60
+        tasks and decisions.
+        """
+
+
 @dataclass(slots=True, eq=False)
-class OverviewRequests:
+class OverviewRequests(Overviews):
     context: Context
     leading: Leadership
     explainer: Decisions
@@ -312,17 +324,3 @@ class OverviewRequests:
 def _fraction(load: BrokerLoad, resource: int) -> float | None:
     limit = load.limit[resource]
     return load.usage[resource] / limit if limit > 0 else None
-
-
-class Overviews(Resource, tag="decisions"):
-    def __init__(self, overview: Callable[[], OverviewDocument]) -> None:
-        self._overview = overview
-
-    @operation(f"GET {OVERVIEW_PATH}", Reply(200, "The overview.", OverviewDocument), leader=True)
-    async def overview(self) -> OverviewDocument:
-        """Get the cluster at a glance, as the live page shows it.
-
-        The request is cheap for clusters of any size: it lists at most 200 brokers, and the last 60
-        tasks and decisions.
-        """
-        return self._overview()

@@ -165,7 +165,7 @@ def _gone(cluster: PulsarCluster) -> dict[BrokerId, str]:
 
 
 @dataclass(slots=True)
-class AttachOverviews:
+class AttachOverviews(Overviews, Tasks):
     """What the page shows; without an observation ``waits``: what makes moves instead of this."""
 
     balances: bool
@@ -268,9 +268,8 @@ class AttachOverviews:
 
     def routes(self) -> list[Route]:
         control = self.control
-        shown = (Overviews(self.overview), _Tasks(self))
-        resources = (*shown, AttachModes(control), AttachDrains(control))
-        routes = [*chain.from_iterable(one.routes() for one in resources)]
+        steering = (AttachModes(control).routes(), AttachDrains(control).routes())
+        routes = [*Overviews.routes(self), *chain.from_iterable(steering)]
         plan = Route("GET", f"{_ADMIN}/plan", self._plan, Role.READ)
         return [*routes, *Describing(__version__, routes).routes(), plan]
 
@@ -280,14 +279,6 @@ class AttachOverviews:
             for m in (() if self.control.seen is None else self.control.seen.proposals)
         ]
         return json_reply({"moves": moves, "optimality": None, "withMoves": None})
-
-
-class _Tasks(Tasks):
-    def __init__(self, overviews: AttachOverviews) -> None:
-        self._overviews = overviews
-
-    def tasks(self, query: TasksQuery) -> TasksDocument:
-        return self._overviews.tasks(query)
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ from loadmanager.adapters.history.sink import ThreadedHistory
 from loadmanager.adapters.host import PsutilHostProbe
 from loadmanager.adapters.host.processes import allow_connections
 from loadmanager.adapters.http.assign_client import Credentials, HttpAssignClient
-from loadmanager.adapters.http.health_listener import HealthListener, LoopWatch, listening_sockets
+from loadmanager.adapters.http.health_listener import HealthListener, listening_sockets
 from loadmanager.adapters.http.http_server import HttpServer
 from loadmanager.adapters.http.live.page import Feed, Forwarder, OverviewReader
 from loadmanager.adapters.http.operations import Resource
@@ -43,7 +43,6 @@ from loadmanager.admin.bundles import Splits, Unloads
 from loadmanager.admin.decisions import Plans
 from loadmanager.admin.isolation import FailureDomains, Isolation
 from loadmanager.admin.namespaces import AntiAffinity, Namespaces, Quotas
-from loadmanager.admin.overview import Overviews
 from loadmanager.admin.topics import Partitions, Topics
 from loadmanager.common.cluster_conditions import ClusterKey, conditions_of
 from loadmanager.common.cluster_state import ClusterState
@@ -80,7 +79,7 @@ def admin_routes(
         Unloads(application.bundle_requests.unload),
         application.drains,
         BalancingModes(context),
-        Overviews(application.overviews.overview),
+        application.overviews,
         application.explainer,
         Plans(application.leading),
     ]
@@ -351,20 +350,14 @@ def make_server(
         count_failure=context.metrics.unexpected_errors.labels("request").inc,
         more_routes=admin_routes(config, context, application, leader_line),
         feed=Feed(
-            OverviewReader(
-                application.overviews.overview,
-                context.identity.broker,
-                leader_line,
-            )
+            OverviewReader(application.overviews.overview, context.identity.broker, leader_line)
         ),
         forwarder=make_forwarder(config, leader_line, context.cluster_state.advertises),
         health=HealthListener(
             application.answering.readiness,
             port=health_port(config.sidecar),
-            watch=LoopWatch(
-                late=context.metrics.event_loop_lag_seconds.observe,
-                stalled=context.metrics.event_loop_stalls.inc,
-            ),
+            late=context.metrics.event_loop_lag_seconds.observe,
+            stalled=context.metrics.event_loop_stalls.inc,
             overdue=context.liveness.overdue,
         ),
         refused=context.metrics.http_refused,

@@ -14,7 +14,6 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final
 
@@ -152,19 +151,12 @@ _BACKLOG: Final = 1_024
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class LoopWatch:
-    """Callbacks about the event loop: the delay of each tick (seconds), and each stall."""
-
-    late: Callable[[float], None]
-    stalled: Callable[[], None]
-
-
 class HealthListener:
     """Answers ``/health``, ``/healthz`` and ``/readyz`` independently of the event loop.
 
-    ``readiness`` is called on the event loop, ``watch.stalled`` and ``overdue`` on the other
-    thread. The loop counts as stalled when its last tick is ``stalled_after_s`` old.
+    ``readiness`` and ``late``, with the delay of each tick in seconds, are called on the event
+    loop, ``stalled``, once for each stall, and ``overdue`` on the other thread. The loop counts as
+    stalled when its last tick is ``stalled_after_s`` old.
     """
 
     def __init__(
@@ -172,13 +164,15 @@ class HealthListener:
         readiness: Callable[[], ServiceReadiness],
         *,
         port: int,
-        watch: LoopWatch,
+        late: Callable[[float], None],
+        stalled: Callable[[], None],
         stalled_after_s: float = STALLED_AFTER_S,
         overdue: Callable[[], str] = str,
     ) -> None:
         self._readiness = readiness
         self._port = port
-        self._watch = watch
+        self._late = late
+        self._stalled = stalled
         self._answers = HealthAnswers(stalled_after_s, overdue)
         self._ticking: asyncio.Task[None] | None = None
         self._thread: threading.Thread | None = None
@@ -224,7 +218,7 @@ class HealthListener:
             before_s = monotonic()
             await asyncio.sleep(_TICK_S)
             now_s = monotonic()
-            self._watch.late(max(0.0, now_s - before_s - _TICK_S))
+            self._late(max(0.0, now_s - before_s - _TICK_S))
             self._answers.tick(now_s, self._readiness_now())
 
     def _readiness_now(self) -> ServiceReadiness:
@@ -282,7 +276,7 @@ class HealthListener:
                     stalled_since_s = None
             elif stalled_since_s is None:
                 stalled_since_s = now_s - silent_s
-                self._watch.stalled()
+                self._stalled()
                 log.error("http.loop.stalled", silent_s=round(silent_s, 1))
             await asyncio.sleep(_TICK_S)
 

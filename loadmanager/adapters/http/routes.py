@@ -31,12 +31,6 @@ from loadmanager.ports.lookup import (
 SERVER_NAME: Final = "loadmanager"
 _JSON_TYPE: Final = "application/json"
 
-_STATUSES: Final[tuple[tuple[tuple[type[LoadManagerError], ...], int], ...]] = (
-    ((NamespaceUnknown, Missing), 404),
-    ((NamespaceTaken, NotLeader, Conflict), 409),
-    ((InvalidName, Unfit), 412),
-)
-
 
 class Refused(LoadManagerError):
     """A request is answered with an error status, and ``reason`` as the text for the client."""
@@ -113,10 +107,14 @@ def refusal_of(error: LoadManagerError) -> Refused:
             return Refused(405, str(error), {"Allow": "GET"})
         case Unavailable():
             return unavailable(str(error), error.retry_after_s)
-    for kinds, status in _STATUSES:
-        if isinstance(error, kinds):
-            return Refused(status, str(error))
-    raise error
+        case NamespaceUnknown() | Missing():
+            return Refused(404, str(error))
+        case NamespaceTaken() | NotLeader() | Conflict():
+            return Refused(409, str(error))
+        case InvalidName() | Unfit():
+            return Refused(412, str(error))
+        case _:
+            raise error
 
 
 def unavailable(reason: str, retry_after_s: float) -> Refused:

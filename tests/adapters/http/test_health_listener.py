@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from loadmanager.adapters.http.health_listener import HealthAnswers, HealthListener, LoopWatch
+from loadmanager.adapters.http.health_listener import HealthAnswers, HealthListener
 from loadmanager.ports.lookup import Readiness
 from tests.adapters.http.conftest import until
 
@@ -43,9 +43,6 @@ class Told:
     def stalled(self) -> None:
         self.stalls += 1
 
-    def watch(self) -> LoopWatch:
-        return LoopWatch(late=self.late_s.append, stalled=self.stalled)
-
 
 OpenAListener = Callable[..., Awaitable[tuple[int, Told]]]
 
@@ -59,7 +56,13 @@ async def open_a_listener() -> AsyncIterator[OpenAListener]:
         stalled_after_s: float = 5.0,
     ) -> tuple[int, Told]:
         told = Told()
-        one = HealthListener(readiness, port=0, watch=told.watch(), stalled_after_s=stalled_after_s)
+        one = HealthListener(
+            readiness,
+            port=0,
+            late=told.late_s.append,
+            stalled=told.stalled,
+            stalled_after_s=stalled_after_s,
+        )
         opened.append(one)
         return one.start(), told
 
@@ -151,7 +154,8 @@ async def test_readiness_that_fails_is_no_dead_loop(open_a_listener: OpenAListen
 
 async def test_a_port_in_use_is_told_with_the_key(open_a_listener: OpenAListener) -> None:
     port, told = await open_a_listener()
-    second = HealthListener(lambda: Readiness(ready=True), port=port, watch=told.watch())
+    late, stalled = told.late_s.append, told.stalled
+    second = HealthListener(lambda: Readiness(ready=True), port=port, late=late, stalled=stalled)
     with pytest.raises(OSError, match=rf"\[sidecar\] health_port: .* port {port}: address"):
         second.start()
     await second.stop()

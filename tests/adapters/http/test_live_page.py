@@ -37,7 +37,7 @@ SECRET = b"0123456789abcdef0123456789abcdef"
 
 
 @dataclass
-class FakeOverviews:
+class FakeOverviews(Overviews):
     elsewhere: str = ""
     why_not: str = ""
     cluster: str = "east"
@@ -183,7 +183,7 @@ async def test_a_stream_ends_after_its_time_and_with_the_server(start_server: St
 
 async def test_a_stream_follows_leaders(line: HttpAssignClient, start_server: StartServer) -> None:
     elsewhere = FakeOverviews(cluster="west")
-    leader = await start_server(more_routes=tuple(Overviews(elsewhere.overview).routes()))
+    leader = await start_server(more_routes=tuple(elsewhere.routes()))
     service = FakeOverviews()
     server = await start_server(feed=feed_of(service, line))
     async with watching(server) as viewer:
