@@ -91,11 +91,11 @@ def _put(given: GivenSettings, name: str, text: str) -> None:
         _begin_anew(given, known, text)
         put_text(given, names, text, f"{name}=")
     elif name in TRANSLATED and name in _names_of_pulsar():
-        for ours in TRANSLATED[name]:
-            target = keys_of(ours.section)[ours.key]
+        read, ours = TRANSLATED[name]
+        for target in ours:
             _begin_anew(given, target, text)
             try:
-                given.put(target, ours.read(text), place)
+                given.put(target, read(text), place)
             except ValueError as error:
                 given.faults.append(f"{place}; {error}")
     elif name in _names_of_pulsar():
@@ -135,9 +135,7 @@ def _named(name: str) -> tuple[KeyDescription | None, str]:
 @cache
 def _names_of_pulsar() -> frozenset[str]:
     translated = {
-        name
-        for name, targets in TRANSLATED.items()
-        if all(keys_of(ours.section)[ours.key].dynamic for ours in targets)
+        name for name, (_, ours) in TRANSLATED.items() if all(known.dynamic for known in ours)
     }
     kinds = {kind for known in STRATEGIES.values() for kind in known.values()}
     settings = {one.doc.pulsar_key for kind in kinds for _, one in fields_of(kind).values()}

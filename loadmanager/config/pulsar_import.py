@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from loadmanager.config.describe import as_toml, keys_of, section_models
+from loadmanager.config.describe import KeyDescription, as_toml, keys_of, section_models
 from loadmanager.config.forms import ConfigError, plain_value
 from loadmanager.config.load import GivenSettings
 from loadmanager.config.sections import EVERY_ADDRESS
@@ -75,18 +75,6 @@ def _character(escape: re.Match[str]) -> str:
     return _CONTROLS.get(plain, plain)
 
 
-@dataclass(frozen=True, slots=True)
-class Ours:
-    """A key of our configuration, and what a text of Pulsar's means for it.
-
-    ``read`` raises ValueError for a text that means nothing.
-    """
-
-    section: str
-    key: str
-    read: Callable[[str], object]
-
-
 def switch(text: str) -> bool:
     words = {"true": True, "false": False}
     if text.strip().lower() not in words:
@@ -137,13 +125,15 @@ _READERS: Final[Mapping[str, Callable[[str], object]]] = {
 _KEYS: Final = tomllib.loads(
     resources.files(__package__).joinpath("pulsar_keys.toml").read_text(encoding="utf-8")
 )
-TRANSLATED: Final[Mapping[str, tuple[Ours, ...]]] = {
-    name: tuple(
-        Ours(section, key, _READERS[how])
-        for section, _, key in (one.partition(".") for one in ours)
+TRANSLATED: Final[Mapping[str, tuple[Callable[[str], object], tuple[KeyDescription, ...]]]] = {
+    name: (
+        _READERS[how],
+        tuple(keys_of(section)[key] for section, _, key in (one.partition(".") for one in ours)),
     )
     for name, (how, *ours) in _KEYS["translated"].items()
 }
+"""What reads a value of Pulsar's key, with ValueError for one that means nothing, and our keys."""
+
 UNUSED: Final[Mapping[str, str]] = _KEYS["unused"]
 """Keys of load balancing that mean nothing here, with the reason."""
 
@@ -260,8 +250,9 @@ def import_settings(found: Mapping[str, str], host: str) -> Imported:
     for key, text in found.items():
         if key in TRANSLATED:
             try:
-                for ours in TRANSLATED[key]:
-                    imported.take(ours.section, ours.key, ours.read(text), key)
+                read, ours = TRANSLATED[key]
+                for known in ours:
+                    imported.take(known.section, known.key, read(text), key)
             except ValueError as error:
                 imported.faults.append(f"{key}={text}; {error}")
         elif key in UNUSED:

@@ -61,7 +61,7 @@ def _pulsar_keys() -> Iterator[str]:
     yield f"and ZooKeeper are read from {', '.join(f'`{key}`' for key in sorted(DEPLOYMENT))}.\n"
     yield "| Pulsar's key | ours | dynamic |"
     yield "|---|---|---|"
-    for name, targets in sorted(TRANSLATED.items()):
+    for name, (_, targets) in sorted(TRANSLATED.items()):
         ours = ", ".join(f"`[{one.section}] {one.key}`" for one in targets)
         is_dynamic = all((one.section, one.key) in dynamic for one in targets)
         yield f"| `{name}` | {ours} | {'yes' if is_dynamic else ''} |"
