@@ -124,28 +124,23 @@ class BundleRequests:
         leader_term, began_s = self.leading.require_term(), self.context.clock.monotonic_s()
         with unavailable("the orders that stand are not known"):
             await leader_term.tasks.confirm()
-        holdings = {bundle: self.context.cluster_state.live_owner(bundle) for bundle in bundles}
-        owners = {bundle: holding.broker for bundle, holding in holdings.items() if holding}
-        # A bundle that is being placed counts as owned by its first owner.
-        coming = {
-            bundle: leader_term.placement_worker.planned(bundle)
-            for bundle in bundles
-            if bundle not in owners
-        }
-        owners |= {bundle: planned for bundle, planned in coming.items() if planned is not None}
-        leaving = {}
-        for bundle, owner in owners.items():
+        owners: dict[BundleId, BrokerId] = {}
+        leaving: dict[BundleId, BrokerId] = {}
+        for bundle in bundles:
+            holding = self.context.cluster_state.live_owner(bundle)
             planned = leader_term.placement_worker.planned(bundle)
+            # A bundle that is being placed counts as owned by its first owner.
+            owner = holding.broker if holding else planned
+            if owner is None:
+                nowhere = UnloadedBundle(bundle=bundle, source=None, target=None, took_s=0.0)
+                unloaded.append(nowhere)
+                continue
+            owners[bundle] = owner
             if destination != (planned or owner) if destination else planned in {None, owner}:
                 leaving[bundle] = owner
         with unavailable("the order to unload was not written"):
             staying = await leader_term.order_unload(leaving, destination) if leaving else {}
         moving = {bundle: owner for bundle, owner in owners.items() if bundle not in staying}
-        unloaded.extend(
-            UnloadedBundle(bundle=bundle, source=None, target=None, took_s=0.0)
-            for bundle in bundles
-            if bundle not in owners
-        )
         unloaded.extend(await self._until_arrived(moving, destination, began_s))
         return staying
 
@@ -362,7 +357,6 @@ def _destination(text: str) -> BrokerId | None:
     return parse_broker(url[1] if url else name) if name else None
 
 
-DEFAULT_ALGORITHM: Final = "range_equally_divide"
 _MOST_POSITIONS: Final = 1_000
 
 Position = Annotated[int, Field(ge=0, le=FULL_RANGE_END)]
@@ -404,7 +398,7 @@ class Splits(Resource, tag="bundles"):
         self,
         split: Callable[[Namespace, str, SplitOrder], Awaitable[None]],
         merge: Callable[[Namespace, str, str | None], Awaitable[BundleId]],
-        default_algorithm: Callable[[], str] = lambda: DEFAULT_ALGORITHM,
+        default_algorithm: Callable[[], str],
     ) -> None:
         self._split = split
         self._merge = merge

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Literal
@@ -195,24 +195,20 @@ def overview_document(
     )
 
 
-def resources_of(brokers: Iterable[BrokerDocument]) -> list[ResourceDocument]:
-    uses: dict[str, list[tuple[float, BrokerDocument]]] = {}
-    for one in brokers:
-        for resource, name in _MOVING.items():
-            if (fraction := getattr(one, name)) is not None:
-                uses.setdefault(resource, []).append((fraction, one))
+def resources_of(brokers: Sequence[BrokerDocument]) -> list[ResourceDocument]:
     found = []
-    for resource, every in uses.items():
-        highest, broker = max(every, key=lambda use: use[0])
-        mean = sum(fraction for fraction, _ in every) / len(every)
-        found.append(
-            ResourceDocument(
-                resource=resource,
-                mean_fraction=mean,
-                highest_fraction=highest,
-                broker=broker.broker,
+    for resource, name in _MOVING.items():
+        uses = {one.broker: use for one in brokers if (use := getattr(one, name)) is not None}
+        if uses:
+            highest = max(uses, key=uses.__getitem__)
+            found.append(
+                ResourceDocument(
+                    resource=resource,
+                    mean_fraction=sum(uses.values()) / len(uses),
+                    highest_fraction=uses[highest],
+                    broker=highest,
+                )
             )
-        )
     return sorted(found, key=lambda one: -one.highest_fraction)
 
 
