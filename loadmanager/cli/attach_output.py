@@ -263,10 +263,8 @@ def _manager(cluster: PulsarCluster) -> Iterator[Finding]:
     if cluster.migration:
         level, what = "problem", f"{cluster.migration}: nothing moves until all run the same one"
     elif what not in {"modular", "extensible"}:
-        level, what = (
-            "note",
-            f"{what}; moves were tried with the modular and the extensible one only",
-        )
+        level = "note"
+        what += "; moves were tried with the modular and the extensible one only"
     yield Finding(level, "manager", what)
 
 

@@ -8,7 +8,6 @@ import numpy as np
 
 from loadmanager.cli.options import Columns, print_json, print_records, print_table
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.plan import Move
 from loadmanager.core.planner import Planner
 from loadmanager.core.playback import Round
 from loadmanager.core.projection import has_capacities, loads
@@ -44,9 +43,12 @@ def print_decision(
 def _round(number: int, one: Round, planner: Planner) -> dict[str, Any]:
     """Return a round as JSON; scores are fractions, 1.0 is a full broker."""
     observed = set(one.plan.observed)
+    by_usage = has_capacities(one.before, planner.weights)
     return {
         "round": number,
-        "scoredBy": _scored_by(one.before, planner),
+        "scoredBy": "the fullest of their weighted resources"
+        if by_usage
+        else "message rate relative to the busiest, for capacities are unknown",
         "before": _extremes(one.before, planner),
         "after": _extremes(one.after, planner),
         "moves": [
@@ -55,11 +57,11 @@ def _round(number: int, one: Round, planner: Planner) -> dict[str, Any]:
                 "source": move.source,
                 "target": move.target,
                 "cause": move.cause.value,
-                "msgsPerS": _traffic(one, move)[0],
-                "bytesPerS": _traffic(one, move)[1],
+                "msgsPerS": float(rates[:2].sum()),
+                "bytesPerS": float(rates[2:].sum()),
                 "onlyObserved": move in observed,
             }
-            for move in one.moves
+            for move, rates in ((move, one.before.short_rates(move.bundle)) for move in one.moves)
         ],
         "leftAlone": [
             {
@@ -96,6 +98,7 @@ _REFUSAL_COLUMNS: Final[Columns] = {
     "numbers": "{detail}",
     "meaning": "{meaning}",
 }
+_FIGURES: Final = (("score", ".3f"), ("bundles", ""), ("msgsPerS", ".0f"))
 _BROKER_COLUMNS: Final = ("broker", "before>", "after>", "bundles>", "after>", "msgs/s>", "after>")
 
 
@@ -106,7 +109,13 @@ def _print_round(found: Mapping[str, Any]) -> None:
     print_records(f"{len(moves)} {word}", _MOVE_COLUMNS, moves)
     if not moves:
         click.echo("\nNothing moves.")
-    rows = [_broker_row(**broker) for broker in found["brokers"]]
+    rows = [
+        (
+            one["broker"],
+            *(f"{one[when][key]:{form}}" for key, form in _FIGURES for when in ("before", "after")),
+        )
+        for one in found["brokers"]
+    ]
     print_table(f"Brokers, by {found['scoredBy']}", _BROKER_COLUMNS, rows)
     click.echo(
         f"\nmax {before['max']:.3f} -> {after['max']:.3f}, "
@@ -114,18 +123,6 @@ def _print_round(found: Mapping[str, Any]) -> None:
         f"max/mean {before['maxOverMean']:.3f} -> {after['maxOverMean']:.3f}"
     )
     print_records("Left alone", _REFUSAL_COLUMNS, found["leftAlone"])
-
-
-def _broker_row(broker: str, before: dict[str, Any], after: dict[str, Any]) -> tuple[object, ...]:
-    return (
-        broker,
-        f"{before['score']:.3f}",
-        f"{after['score']:.3f}",
-        before["bundles"],
-        after["bundles"],
-        f"{before['msgsPerS']:.0f}",
-        f"{after['msgsPerS']:.0f}",
-    )
 
 
 def _standings(view: ClusterView, planner: Planner) -> Iterator[dict[str, Any]]:
@@ -144,14 +141,3 @@ def _extremes(view: ClusterView, planner: Planner) -> dict[str, float]:
     scores = loads(view, planner.weights)
     most, mean = float(np.max(scores)), float(np.mean(scores))
     return {"max": most, "mean": mean, "maxOverMean": most / mean if mean > 0 else 1.0}
-
-
-def _scored_by(view: ClusterView, planner: Planner) -> str:
-    if has_capacities(view, planner.weights):
-        return "the fullest of their weighted resources"
-    return "message rate relative to the busiest, for capacities are unknown"
-
-
-def _traffic(one: Round, move: Move) -> tuple[float, float]:
-    rates = one.before.short_rates(move.bundle)
-    return float(rates[:2].sum()), float(rates[2:].sum())

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from loadmanager.pipeline.progress import Progress
     from loadmanager.pipeline.session import SessionSettings
 
-_OPTIONS_OF: Final[Mapping[str, tuple[str, ...]]] = {"replay": ("strategy", "setting", "segment_h")}
-"""Options of single jobs, which are refused without them."""
 _OF_STREAM: Final = frozenset(
     {
         *("--for-s", "--once", "--watermark-s"),
@@ -189,12 +187,11 @@ def _print_tables(context: click.Context) -> NoReturn:
 
 
 def _check_options(jobs: tuple[str, ...], options: Mapping[str, Any]) -> None:
-    for job, names in _OPTIONS_OF.items():
-        given = [name for name in names if options[name]]
-        if given and job not in jobs:
-            option = given[0].replace("_", "-")
-            raise click.UsageError(f"--{option} is of the job {job}, which is not asked for")
+    """Refuse options without the job that they are all of, and wrong ones with it."""
     if "replay" not in jobs:
+        for name in (name for name, value in options.items() if value):
+            option = name.replace("_", "-")
+            raise click.UsageError(f"--{option} is of the job replay, which is not asked for")
         return
     from loadmanager.config import ConfigError
     from loadmanager.pipeline.replay.combinations import combinations
