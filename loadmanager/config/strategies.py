@@ -68,15 +68,6 @@ def make_placement(settings: PlacementSettings, shedder: type) -> Placement:
     return _make(PLACEMENTS, name, settings.settings, "placement")
 
 
-def placement_beside(shedder: type, settings: PlacementSettings) -> Placement:
-    """Raises `ConfigError`: as `make_shedder`; or the two do not go together."""
-    placement = make_placement(settings, shedder)
-    if not go_together(shedder, type(placement)):
-        where = f"[placement] strategy = {settings.strategy!r}"
-        raise ConfigError([f"{where}; expected {not_together(shedder)}"])
-    return placement
-
-
 def own_placement(shedder: type) -> str:
     return "joint" if shedder is JointShedder else "AvgShedder"
 
@@ -210,6 +201,10 @@ def planner_of(
         limits |= dict.fromkeys(
             (NAMES_IN_FILES[key] for key in BUDGETS if key not in budgets.model_fields_set), MANY
         )
+    beside = make_placement(placement, type(shedder))
+    if not go_together(type(shedder), type(beside)):
+        where = f"[placement] strategy = {placement.strategy!r}"
+        raise ConfigError([f"{where}; expected {not_together(type(shedder))}"])
     settings = planner_settings.PlannerSettings(
         observe=shedding.observe,
         shedding=shedding.enabled,
@@ -220,7 +215,7 @@ def planner_of(
     )
     return Planner(
         shedder=shedder,
-        placement=placement_beside(type(shedder), placement),
+        placement=beside,
         settings=settings,
         filters=Filters(
             max_report_age_s=leader.report_stale_s,
@@ -357,10 +352,11 @@ def _together(in_use: InForce, wanted: Wanted) -> Wanted:
     return replace(wanted, placement=own_placement(kind))
 
 
-def part_and_key(name: str) -> tuple[str, str]:
-    """Return the part that a setting's name begins with, or nothing, and the core's key."""
+def _parts_meant(kinds: Mapping[str, type], name: str) -> tuple[str, Mapping[str, type]]:
+    """Return the core's key for a setting, and the part named before it, or all without a name."""
     part, _, key = name.rpartition(".")
-    return part, NAMES_IN_FILES.get(key, key)
+    meant = {one: kind for one, kind in kinds.items() if part in {"", one}}
+    return NAMES_IN_FILES.get(key, key), meant
 
 
 def _part(
@@ -387,11 +383,12 @@ def _given(parts: Mapping[str, _Part], wanted: Wanted) -> dict[str, dict[str, Se
         if not found:
             faults.append(f"--set {text}; expected key=value")
             continue
-        part, inner = part_and_key(key)
-        names = [part] if part in parts else ([] if part else list(parts))
-        having = [name for name in names if inner in fields_of(parts[name].kind)]
+        kinds = {name: part.kind for name, part in parts.items()}
+        inner, meant = _parts_meant(kinds, key)
+        having = [name for name, kind in meant.items() if inner in fields_of(kind)]
         if not having:
-            faults.append(f"--set {text}: {key} is unknown; {_alternatives(parts, names, inner)}")
+            hint = alternatives((meant or kinds).values(), inner)
+            faults.append(f"--set {text}: {key} is unknown; {hint}")
         for name in having:
             given[name][inner] = plain_value(value)
     if faults:
@@ -399,11 +396,6 @@ def _given(parts: Mapping[str, _Part], wanted: Wanted) -> dict[str, dict[str, Se
     if wanted.mode is not None:
         given["planner"]["mode"] = wanted.mode
     return given
-
-
-def _alternatives(parts: Mapping[str, _Part], names: Sequence[str], key: str) -> str:
-    kinds = [parts[name].kind for name in names or parts]
-    return alternatives(kinds, key)
 
 
 def alternatives(kinds: Iterable[type], key: str, without: str = "") -> str:
@@ -495,7 +487,5 @@ def parts_of(shedder: str, placement: str) -> Mapping[str, type]:
 
 
 def has_setting(shedder: str, placement: str, name: str) -> bool:
-    part, key = part_and_key(name)
-    parts = parts_of(shedder, placement)
-    kinds = ([parts[part]] if part in parts else []) if part else list(parts.values())
-    return any(key in fields_of(kind) for kind in kinds)
+    key, meant = _parts_meant(parts_of(shedder, placement), name)
+    return any(key in fields_of(kind) for kind in meant.values())
