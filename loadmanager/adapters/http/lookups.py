@@ -1,6 +1,4 @@
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Final
 
 from aiohttp import web
@@ -149,11 +147,6 @@ class Lookups(Resource, tag="lookup"):
         owner = self._lookup.owner_if_known(topic)
         if owner is not None:
             return owner
-        async with self._slot():
-            return await self._lookup.find_owner(topic)
-
-    @asynccontextmanager
-    async def _slot(self) -> AsyncIterator[None]:
         if self._pending >= self.settings.max_concurrent:
             self._refused += 1
             raise unavailable(
@@ -163,7 +156,7 @@ class Lookups(Resource, tag="lookup"):
         self._pending += 1
         self._metrics.pending(self._pending)
         try:
-            yield
+            return await self._lookup.find_owner(topic)
         finally:
             self._pending -= 1
             self._metrics.pending(self._pending)

@@ -400,10 +400,14 @@ class Guard:
         try:
             caller = self.admit(request, role)
             request[ADMITTED_UNTIL] = caller.until_s
-            reply = await self._handled(caller, role, handle)
+            reply = await handle()
             status = reply.status
         except LoadManagerError as error:
-            status = refusal_of(error).status
+            refused = refusal_of(error)
+            status = refused.status
+            if status == HTTPStatus.TEMPORARY_REDIRECT:
+                more = self.passed_on(caller, role, refused.headers.get("Location", ""))
+                refused.headers = {**refused.headers, **more}
             raise
         finally:
             # POSTs of sidecars that request owners from the leader are not admin changes.
@@ -417,17 +421,6 @@ class Guard:
                     status=status,
                 )
         return reply
-
-    async def _handled(
-        self, caller: Caller, role: Role, handle: Callable[[], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
-        try:
-            return await handle()
-        except Refused as refused:
-            if refused.status != HTTPStatus.TEMPORARY_REDIRECT:
-                raise
-            more = self.passed_on(caller, role, refused.headers.get("Location", ""))
-            raise Refused(refused.status, str(refused), {**refused.headers, **more}) from refused
 
     def passed_on(self, caller: Caller, role: Role, location: str) -> Mapping[str, str]:  # noqa: ARG002 - for guards that do
         return {}
