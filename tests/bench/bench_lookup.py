@@ -34,8 +34,8 @@ import uvloop
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from loadmanager.adapters.http.fast_path import Answer, render
 from loadmanager.adapters.http.http_server import HttpServer
+from loadmanager.adapters.http.lookups import Answer, render
 from loadmanager.adapters.http.security.guard import (
     ClusterKeyGuard,
     Guard,

@@ -11,7 +11,6 @@ from prometheus_client import CollectorRegistry
 from loadmanager.adapters.host.processes import listener_on
 from loadmanager.adapters.http.assign_client import assign_route
 from loadmanager.adapters.http.describing import Describing
-from loadmanager.adapters.http.fast_path import Answers, FastPath
 from loadmanager.adapters.http.health_listener import (
     Health,
     HealthListener,
@@ -19,7 +18,7 @@ from loadmanager.adapters.http.health_listener import (
     listening_sockets,
 )
 from loadmanager.adapters.http.live.page import Feed, Forwarder, LivePage
-from loadmanager.adapters.http.lookups import Lookups
+from loadmanager.adapters.http.lookups import Answers, FastPath, Lookups
 from loadmanager.adapters.http.protocol import Admission, ConnectionServer
 from loadmanager.adapters.http.routes import (
     Refused,

@@ -21,7 +21,7 @@ from aiohttp.http import RawRequestMessage
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
 from loadmanager.adapters.host.processes import OTHER_FILES
-from loadmanager.adapters.http.fast_path import FastPath, KnownReply
+from loadmanager.adapters.http.lookups import FastPath, KnownReply
 from loadmanager.adapters.http.routes import Refused, raw_refusal, refusal_reply, unavailable
 from loadmanager.adapters.http.security.guard import is_loopback_peer
 from loadmanager.config.sections import HttpSettings

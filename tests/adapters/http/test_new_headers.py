@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from loadmanager.adapters.http.fast_path import decisive_headers
+from loadmanager.adapters.http.lookups import decisive_headers
 from loadmanager.adapters.http.security.guard import (
     ClusterKeyGuard,
     Guard,

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.adapters.http.fast_path import Recent
+from loadmanager.adapters.http.lookups import Recent
 
 Moves = list[tuple[str, int]]
 MOVES = st.lists(

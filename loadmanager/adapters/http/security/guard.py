@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import load_der_public_key, load_pem_public_key
 
 from loadmanager.adapters.clock import SystemClock
-from loadmanager.adapters.http.fast_path import Recent
+from loadmanager.adapters.http.lookups import Recent
 from loadmanager.adapters.http.routes import Refused, Role, refusal_of, unavailable
 from loadmanager.core.errors import LoadManagerError
 
