@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from datetime import UTC, datetime, timedelta
+from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -244,15 +245,7 @@ def fitted(line: str, width: int | None) -> str:
     if width is None or len(line) <= width:
         return line
     indent = line[: len(line) - len(line.lstrip(" "))]
-    return "\n".join(
-        textwrap.wrap(
-            line,
-            width,
-            subsequent_indent=f"{indent}  ",
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-    )
+    return "\n".join(_wrapped(line, width, "", f"{indent}  "))
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -304,13 +297,16 @@ def plain_lines(
     """
     right = [name.endswith(">") for name in columns]
     names = [name.removesuffix(">") for name in columns]
-    table = [names, *rows]
-    widths = [max(len(row[place]) for row in table) for place in range(len(columns))]
-    fitting = len(columns) if width is None else _fitting(widths, width)
-    left = 0 if width is None else width - sum(widths[:fitting]) - len(_GAP) * fitting
+    widths = [max(map(len, cells)) for cells in zip(names, *rows, strict=True)]
+    ends = [*accumulate(cells_width + len(_GAP) for cells_width in widths)]
+    fitting = len(columns)
+    if width is not None:
+        fitting = max(sum(end - len(_GAP) <= width for end in ends), 1)
+    indent = " " * ends[fitting - 1]
+    left = 0 if width is None else width - len(indent)
     wrapped = fitting == len(columns) - 1 and not right[-1] and left >= _LEAST_WRAPPED
     lines: list[str] = []
-    for row in table:
+    for row in [names, *rows]:
         beside = textwrap.wrap(row[-1], left) if wrapped else []
         cells = [
             cell.rjust(cells_width) if to_the_right else cell.ljust(cells_width)
@@ -319,34 +315,18 @@ def plain_lines(
             )
         ]
         lines.append(_GAP.join([*cells, *beside[:1]]).rstrip())
-        indent = " " * (sum(widths[:fitting]) + len(_GAP) * fitting)
         lines += [f"{indent}{more}" for more in beside[1:]]
         if width is not None and not wrapped and row is not names:
-            lines += _below(names[fitting:], row[fitting:], width)
+            for name, cell in zip(names[fitting:], row[fitting:], strict=True):
+                text = f"{name}: {cell}" if name else cell
+                lines += _wrapped(text, width, "    ", "      ") if cell else ()
     return lines
 
 
-def _fitting(widths: Sequence[int], width: int) -> int:
-    """Return how many of the first columns fit, at least one."""
-    used = 0
-    for place, cells_width in enumerate(widths):
-        used += cells_width + (len(_GAP) if place else 0)
-        if used > width:
-            return max(place, 1)
-    return len(widths)
-
-
-def _below(names: Sequence[str], cells: Sequence[str], width: int) -> Iterator[str]:
-    for name, cell in zip(names, cells, strict=True):
-        if cell:
-            yield from textwrap.wrap(
-                f"{name}: {cell}" if name else cell,
-                width,
-                initial_indent="    ",
-                subsequent_indent="      ",
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
+def _wrapped(line: str, width: int, first: str, more: str) -> list[str]:
+    wrapper = textwrap.TextWrapper(width, first, more)
+    wrapper.break_long_words = wrapper.break_on_hyphens = False
+    return wrapper.wrap(line)
 
 
 def optimality_line(found: Mapping[str, Any] | None) -> str:
