@@ -3,7 +3,6 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any, Final, Literal
 
-from aiohttp import web
 from pydantic import BaseModel, Field, TypeAdapter
 from pydantic.json_schema import JsonSchemaValue
 
@@ -15,7 +14,7 @@ from loadmanager.adapters.http.operations import (
     all_replies,
     operation,
 )
-from loadmanager.adapters.http.routes import Role, Route, Target, bytes_reply
+from loadmanager.adapters.http.routes import Role, Route
 
 OPENAPI_VERSION: Final = "3.1.0"
 _REF: Final = "#/components/schemas/{model}"
@@ -150,12 +149,10 @@ class Describing(Resource, tag="watching"):
         self._version = version
         self._served = served
 
-    @operation(
-        "GET /openapi.json", Reply(200, "The document.", dict[str, Any]), role=Role.NOBODY, raw=True
-    )
-    async def document(self, _request: web.BaseRequest, _target: Target) -> web.StreamResponse:
+    @operation("GET /openapi.json", Reply(200, "The document.", dict[str, Any]), role=Role.NOBODY)
+    async def document(self) -> bytes:
         """Get this API as an OpenAPI document."""
-        return bytes_reply(self._document, "application/json")
+        return self._document
 
     @cached_property
     def _document(self) -> bytes:

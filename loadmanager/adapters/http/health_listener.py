@@ -31,7 +31,6 @@ from loadmanager.adapters.http.routes import (
     bytes_reply,
     json_reply,
     raw_head,
-    text_reply,
 )
 from loadmanager.ports.lookup import LookupService
 from loadmanager.ports.lookup import Readiness as ServiceReadiness
@@ -331,10 +330,10 @@ class Watching(Resource, tag="watching"):
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         return bytes_reply(encode(self._registry), content_type)
 
-    @operation("GET /healthz", Reply(200, "`ok`.", TEXT), role=Role.NOBODY, raw=True)
-    async def alive(self, _request: web.BaseRequest, _target: Target) -> web.StreamResponse:
+    @operation("GET /healthz", Reply(200, "`ok`.", TEXT), role=Role.NOBODY)
+    async def alive(self) -> str:
         """Check whether the process answers at all."""
-        return text_reply("ok")
+        return "ok"
 
     @operation(
         "GET /readyz",

@@ -108,16 +108,12 @@ class Feed:
     ) -> None:
         self._read = read
         self._limits = limits or FeedLimits()
-        self._viewers = 0
+        self.viewers = 0
         self._event = b""
         self._number = 0
         self._news = asyncio.Condition()
         self._reading: asyncio.Task[None] | None = None
         self._closed = False
-
-    @property
-    def viewers(self) -> int:
-        return self._viewers
 
     async def stream(
         self, request: web.BaseRequest, left_s: float = math.inf
@@ -130,9 +126,9 @@ class Feed:
         event in time is disconnected. Raises `Refused`: the limit of viewers is reached (503).
         """
         limits = self._limits
-        if self._closed or self._viewers >= limits.most_viewers:
+        if self._closed or self.viewers >= limits.most_viewers:
             raise unavailable(f"{limits.most_viewers} viewers are connected, the most allowed", 5.0)
-        self._viewers += 1
+        self.viewers += 1
         response = web.StreamResponse(headers=_HEADERS)
         response.force_close()
         try:
@@ -145,8 +141,8 @@ class Feed:
             if request.transport is not None:
                 request.transport.abort()
         finally:
-            self._viewers -= 1
-            if not self._viewers and self._reading is not None:
+            self.viewers -= 1
+            if not self.viewers and self._reading is not None:
                 self._reading.cancel()
                 self._reading, self._event = None, b""
         return response
