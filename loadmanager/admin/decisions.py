@@ -469,21 +469,6 @@ def _previewed(planner: Planner, look: Observation, wish: PlanQuery) -> PlanDocu
     )
 
 
-def _wanted(planner: Planner, wish: PlanQuery) -> Planner:
-    if not (wish.shedder or wish.placement or wish.mode or wish.settings):
-        return planner
-    wanted = Wanted(
-        shedder=wish.shedder or None,
-        placement=wish.placement or None,
-        mode=wish.mode or None,
-        settings=wish.settings,
-    )
-    try:
-        return planner_for("the leader", in_force(planner), wanted)
-    except ConfigError as error:
-        raise Unfit("; ".join(error.faults).replace("--set ", "set=")) from error
-
-
 class Plans(Resource, tag="decisions"):
     def __init__(self, leading: Leadership) -> None:
         self._leading = leading
@@ -505,6 +490,17 @@ class Plans(Resource, tag="decisions"):
         look = self._leading.require_term().look()
         if not look.view.brokers.names:
             raise Unavailable("no broker has a load report yet")
-        planner = _wanted(look.planner, query)
+        planner = look.planner
+        wanted = Wanted(
+            shedder=query.shedder or None,
+            placement=query.placement or None,
+            mode=query.mode or None,
+            settings=query.settings,
+        )
+        if wanted != Wanted():
+            try:
+                planner = planner_for("the leader", in_force(planner), wanted)
+            except ConfigError as error:
+                raise Unfit("; ".join(error.faults).replace("--set ", "set=")) from error
         # View and memory are immutable, and the leader's own generator is not used.
         return await asyncio.to_thread(_previewed, planner, look, query)

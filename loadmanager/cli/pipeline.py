@@ -11,17 +11,13 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import click
 
 from loadmanager.cli.options import SectionedGroup, interrupted, moment_option, option
 from loadmanager.pipeline.jobs import JOBS
 from loadmanager.telemetry.visible import beneath
-
-if TYPE_CHECKING:
-    from loadmanager.pipeline.progress import Progress
-    from loadmanager.pipeline.session import SessionSettings
 
 _OF_STREAM: Final = frozenset(
     {
@@ -163,15 +159,27 @@ def pipeline_command(
     if since is not None and until is not None and since >= until:
         raise click.UsageError(f"--since {since:%FT%TZ} is not before --until {until:%FT%TZ}")
     from loadmanager.core.errors import LoadManagerError
+    from loadmanager.pipeline.progress import no_progress, progress_on
     from loadmanager.pipeline.running import Request, run_jobs
+    from loadmanager.pipeline.session import SessionSettings
 
     request = Request(
         jobs=jobs, out=out, history=history, since=since, until=until, options=options
     )
-    settings = _settings(master, driver_memory, conf)
+    more = {}
+    for text in conf:
+        key, equals, value = text.partition("=")
+        if not equals or not key.startswith("spark."):
+            raise click.UsageError(f"--conf {text}: expected spark.KEY=VALUE")
+        more[key] = value
+    settings = SessionSettings(
+        master=master, driver_memory=driver_memory, free_bytes=free_memory_bytes(), more=more
+    )
+    shows_progress = sys.stderr.isatty() if progress is None else progress
+    shown = progress_on(beneath(sys.stderr)) if shows_progress else no_progress
     with _interruptible():
         try:
-            run_jobs(request, settings, partial(print, flush=True), _progress(progress))
+            run_jobs(request, settings, partial(print, flush=True), shown)
         except LoadManagerError as error:
             raise click.ClickException(str(error)) from None
 
@@ -219,27 +227,6 @@ def _check_places(jobs: tuple[str, ...], history: str | None, out: str) -> None:
 
 def _local(place: str) -> bool:
     return "://" not in place and not place.startswith("file:")
-
-
-def _settings(master: str, driver_memory: str, conf: tuple[str, ...]) -> "SessionSettings":
-    from loadmanager.pipeline.session import SessionSettings
-
-    more = {}
-    for text in conf:
-        key, equals, value = text.partition("=")
-        if not equals or not key.startswith("spark."):
-            raise click.UsageError(f"--conf {text}: expected spark.KEY=VALUE")
-        more[key] = value
-    return SessionSettings(
-        master=master, driver_memory=driver_memory, free_bytes=free_memory_bytes(), more=more
-    )
-
-
-def _progress(asked: bool | None) -> "Progress":
-    from loadmanager.pipeline.progress import no_progress, progress_on
-
-    shown = sys.stderr.isatty() if asked is None else asked
-    return progress_on(beneath(sys.stderr)) if shown else no_progress
 
 
 @contextmanager

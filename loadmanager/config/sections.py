@@ -471,23 +471,20 @@ class HistorySettings(Section):
         return "://" in self.dir
 
 
-FilePath = str
-
-
 class TlsSettings(Section):
     """TLS of the sidecar's HTTP server, and of its questions to other sidecars."""
 
-    certificate_file: FilePath = ""
+    certificate_file: str = ""
     """This sidecar's certificate in PEM, with intermediate certificates. Empty: HTTP
     without TLS. Changed files are read again without a restart."""
-    key_file: FilePath = ""
+    key_file: str = ""
     """Private key of certificate_file."""
-    client_authorities_file: FilePath = ""
+    client_authorities_file: str = ""
     """CA certificates for clients' certificates. Empty: client certificates are not requested."""
     clients: Literal["optional", "required"] = "optional"
     """Whether clients must have a certificate, if client_authorities_file is set. Its common
     name is then the caller's name."""
-    authorities_file: FilePath = ""
+    authorities_file: str = ""
     """CA certificates for other sidecars' certificates. Empty: those of the system."""
     refresh_interval_s: float = Field(60, ge=1, le=86400)
     """Interval between checks for changed files."""
@@ -505,10 +502,10 @@ class SecuritySettings(Section):
     """Right of unauthenticated callers, once a key of this section is set. auto: admin on a
     loopback address if neither tokens nor certificates are configured, else none. Listening on
     other addresses without tokens or certificates requires another value than auto."""
-    token_secret_key_file: FilePath = ""
+    token_secret_key_file: str = ""
     """The secret that bearer tokens (JWT) are signed with: 32 bytes or more, the whole content of
     the file, as Pulsar's tokenSecretKey. Empty: no such tokens."""
-    token_public_key_file: FilePath = ""
+    token_public_key_file: str = ""
     """The public key, in PEM or DER, of the private one that bearer tokens are signed with, as
     Pulsar's tokenPublicKey. Empty: no such tokens."""
     token_claim: str = Field("sub", min_length=1)
@@ -521,7 +518,7 @@ class SecuritySettings(Section):
     """Names of callers with the right read. "*" is every authenticated caller."""
     lookers: Names = ()
     """Names of callers with the right lookup. "*" is every authenticated caller."""
-    own_token_file: FilePath = ""
+    own_token_file: str = ""
     """File with a token for this sidecar's requests to others; its name needs the right read. Read
     again for each request. Empty: none."""
 

@@ -166,9 +166,12 @@ class Heads:
         length = found + len(_END) if found >= 0 else 0
         if max(length, 0 if length else len(kept)) > self._max_bytes:
             raise Refused(431, f"the head of the request is longer than {self._max_bytes} bytes")
-        if not length and self._has_bare_line_feed():
-            return len(kept)
         if not length:
+            start = self._searched
+            if start and kept[start - 1] == _CR:
+                start -= 1
+            if kept.count(b"\n", start) != kept.count(b"\r\n", start):  # one without its return
+                return len(kept)
             self._searched = len(kept)
         return length
 
@@ -180,12 +183,6 @@ class Heads:
         taken = bytes(memoryview(self._bytes)[:count])
         del self._bytes[:count]
         return taken
-
-    def _has_bare_line_feed(self) -> bool:
-        start = self._searched
-        if start and self._bytes[start - 1] == _CR:
-            start -= 1
-        return self._bytes.count(b"\n", start) != self._bytes.count(b"\r\n", start)
 
 
 HEADER_OVER_URL_BYTES: Final = 8_192
