@@ -14,7 +14,7 @@ from loadmanager.config.forms import ConfigError, plain_value
 from loadmanager.config.load import GivenSettings, checked, put_text
 from loadmanager.config.model import Config
 from loadmanager.config.pulsar_import import DEPLOYMENT, MISSPELT, TRANSLATED, UNUSED, sections_with
-from loadmanager.config.strategies import STRATEGIES, fields_of
+from loadmanager.config.strategies import KINDS, STRATEGIES, fields_of
 
 
 class NotDynamic(ConfigError):
@@ -137,6 +137,5 @@ def _names_of_pulsar() -> frozenset[str]:
     translated = {
         name for name, (_, ours) in TRANSLATED.items() if all(known.dynamic for known in ours)
     }
-    kinds = {kind for known in STRATEGIES.values() for kind in known.values()}
-    settings = {one.doc.pulsar_key for kind in kinds for _, one in fields_of(kind).values()}
+    settings = {one.doc.pulsar_key for kind in KINDS for _, one in fields_of(kind).values()}
     return frozenset(translated | settings - {""} | MISSPELT.keys())

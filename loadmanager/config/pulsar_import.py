@@ -11,7 +11,7 @@ from loadmanager.config.describe import KeyDescription, as_toml, keys_of, sectio
 from loadmanager.config.forms import ConfigError, plain_value
 from loadmanager.config.load import GivenSettings
 from loadmanager.config.sections import EVERY_ADDRESS
-from loadmanager.config.strategies import STRATEGIES, fields_of, own_placement
+from loadmanager.config.strategies import KINDS, STRATEGIES, fields_of, own_placement
 from loadmanager.core.hosts import is_loopback
 from loadmanager.core.shedding import SHEDDERS
 
@@ -331,8 +331,7 @@ def _give_to_strategies(
     if instead := _counts_instead(key, found):
         imported.ignored[key] = f"{instead} is set"
         return
-    kinds = {kind for known in STRATEGIES.values() for kind in known.values()}
-    if not any(right in fields_of(kind) for kind in kinds):
+    if not any(right in fields_of(kind) for kind in KINDS):
         if meant := misspelt(key):
             imported.misspelt[key] = meant
         else:
@@ -361,9 +360,9 @@ def misspelt(key: str) -> str:
     A known key with something after it is another key of Pulsar's, such as
     ``allowAutoTopicCreationType``.
     """
+    settings = {name for kind in KINDS for name in fields_of(kind)}
     names = {*TRANSLATED, *UNUSED, *MISSPELT, *DEPLOYMENT}
-    for kind in (kind for kinds in STRATEGIES.values() for kind in kinds.values()):
-        names |= {name for name in fields_of(kind) if name.startswith("loadBalancer")}
+    names |= {name for name in settings if name.startswith("loadBalancer")}
     known = {name.casefold(): name for name in sorted(names)}
     text = key.casefold()
     close = get_close_matches(text, known, n=1, cutoff=_CLOSE)

@@ -50,6 +50,8 @@ STRATEGIES: Final[Mapping[str, Mapping[str, type]]] = {
 }
 """The strategies that a section chooses from, by all their names."""
 
+KINDS: Final = frozenset(kind for known in STRATEGIES.values() for kind in known.values())
+
 
 def make_shedder(settings: SheddingSettings) -> Shedder:
     """Raises `ConfigError`: no strategy has that name, or a setting is not one of its own."""
