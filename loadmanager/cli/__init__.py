@@ -30,11 +30,7 @@ REMOVED: Final[Mapping[str, str]] = {
 """What to use instead of commands of former versions."""
 
 
-@click.group(
-    cls=SectionedGroup,
-    removed=REMOVED,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+@click.group(cls=SectionedGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="loadmanager", message="loadmanager %(version)s")
 def main() -> None:
     """Run a load manager for Pulsar-like brokers, and operate it.
@@ -44,6 +40,7 @@ def main() -> None:
     """
 
 
+main.removed = REMOVED
 main.add_section(
     "Cluster",
     attach.attach_command,

@@ -18,20 +18,19 @@ from loadmanager.cli.sidecar_client import SidecarClient, client_options, segmen
 _DYNAMIC_PATH = "/admin/v2/brokers/configuration"
 
 
-@click.group(
-    "config",
-    cls=SectionedGroup,
-    removed={
-        "show-reference": "docs/configuration.md, which `make reference` writes",
-        "show-scenario-format": "docs/scenario-format.md, which `make reference` writes",
-        "show-strategies": "docs/strategies.md, which `make ratings` writes",
-    },
-)
+@click.group("config", cls=SectionedGroup)
 def config_commands() -> None:
     """Check configuration files, and read or change the settings of a running cluster.
 
     Example: loadmanager config check --config /etc/loadmanager.toml
     """
+
+
+config_commands.removed = {
+    "show-reference": "docs/configuration.md, which `make reference` writes",
+    "show-scenario-format": "docs/scenario-format.md, which `make reference` writes",
+    "show-strategies": "docs/strategies.md, which `make ratings` writes",
+}
 
 
 @config_commands.command()
@@ -52,10 +51,8 @@ def check(path: Path | None, overrides: tuple[str, ...]) -> None:
 
     with ending(ConfigError):
         checked = load_config(path, os.environ, overrides, reachable=True)
-    if exposure := checked.broker.exposure():
-        click.echo(f"warning: {exposure}", err=True)
-    if shortened := lease_warning(checked):
-        click.echo(f"warning: {shortened}", err=True)
+    for warning in filter(None, (checked.broker.exposure(), lease_warning(checked))):
+        click.echo(f"warning: {warning}", err=True)
     click.echo(f"The configuration of {checked.broker.id} is sound.")
 
 

@@ -171,12 +171,8 @@ class SectionedGroup(click.Group):
     of a former version what to use instead.
     """
 
-    def __init__(
-        self, *arguments: object, removed: Mapping[str, str] | None = None, **settings: object
-    ) -> None:
-        super().__init__(*arguments, **settings)  # type: ignore[arg-type] # click's own parameters
-        self._removed = removed or {}
-        self.sections: dict[str, tuple[str, ...]] = {}
+    removed: Mapping[str, str] = MappingProxyType({})
+    sections: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
     def main(self, *arguments: Any, **settings: Any) -> Any:
         with redirect_stdout(VisibleStream(sys.stdout)), redirect_stderr(VisibleStream(sys.stderr)):
@@ -186,7 +182,7 @@ class SectionedGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Name what replaces a removed command; else see `click.Group`."""
-        instead = self._removed.get(args[0])
+        instead = self.removed.get(args[0])
         if instead is not None:
             ctx.fail(f"command '{args[0]}' was removed; use {instead}")
         return super().resolve_command(ctx, args)
@@ -195,9 +191,9 @@ class SectionedGroup(click.Group):
         for command in commands:
             self.add_command(command)
             _with_short_help(command)
-        self.sections[title] = tuple(command.name or "" for command in commands)
+        self.sections = {**self.sections, title: tuple(one.name or "" for one in commands)}
 
-    def in_sections(self) -> dict[str, tuple[str, ...]]:
+    def in_sections(self) -> Mapping[str, tuple[str, ...]]:
         placed = {name for names in self.sections.values() for name in names}
         rest = tuple(sorted(self.commands.keys() - placed))
         return {**self.sections, "Commands": rest} if rest else self.sections

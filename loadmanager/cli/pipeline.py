@@ -251,16 +251,17 @@ def _interruptible() -> Iterator[None]:
 _DIRECTORY = click.Path(path_type=Path, exists=True, file_okay=False)
 
 
-@click.group(
-    "history",
-    cls=SectionedGroup,
-    removed={"format": "docs/history-format.md, which `make reference` writes in a checkout"},
-)
+@click.group("history", cls=SectionedGroup)
 def history_group() -> None:
     """Check and finish the files that [history] and --history write.
 
     Example: loadmanager history check /var/lib/loadmanager/history
     """
+
+
+history_group.removed = {
+    "format": "docs/history-format.md, which `make reference` writes in a checkout"
+}
 
 
 @history_group.command("finish")
