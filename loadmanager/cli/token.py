@@ -100,10 +100,8 @@ def _config(path: Path | None, overrides: tuple[str, ...]) -> "Config":
 
 
 def _refuse_other_signers(config: "Config") -> None:
-    from loadmanager.config.sections import uses_cluster_key
-
     security = config.security
-    if uses_cluster_key(security, config.tls):
+    if config.uses_cluster_key:
         return
     if security.token_secret_key_file:
         signer = f"the secret in {security.token_secret_key_file}"

@@ -1,7 +1,7 @@
 """The whole configuration, and the checks that span several keys."""
 
 from collections.abc import Iterator
-from typing import Final, Self
+from typing import Final, Literal, Self
 
 from pydantic import Field, ValidationInfo, model_validator
 
@@ -29,10 +29,8 @@ from loadmanager.config.sections import (
     SplitSettings,
     TlsSettings,
     ZookeeperSettings,
-    pulsar_contradictions,
-    security_contradictions,
-    uses_cluster_key,
 )
+from loadmanager.core.hosts import is_loopback
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.lease import longest_lease_fraction
 
@@ -63,10 +61,26 @@ class Config(Section):
     history: HistorySettings = Field(default_factory=HistorySettings)
     log: LogSettings = Field(default_factory=LogSettings)
 
+    @property
+    def uses_cluster_key(self) -> bool:
+        """Whether tokens are signed with the cluster's own key: nothing else is configured."""
+        return self.security == SecuritySettings() and not self.tls.client_authorities_file
+
+    @property
+    def has_proofs(self) -> bool:
+        return self.security.has_tokens or bool(self.tls.client_authorities_file)
+
+    @property
+    def anonymous_right(self) -> Literal["none", "lookup", "read", "admin"]:
+        if self.security.anonymous != "auto":
+            return self.security.anonymous
+        is_open = is_loopback(self.sidecar.listen_host) and not self.has_proofs
+        return "admin" if is_open else "none"
+
     @model_validator(mode="after")
     def _derive_addresses(self) -> Self:
         """Fill in where the sidecar listens, and its URL unless the port is not known yet."""
-        sidecar, keyed = self.sidecar, uses_cluster_key(self.security, self.tls)
+        sidecar, keyed = self.sidecar, self.uses_cluster_key
         host = sidecar.listen_host or ("" if keyed else "127.0.0.1")
         derived = {"listen_host": host}
         if not sidecar.advertised_url and sidecar.listen_port != 0:
@@ -133,8 +147,8 @@ def contradictions(config: Config) -> Iterator[Contradiction]:
         yield Contradiction.of("ownership.heartbeat_fraction", expected, because)
     yield from _addresses(config)
     yield from _missing(config)
-    yield from security_contradictions(config.security, config.tls, config.sidecar.listen_host)
-    yield from pulsar_contradictions(config.broker, config.pulsar, config.cluster)
+    yield from _security(config)
+    yield from _pulsar(config.broker, config.pulsar, config.cluster)
 
 
 def timing_contradictions(
@@ -164,7 +178,7 @@ def timing_contradictions(
 
 def _addresses(config: Config) -> Iterator[Contradiction]:
     sidecar, host = config.sidecar, config.host
-    keyed = uses_cluster_key(config.security, config.tls)
+    keyed = config.uses_cluster_key
     if sidecar.listen_host in EVERY_ADDRESS and not keyed and not sidecar.advertised_url:
         expected = (
             f"http://host:port that others can reach, because [sidecar] listen_host "
@@ -217,3 +231,45 @@ def _missing(config: Config) -> Iterator[Contradiction]:
         expected = "a digest or SASL login with it, because without one a node has no maker to name"
         because = ("zookeeper.digest_user", "zookeeper.sasl_mechanism")
         yield Contradiction.of("zookeeper.creator_only", expected, *because)
+
+
+def _security(config: Config) -> Iterator[Contradiction]:
+    security, listen_host = config.security, config.sidecar.listen_host
+    if security.token_secret_key_file and security.token_public_key_file:
+        expected = "empty, because [security] token_secret_key_file is set: tokens have one key"
+        because = "security.token_secret_key_file"
+        yield Contradiction.of("security.token_public_key_file", expected, because)
+    if config.uses_cluster_key or config.has_proofs or security.anonymous != "auto":
+        return
+    if not is_loopback(listen_host):
+        expected = (
+            f"admin, read, lookup or none, because [sidecar] listen_host ({listen_host}) can be "
+            "reached by others and neither tokens nor client certificates say who is asking"
+        )
+        yield Contradiction.of("security.anonymous", expected, "sidecar.listen_host")
+
+
+def _pulsar(
+    broker: BrokerSettings, pulsar: PulsarSettings, cluster: ClusterSettings
+) -> Iterator[Contradiction]:
+    kind = "broker.kind"
+    if broker.kind == "contract":
+        for key in PulsarSettings.model_fields:
+            if getattr(pulsar, key):
+                expected = f'no value, because [broker] kind is "{broker.kind}" and not "pulsar"'
+                yield Contradiction.of(f"pulsar.{key}", expected, kind)
+        return
+    for key in ("control_url", "control_secret_file"):
+        if getattr(broker, key):
+            expected = 'no value, because [broker] kind is "pulsar"; [pulsar] says how it is asked'
+            yield Contradiction.of(f"broker.{key}", expected, kind)
+    if pulsar.token_file and pulsar.oauth2_key_file:
+        expected = "no value beside token_file"
+        yield Contradiction.of("pulsar.oauth2_key_file", expected, "pulsar.token_file")
+    if bool(pulsar.certificate_file) != bool(pulsar.key_file):
+        key = "key_file" if pulsar.certificate_file else "certificate_file"
+        expected = "a value: certificate_file and key_file belong together"
+        yield Contradiction.of(f"pulsar.{key}", expected)
+    if cluster.hash not in {None, "crc32"}:
+        expected = '"crc32", or no value: Pulsar\'s brokers place topics by it'
+        yield Contradiction.of("cluster.hash", expected, kind)

@@ -1,4 +1,4 @@
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
@@ -8,7 +8,6 @@ from loadmanager.config.forms import (
     BrokerName,
     Chroot,
     ClusterName,
-    Contradiction,
     Hosts,
     HttpUrl,
     ListenHost,
@@ -527,38 +526,6 @@ class SecuritySettings(Section):
         return bool(self.token_secret_key_file or self.token_public_key_file)
 
 
-def uses_cluster_key(security: SecuritySettings, tls: TlsSettings) -> bool:
-    """Return whether tokens are signed with the cluster's own key: nothing else is configured."""
-    return security == SecuritySettings() and not tls.client_authorities_file
-
-
-def anonymous_right(
-    security: SecuritySettings, tls: TlsSettings, listen_host: str
-) -> Literal["none", "lookup", "read", "admin"]:
-    if security.anonymous != "auto":
-        return security.anonymous
-    proofs = security.has_tokens or tls.client_authorities_file
-    return "admin" if is_loopback(listen_host) and not proofs else "none"
-
-
-def security_contradictions(
-    security: SecuritySettings, tls: TlsSettings, listen_host: str
-) -> Iterator[Contradiction]:
-    if security.token_secret_key_file and security.token_public_key_file:
-        expected = "empty, because [security] token_secret_key_file is set: tokens have one key"
-        because = "security.token_secret_key_file"
-        yield Contradiction.of("security.token_public_key_file", expected, because)
-    if uses_cluster_key(security, tls):
-        return
-    unproven = not security.has_tokens and not tls.client_authorities_file
-    if security.anonymous == "auto" and unproven and not is_loopback(listen_host):
-        expected = (
-            f"admin, read, lookup or none, because [sidecar] listen_host ({listen_host}) can be "
-            "reached by others and neither tokens nor client certificates say who is asking"
-        )
-        yield Contradiction.of("security.anonymous", expected, "sidecar.listen_host")
-
-
 class OwnershipSettings(Section):
     """How a broker's right to serve ends when its sidecar is cut off."""
 
@@ -616,29 +583,3 @@ class PulsarSettings(Section):
     """Audience that the issuer expects. Empty: none is sent."""
     oauth2_scope: str = ""
     """Scope that the issuer expects. Empty: none is sent."""
-
-
-def pulsar_contradictions(
-    broker: BrokerSettings, pulsar: PulsarSettings, cluster: ClusterSettings
-) -> Iterator[Contradiction]:
-    kind = "broker.kind"
-    if broker.kind == "contract":
-        for key in PulsarSettings.model_fields:
-            if getattr(pulsar, key):
-                expected = f'no value, because [broker] kind is "{broker.kind}" and not "pulsar"'
-                yield Contradiction.of(f"pulsar.{key}", expected, kind)
-        return
-    for key in ("control_url", "control_secret_file"):
-        if getattr(broker, key):
-            expected = 'no value, because [broker] kind is "pulsar"; [pulsar] says how it is asked'
-            yield Contradiction.of(f"broker.{key}", expected, kind)
-    if pulsar.token_file and pulsar.oauth2_key_file:
-        expected = "no value beside token_file"
-        yield Contradiction.of("pulsar.oauth2_key_file", expected, "pulsar.token_file")
-    if bool(pulsar.certificate_file) != bool(pulsar.key_file):
-        key = "key_file" if pulsar.certificate_file else "certificate_file"
-        expected = "a value: certificate_file and key_file belong together"
-        yield Contradiction.of(f"pulsar.{key}", expected)
-    if cluster.hash not in {None, "crc32"}:
-        expected = '"crc32", or no value: Pulsar\'s brokers place topics by it'
-        yield Contradiction.of("cluster.hash", expected, kind)

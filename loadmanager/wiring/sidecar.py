@@ -52,8 +52,6 @@ from loadmanager.config.model import chroot_of, health_port
 from loadmanager.config.sections import (
     SecuritySettings,
     TlsSettings,
-    anonymous_right,
-    uses_cluster_key,
 )
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.history.records import Origin
@@ -130,9 +128,9 @@ def make_guard(config: Config, key: Key, is_sidecar: Callable[[str], bool]) -> G
             }
         ),
     )
-    if uses_cluster_key(security, config.tls):
+    if config.uses_cluster_key:
         return ClusterKeyGuard(key, names, lambda url: not _withheld(config, url, is_sidecar))
-    anonymous = Role(anonymous_right(security, config.tls, listen_host))
+    anonymous = Role(config.anonymous_right)
     rights = Rights(
         admins=frozenset(security.admins),
         readers=frozenset(security.readers),
@@ -169,7 +167,7 @@ def make_leader_line(
         client = ClientTls(*map(_path, files))
 
     def token() -> str:
-        if not uses_cluster_key(config.security, tls):
+        if not config.uses_cluster_key:
             return Path(token_file).read_text(encoding="utf-8").strip() if token_file else ""
         known = key()
         name = f"sidecar of {config.broker.id}"
@@ -312,7 +310,7 @@ def build_sidecar(
         server,
         application,
         close,
-        key=key if uses_cluster_key(config.security, config.tls) else None,
+        key=key if config.uses_cluster_key else None,
     )
 
 
