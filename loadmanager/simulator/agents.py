@@ -124,9 +124,6 @@ class ListedStats(Mapping[BundleId, BundleStats]):
         }
 
 
-_FEW = 8
-
-
 class ListingRows:
     def __init__(self, broker_count: int, bundles: Sequence[BundleId]) -> None:
         self._bundles = bundles
@@ -146,18 +143,9 @@ class ListingRows:
         brokers = brokers[brokers >= 0]
         self.owner = owner.copy()
         owner_by_name = owner[self._by_name]
-        if len(brokers) <= _FEW:
-            for broker in brokers.tolist():
-                self._rows[broker] = self._by_name[owner_by_name == broker]
-                self._names[broker] = None
-            return brokers
-        order = np.argsort(owner_by_name, kind="stable")
-        sorted_owner = owner_by_name[order]
-        begins = np.searchsorted(sorted_owner, brokers, side="left").tolist()
-        ends = np.searchsorted(sorted_owner, brokers, side="right").tolist()
-        rows = self._by_name[order]
-        for broker, begin, end in zip(brokers.tolist(), begins, ends, strict=True):
-            self._rows[broker], self._names[broker] = rows[begin:end], None
+        for broker in brokers.tolist():
+            self._rows[broker] = self._by_name[owner_by_name == broker]
+            self._names[broker] = None
         return brokers
 
     def rows(self, broker: int) -> Indices:

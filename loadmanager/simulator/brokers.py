@@ -6,7 +6,7 @@ step, but its pause has its exact duration.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from loadmanager.core.columns import Indices, Mask
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.plan import Cause
+from loadmanager.core.plan import Move
 from loadmanager.core.rates import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
 from loadmanager.core.scores import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, MEMORY, FloatArray
 from loadmanager.simulator.results import MoveRecord, Why
@@ -246,13 +246,11 @@ NOBODY = -1
 
 @dataclass(slots=True, kw_only=True)
 class _Order:
+    """``record`` is the move as long as the target does not serve."""
+
+    record: MoveRecord
     target: int
     source: int
-    at_s: float
-    why: Why
-    cause: Cause
-    msgs_per_s: float
-    bytes_per_s: float
     release_s: float
     serve_s: float
 
@@ -300,42 +298,34 @@ class HandOvers:
         served = (self.holder >= 0) & self.members.alive[self.holder]
         return np.where(served, self.holder, NOBODY)
 
-    def order(
-        self,
-        bundle: BundleId,
-        target: BrokerId,
-        now_s: float,
-        *,
-        why: Why,
-        cause: Cause,
-        rates: FloatArray,
-        after_s: float = 0.0,
-    ) -> None:
-        """Order ``bundle`` to ``target``; ``rates`` are its true rates.
+    def order(self, move: Move, at_s: float, why: Why, rates: FloatArray) -> None:
+        """Order a move that starts at ``at_s``; ``rates`` are the true rates of its bundle.
 
-        The hand-over starts ``after_s`` later, if others go first. The order is ignored if the
-        bundle is in hand-over or on the target already, or if the target is not registered.
+        The order is ignored if the bundle is in hand-over or on the target already, or if the
+        target is not registered.
         """
-        row, to = self.rows[bundle], self._brokers[target]
+        row, to = self.rows[move.bundle], self._brokers[move.target]
         source = int(self.holder[row])
         if row in self._orders or source == to or not self.members.registered[to]:
             return
-        at_s = now_s + after_s
         release_s = at_s + self.settings.order_s
         if source >= 0 and not self.members.alive[source]:
             release_s = max(release_s, float(self.members.session_ends_s[source]))
-        self._orders[row] = _Order(
-            target=to,
-            source=source,
+        record = MoveRecord(
             at_s=at_s,
+            bundle=move.bundle,
+            source=None if source < 0 else self.fleet.brokers[source],
+            target=move.target,
             why=why,
-            cause=cause,
+            cause=move.cause,
             msgs_per_s=float(rates[0] + rates[1]),
             bytes_per_s=float(rates[2] + rates[3]),
-            release_s=release_s,
-            serve_s=release_s + self._taking_s(row),
         )
-        self.under_way[bundle] = target
+        serve_s = release_s + self._taking_s(row)
+        self._orders[row] = _Order(
+            record=record, target=to, source=source, release_s=release_s, serve_s=serve_s
+        )
+        self.under_way[move.bundle] = move.target
 
     def advance(self, now_s: float) -> None:
         """Carry out the releases and acquisitions that are due until ``now_s``."""
@@ -428,20 +418,14 @@ class HandOvers:
     def _record(self, row: int, order: _Order, until_s: float, *, served: bool) -> None:
         since_s = float(self._unserved_since_s[row])
         # The waiting time of an unowned bundle before the order is not due to this move.
-        waited_s = 0.0 if np.isnan(since_s) else until_s - max(since_s, order.at_s)
-        brokers = self.fleet.brokers
+        waited_s = 0.0 if np.isnan(since_s) else until_s - max(since_s, order.record.at_s)
+        interrupted_client_s = float(self._clients[row]) * waited_s
+        served_at_s = until_s if served else None
         self.records.append(
-            MoveRecord(
-                at_s=order.at_s,
-                bundle=self.topics.bundles[row],
-                source=None if order.source < 0 else brokers[order.source],
-                target=brokers[order.target],
-                why=order.why,
-                cause=order.cause,
-                msgs_per_s=order.msgs_per_s,
-                bytes_per_s=order.bytes_per_s,
-                interrupted_client_s=float(self._clients[row]) * waited_s,
-                served_at_s=until_s if served else None,
+            replace(
+                order.record,
+                interrupted_client_s=interrupted_client_s,
+                served_at_s=served_at_s,
                 pause_s=waited_s,
             )
         )
@@ -449,20 +433,3 @@ class HandOvers:
     def _forget(self, row: int) -> None:
         del self._orders[row]
         del self.under_way[self.topics.bundles[row]]
-
-
-class Unmoved:
-    """The broker that would serve each bundle in the same run without the moves for load.
-
-    A bundle keeps its first owner until that broker is gone; then it gets its owner in the run, by
-    a placement or a drain, and keeps it. So joins, departures, crashes and placements are the same.
-    """
-
-    def __init__(self, holder: Indices) -> None:
-        self._holder = holder.copy()
-
-    def owner(self, hand_overs: HandOvers) -> Indices:
-        """Return the owner of each bundle now, -1 for none; has to be called in each step."""
-        gone = (self._holder < 0) | ~hand_overs.members.alive[self._holder]
-        self._holder = np.where(gone, hand_overs.serving, self._holder)
-        return self._holder

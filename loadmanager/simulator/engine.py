@@ -342,8 +342,8 @@ class _Simulation:
         self.now_s = now_s
         world = self.world
         moment = world.advance(now_s)
-        for silenced in world.world_events.silences:
-            self.agents.silence(silenced.rows, silenced.until_s)
+        for rows, until_s in world.world_events.silences:
+            self.agents.silence(rows, until_s)
         world.world_events.silences.clear()
         published = self.agents.sample(now_s, moment.measured)
         if self.witness is not None:
@@ -351,8 +351,9 @@ class _Simulation:
                 self.witness.reported(one.at_s, one.report())
         if self.ticks.due(now_s):
             self.leader.tick(now_s)
-        if unowned := world.unowned:
-            world.order(self.leader.place(now_s, unowned, world.in_flight), now_s, Why.PLACED)
+        if unowned := world.hand_overs.unowned():
+            moves = self.leader.place(now_s, unowned, world.hand_overs.under_way)
+            world.order(moves, now_s, Why.PLACED)
         self._empty(now_s)
         if self.rounds.due(now_s) or self._due_early(now_s):
             self._round(now_s)
@@ -383,9 +384,8 @@ class _Simulation:
         leaving = self.emptying.due(self.leader.draining(now_s), now_s)
         if not leaving:
             return
-        moves = self.leader.place(
-            now_s, tuple(leaving), self.world.in_flight, leaving, Cause.DRAINING
-        )
+        in_flight = self.world.hand_overs.under_way
+        moves = self.leader.place(now_s, tuple(leaving), in_flight, leaving, Cause.DRAINING)
         going = {move.bundle for move in moves}
         self.emptying.refused([bundle for bundle in leaving if bundle not in going], now_s)
         self.world.order(moves, now_s, Why.DRAINED, self.emptying.at_a_time)
@@ -394,11 +394,13 @@ class _Simulation:
         if now_s < self.looked_s + EARLY_ROUND_S - _ROUNDING_S:
             return False
         self.looked_s = now_s
-        return self.leader.due_early(now_s, self.world.in_flight, self.world.unowned)
+        hand_overs = self.world.hand_overs
+        return self.leader.due_early(now_s, hand_overs.under_way, hand_overs.unowned())
 
     def _round(self, now_s: float) -> None:
         self.looked_s = now_s
-        plan = self.leader.round(now_s, self.world.in_flight, self.world.unowned)
+        hand_overs = self.world.hand_overs
+        plan = self.leader.round(now_s, hand_overs.under_way, hand_overs.unowned())
         self.rounds_done += 1
         self.refusals.update(refusal.reason for refusal in plan.refusals)
         at_a_time = self.emptying.at_a_time if isinstance(self.planner.shedder, Deciding) else None

@@ -45,7 +45,7 @@ class MoveRecord:
     cause: Cause
     msgs_per_s: float
     bytes_per_s: float
-    interrupted_client_s: float
+    interrupted_client_s: float = 0.0
     served_at_s: float | None = None
     pause_s: float = 0.0
 

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from loadmanager.core.columns import Indices, Mask
-from loadmanager.core.ids import BrokerId, BundleId, Namespace
+from loadmanager.core.ids import Namespace
 from loadmanager.core.optimality import Assignable, by_namespace, confinements, excess_over_level
 from loadmanager.core.plan import Move
 from loadmanager.core.policies import open_to
@@ -24,7 +24,6 @@ from loadmanager.simulator.brokers import (
     Fleet,
     HandOvers,
     Members,
-    Unmoved,
     Use,
     grown_cpu,
     in_report_units,
@@ -48,18 +47,12 @@ from loadmanager.simulator.workload import Topics, Workload
 Action = Callable[[float], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Silenced:
-    rows: tuple[int, ...]
-    until_s: float
-
-
 @dataclass(slots=True, kw_only=True)
 class WorldEvents:
     """Runs events in order of time; at the same time in the order of the scenario.
 
-    ``texts`` are the events with their times. ``silences`` are for the agents; the caller clears
-    them.
+    ``texts`` are the events with their times. ``silences`` are rows of brokers whose agents are
+    silent, and until when; the caller clears them.
     """
 
     fleet: Fleet
@@ -68,7 +61,7 @@ class WorldEvents:
     workload: Workload
     session_timeout_s: float
     texts: list[tuple[float, str]] = field(default_factory=list)
-    silences: list[Silenced] = field(default_factory=list)
+    silences: list[tuple[list[int], float]] = field(default_factory=list)
     _due: list[tuple[float, int, Action]] = field(default_factory=list)
     _serial: "count[int]" = field(default_factory=count)
     # What happens to a draining broker once it is empty, and if it is lost before.
@@ -103,7 +96,7 @@ class WorldEvents:
             case Noise():
                 self._noise(event, rows, at_s)
             case Silence(for_s=for_s):
-                self.silences.append(Silenced(tuple(rows), at_s + for_s))
+                self.silences.append((rows, at_s + for_s))
                 self._add_text(at_s, rows, f"reports nothing for {for_s:g} s")
             case Membership(kind=kind):
                 for row in rows:
@@ -134,7 +127,7 @@ class WorldEvents:
             ends_s = at_s + self.session_timeout_s
             self.members.die(row, ends_s)
             self.hand_overs.stopped(row, at_s)
-            self.silences.append(Silenced((row,), ends_s))
+            self.silences.append(([row], ends_s))
             self._at(ends_s, partial(self._gone, row, "lost its session"))
             self._add_text(at_s, [row], "crashed")
 
@@ -287,7 +280,9 @@ class World:
         traced = tuple(trace.topics) if trace is not None else ()
         classes = scenario.brokers
         self.fleet = Fleet.of(classes, scenario.hidden.cpu_growth)
+        self.brokers = self.fleet.brokers
         self.topics = Topics.of(scenario.load, traced, scenario.trace_bundles, draws_topics)
+        self.bundles = self.topics.bundles
         _check_shifts(scenario, self.topics)
         self.workload = Workload(
             self.topics,
@@ -325,25 +320,9 @@ class World:
         self._limit = in_report_units(self.fleet.capacity)
         clients = connections.astype(np.float64)
         self._hidden = HiddenCosts(scenario.hidden, clients, draws_costs)
-        self._unmoved = Unmoved(self.hand_overs.holder)
+        self._unmoved_owner = self.hand_overs.holder.copy()
         self._wanted = np.zeros((len(self.bundles), 4))
         self._assignable_then: Assignable | None = None
-
-    @property
-    def brokers(self) -> tuple[BrokerId, ...]:
-        return self.fleet.brokers
-
-    @property
-    def bundles(self) -> tuple[BundleId, ...]:
-        return self.topics.bundles
-
-    @property
-    def in_flight(self) -> Mapping[BundleId, BrokerId]:
-        return self.hand_overs.under_way
-
-    @property
-    def unowned(self) -> list[BundleId]:
-        return self.hand_overs.unowned()
 
     def order(
         self, moves: Iterable[Move], now_s: float, why: Why, at_a_time: int | None = None
@@ -358,15 +337,9 @@ class World:
             holder = int(self.hand_overs.holder[row])
             turn = before[holder] // at_a_time if at_a_time else 0
             before[holder] += 1
-            self.hand_overs.order(
-                move.bundle,
-                move.target,
-                now_s,
-                why=why if move.source is not None else Why.PLACED,
-                cause=move.cause,
-                rates=self._wanted[row],
-                after_s=turn * self.hand_overs.turn_s,
-            )
+            at_s = now_s + turn * self.hand_overs.turn_s
+            own = why if move.source is not None else Why.PLACED
+            self.hand_overs.order(move, at_s, own, self._wanted[row])
 
     def advance(self, now_s: float) -> Moment:
         self.world_events.advance(now_s)
@@ -375,8 +348,9 @@ class World:
         asked = self._wanted[:, MSGS_IN] + self._wanted[:, MSGS_OUT] > 0
         self.hand_overs.wait_from(now_s, asked)
         self._hidden.advance(now_s, self.hand_overs)
-        self._unmoved_owner = self._unmoved.owner(self.hand_overs)
         owner = self.hand_overs.serving
+        gone = (self._unmoved_owner < 0) | ~self.members.alive[self._unmoved_owner]
+        self._unmoved_owner = np.where(gone, owner, self._unmoved_owner)
         use, served = self._serve(owner)
         return Moment(
             wanted=self._wanted,
@@ -405,6 +379,12 @@ class World:
         return excess_over_level(demand[alive], own[alive], float(levels.max()))
 
     def unmoved_cpu(self) -> FloatArray:
+        """Return the demand for CPU of each broker in the same run without the moves for load.
+
+        A bundle keeps its first owner until that broker is gone; then it gets its owner in the run,
+        by a placement or a drain, and keeps it. So joins, departures, crashes and placements are
+        the same.
+        """
         owner, count = self._unmoved_owner, len(self.brokers)
         fixed = self.fleet.fixed(sums(owner, self._things, count), self._background())
         variable = self._variable(owner, self._wanted, self._hidden.cpu_factor)

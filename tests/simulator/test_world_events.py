@@ -5,7 +5,6 @@ import pytest
 from simulated_worlds import Stepped, scenario
 
 from loadmanager.core.scores import CPU
-from loadmanager.simulator.world import Silenced
 
 HAND_OVER = {
     "order_s": 0.0, "base_s": 1.0, "per_topic_s": 0.0, "reconnect_s": 0.0,
@@ -39,7 +38,10 @@ def test_the_bundles_of_a_broker_that_leaves_are_nobodys_at_once() -> None:
     measured = stepped.until(5.0).measured
     assert measured.present.tolist() == [False, True, True]
     assert stepped.owners() == [None, "b-2", "b-3", None]
-    assert stepped.world.unowned == [stepped.world.bundles[0], stepped.world.bundles[3]]
+    assert stepped.world.hand_overs.unowned() == [
+        stepped.world.bundles[0],
+        stepped.world.bundles[3],
+    ]
 
 
 def test_a_crashed_broker_serves_nothing_and_counts_as_there_until_its_session_ends() -> None:
@@ -48,19 +50,19 @@ def test_a_crashed_broker_serves_nothing_and_counts_as_there_until_its_session_e
     assert stepped.owners() == [None, "b-2", "b-3", None]
     assert measured.present.tolist() == [True, True, True]
     assert not stepped.world.members.alive[0]
-    assert stepped.world.world_events.silences == [Silenced((0,), 35.0)]
+    assert stepped.world.world_events.silences == [([0], 35.0)]
     stepped.until(34.0)
-    assert stepped.world.unowned == []
+    assert stepped.world.hand_overs.unowned() == []
     measured = stepped.until(35.0).measured
     assert measured.present.tolist() == [False, True, True]
-    assert len(stepped.world.unowned) == 2
+    assert len(stepped.world.hand_overs.unowned()) == 2
     assert texts(stepped) == [(5.0, "b-1:8080 crashed"), (35.0, "b-1:8080 lost its session")]
 
 
 def test_clients_of_a_crashed_broker_wait_from_the_crash_on() -> None:
     stepped = played(event("crash", 5.0, "b-1"))
     stepped.until(40.0)
-    for bundle in stepped.world.unowned:
+    for bundle in stepped.world.hand_overs.unowned():
         stepped.order(bundle, "b-2")
     stepped.until(50.0)
     topics = stepped.world.topics

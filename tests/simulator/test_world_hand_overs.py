@@ -32,16 +32,16 @@ def test_the_old_owner_serves_until_it_lets_go_and_the_new_one_once_it_has_taken
     played = slow()
     bundle = played.world.bundles[0]
     played.order(bundle, "b-2")
-    assert played.world.in_flight == {bundle: broker("b-2")}
+    assert played.world.hand_overs.under_way == {bundle: broker("b-2")}
     seen, flying = [], []
     for second in range(1, 7):
         played.until(float(second))
         seen.append(played.owner(bundle))
-        flying.append(played.world.in_flight == {bundle: broker("b-2")})
-        assert played.world.unowned == []
+        flying.append(played.world.hand_overs.under_way == {bundle: broker("b-2")})
+        assert played.world.hand_overs.unowned() == []
     assert seen == ["b-1", None, None, None, "b-2", "b-2"]
     assert flying == [True] * 4 + [False] * 2
-    assert played.world.in_flight == {}
+    assert played.world.hand_overs.under_way == {}
 
 
 def test_clients_wait_from_the_release_until_they_have_reconnected() -> None:
@@ -76,16 +76,16 @@ def test_a_bundle_stays_if_its_target_leaves_before_the_release(ordered_s: float
     played.order(bundle, "b-2")
     played.until(20.0)
     assert played.owner(bundle) == "b-1"
-    assert bundle not in played.world.in_flight
+    assert bundle not in played.world.hand_overs.under_way
 
 
 def test_what_nobody_has_is_asked_for_and_placed() -> None:
     played = slow(load={"placed": "unowned"})
-    assert played.world.unowned == list(played.world.bundles)
+    assert played.world.hand_overs.unowned() == list(played.world.bundles)
     played.until(10.0)
     bundle = played.world.bundles[0]
     played.order(bundle, "b-3", Cause.UNOWNED)
-    assert bundle not in played.world.unowned
+    assert bundle not in played.world.hand_overs.unowned()
     played.until(15.0)
     assert played.owner(bundle) == "b-3"
     (record,) = played.world.hand_overs.records
@@ -111,9 +111,9 @@ def test_a_crashed_target_is_waited_for_until_its_session_ends() -> None:
     played.order(bundle, "b-2")
     played.until(10.0)
     assert played.owner(bundle) is None
-    assert bundle in played.world.in_flight
+    assert bundle in played.world.hand_overs.under_way
     played.until(11.0)
-    assert bundle in played.world.unowned
+    assert bundle in played.world.hand_overs.unowned()
     played.order(bundle, "b-3", Cause.UNOWNED)
     played.until(20.0)
     assert played.owner(bundle) == "b-3"
@@ -154,7 +154,7 @@ def test_what_is_under_way_at_the_end_is_recorded_with_the_pause_so_far() -> Non
     (record,) = played.world.hand_overs.records
     assert record.interrupted_client_s == pytest.approx(clients(played) * 2.0)
     assert played.world.hand_overs.interrupted_client_s == record.interrupted_client_s
-    assert played.world.in_flight == {}
+    assert played.world.hand_overs.under_way == {}
 
 
 orders = st.lists(
@@ -209,8 +209,8 @@ def _nobody_is_in_two_places(played: Stepped) -> None:
     assert (measured.owner < 3).all()
     served = measured.owner[measured.owner >= 0]
     assert world.members.alive[served].all()
-    for bundle in world.unowned:
-        assert bundle not in world.in_flight
+    for bundle in world.hand_overs.unowned():
+        assert bundle not in world.hand_overs.under_way
         assert played.owner(bundle) is None
-    for bundle, target in world.in_flight.items():
+    for bundle, target in world.hand_overs.under_way.items():
         assert played.owner(bundle) != target.removesuffix(":8080")
