@@ -24,7 +24,7 @@ from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.history.records import Origin
 from loadmanager.core.planner import Planner
 from loadmanager.simulator.recording import Recording, origin_of
-from loadmanager.simulator.results import FIRST_SCORES, SCORE_DOCS, Witness, values_of
+from loadmanager.simulator.results import FIRST_SCORES, SCORE_DOCS, Witness
 from loadmanager.simulator.scenario import ScenarioError
 from loadmanager.simulator.scenario_files import load_scenario, shipped
 from loadmanager.simulator.simulation_jobs import (
@@ -37,7 +37,6 @@ from loadmanager.simulator.simulation_jobs import (
     Spread,
     check_settings,
     load_scenarios,
-    modes_of,
 )
 from loadmanager.simulator.strategies import MODES, parse_strategies
 from loadmanager.telemetry.logging import warnings_alone
@@ -142,7 +141,7 @@ _SCORES_SHOWN: Final = (("gap", "gap"), ("moved_ratio", "moved"), ("moves", "mov
 def print_scenario(finding: Finding) -> None:
     """Print the strategies of one scenario, best first, and the outcomes of expectations."""
     found = finding.found
-    several = len(modes_of(one.strategy for one in found)) > 1
+    several = len({one.strategy.mode for one in found}) > 1
     seeds = len(found[0].seeds)
     title = f"{finding.name}: {finding.scenario.title}"
     title += f", medians of {seeds} seeds" if seeds > 1 else ""
@@ -246,7 +245,7 @@ def _strategy(one: Compared) -> dict[str, Any]:
             for name, spread in one.spreads.items()
         },
         "runs": [
-            {"seed": seed} | {name: _number(value) for name, value in values_of(scores).items()}
+            {"seed": seed} | {name: _number(value) for name, value in asdict(scores).items()}
             for seed, scores in zip(one.seeds, one.runs, strict=True)
         ],
     }
@@ -259,7 +258,7 @@ def _number(value: float | None) -> float | None:
 def print_one_table(findings: Sequence[Finding]) -> None:
     """Print a row for each scenario, medians over the seeds, and their means below."""
     first = findings[0].found
-    several = len(modes_of(one.strategy for one in first)) > 1
+    several = len({one.strategy.mode for one in first}) > 1
     names = {
         one.strategy: f"{one.strategy.name} {one.strategy.mode}" if several else one.strategy.name
         for one in sorted(first, key=lambda one: (one.strategy.name, one.strategy.mode))[::-1]

@@ -31,7 +31,7 @@ _REPORT_UNITS: Final = np.array([100.0, 1.0, 1e-3, 1e-3])
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Fleet:
-    """All brokers of a scenario, present or not; B brokers, four resources of `run.RESOURCES`.
+    """All brokers of a scenario, present or not; B brokers, four resources.
 
     Resources are in cores, MiB, and bits per second in and out. ``background`` is the usage by
     other processes. ``class_of`` is the class of each broker; on a broker of a class a message or

@@ -24,7 +24,7 @@ from loadmanager.charts import (
     write_page,
 )
 from loadmanager.simulator.picture import LINES, MARKS, POINTS, ROWS
-from loadmanager.simulator.results import FIRST_SCORES, SCORE_DOCS, ScoreDoc, values_of
+from loadmanager.simulator.results import FIRST_SCORES, SCORE_DOCS, ScoreDoc
 from loadmanager.simulator.scenario import BrokerClass, Load, Scenario
 from loadmanager.simulator.simulation_jobs import RANKING, Compared, Finding, Judged, Outcome
 from loadmanager.simulator.strategies import Strategy
@@ -201,7 +201,7 @@ def _column(doc: ScoreDoc) -> Column:
 def _cell(found: Compared, doc: ScoreDoc) -> Cell:
     spread = found.spreads[doc.name]
     middle, least, most = (_never(one) for one in (spread.median, spread.least, spread.most))
-    each = ", ".join(written(_never(values_of(scores)[doc.name])) for scores in found.runs)
+    each = ", ".join(written(_never(getattr(scores, doc.name))) for scores in found.runs)
     return Cell(
         written(middle),
         middle,

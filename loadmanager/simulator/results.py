@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
@@ -16,8 +16,8 @@ from loadmanager.core.load import LoadReport
 from loadmanager.core.plan import Cause
 from loadmanager.core.planner import Plan
 
-RESOURCES: Final = ("cpu", "memory", "network_in", "network_out")
-"""The resources of a modelled broker, in the order of the last axis of arrays."""
+_CPU: Final = 0
+"""The last axis of arrays has the resources of a modelled broker: CPU, memory, network in, out."""
 
 Floats = NDArray[np.float32]
 
@@ -52,7 +52,7 @@ class MoveRecord:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Timeline:
-    """The true state at each recorded moment; T moments, B brokers, four `RESOURCES`.
+    """The true state at each recorded moment; T moments, B brokers, four resources.
 
     ``demand`` is the demand as a fraction of the capacity of the broker, including background;
     above 1 the broker cannot serve all of it. ``served`` is the usage as a fraction of capacity.
@@ -119,7 +119,7 @@ class Witness(Protocol):
 
 
 HOT: Final = 0.85
-
+"""A broker above this exceeds Pulsar's default overload threshold."""
 
 Curve = NDArray[np.float64]
 
@@ -131,7 +131,6 @@ _END_FRACTION: Final = 0.1
 _THRASH_EXPONENT: Final = 0.8
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class Curves:
     """One run after its warm-up, T moments and B brokers, by the brokers that are present.
 
@@ -146,52 +145,31 @@ class Curves:
     resource in which it is largest.
     """
 
-    time_s: Curve
-    weight_s: Curve
-    demand: Curve
-    largest: Curve
-    max_over_mean: Curve
-    deviation: Curve
-    bound: Curve
-    gap: Curve
-    excess: Curve
-    unmoved_cpu: Curve
-    unowned_msgs_per_s: Curve
-    bytes_per_s: Curve
-
-    @classmethod
-    def of(cls, run: Run) -> "Curves":
+    def __init__(self, run: Run) -> None:
         line = run.timeline
         kept = line.time_s >= min(run.warm_up_s, float(line.time_s[-1]))
         present = line.present[kept]
-        demand = np.where(present[:, :, None], line.demand[kept].astype(np.float64), np.nan)
-        filled = np.where(present[:, :, None], demand, 0.0)
+        filled = np.where(present[:, :, None], line.demand[kept].astype(np.float64), 0.0)
         count = present.sum(axis=1).astype(np.float64)
         count[count == 0] = np.nan
         mean = filled.sum(axis=1) / count[:, None]
         off = np.where(present[:, :, None], filled - mean[:, None, :], 0.0)
-        largest = np.where(np.isnan(count), np.nan, filled.max(axis=(1, 2)))
-        time_s, bound = line.time_s[kept], line.bound[kept].astype(np.float64)
-        return cls(
-            time_s=time_s,
-            weight_s=_weights(time_s, run.duration_s),
-            demand=demand,
-            largest=largest,
-            max_over_mean=_ratio(largest, mean.max(axis=1)),
-            deviation=np.sqrt((off**2).sum(axis=1) / count[:, None]).max(axis=1),
-            bound=bound,
-            # An unowned bundle causes no demand, but counts in the bound.
-            gap=np.maximum(_ratio(largest, bound) - 1.0, 0.0),
-            excess=line.excess[kept].astype(np.float64),
-            unmoved_cpu=line.unmoved_cpu[kept].astype(np.float64),
-            unowned_msgs_per_s=line.unowned_msgs_per_s[kept].astype(np.float64),
-            bytes_per_s=np.where(present, line.bytes_per_s[kept], 0.0).sum(axis=1),
-        )
+        self.time_s: Curve = line.time_s[kept]
+        self.weight_s = _weights(self.time_s, run.duration_s)
+        self.demand: Curve = np.where(present[:, :, None], filled, np.nan)
+        self.largest: Curve = np.where(np.isnan(count), np.nan, filled.max(axis=(1, 2)))
+        self.max_over_mean = _ratio(self.largest, mean.max(axis=1))
+        self.deviation: Curve = np.sqrt((off**2).sum(axis=1) / count[:, None]).max(axis=1)
+        self.bound = line.bound[kept].astype(np.float64)
+        # An unowned bundle causes no demand, but counts in the bound.
+        self.gap: Curve = np.maximum(_ratio(self.largest, self.bound) - 1.0, 0.0)
+        self.excess = line.excess[kept].astype(np.float64)
+        self.unmoved_cpu = line.unmoved_cpu[kept].astype(np.float64)
+        self.unowned_msgs_per_s = line.unowned_msgs_per_s[kept].astype(np.float64)
+        self.bytes_per_s: Curve = np.where(present, line.bytes_per_s[kept], 0.0).sum(axis=1)
 
     def mean(self, curve: Curve) -> float:
-        known = ~np.isnan(curve)
-        weight_s = float(self.weight_s[known].sum())
-        return float(curve[known] @ self.weight_s[known]) / weight_s if weight_s else float("nan")
+        return _weighted_mean(curve, self.weight_s)
 
     def percentile(self, curve: Curve, percent: float) -> float:
         """Return the value that the curve does not exceed for ``percent`` of the time."""
@@ -208,9 +186,7 @@ class Curves:
         until_s = float(self.time_s[0]) + float(self.weight_s.sum())
         begin_s = until_s - _END_FRACTION * float(self.weight_s.sum())
         left_s = np.clip(self.time_s + self.weight_s - begin_s, 0.0, self.weight_s)
-        known = ~np.isnan(curve)
-        total_s = float(left_s[known].sum())
-        return float(curve[known] @ left_s[known]) / total_s if total_s else float("nan")
+        return _weighted_mean(curve, left_s)
 
     def broker_minutes_above(self, limit: float) -> float:
         above = np.nan_to_num(self.demand, nan=0.0).max(axis=2) > limit
@@ -229,7 +205,7 @@ class Curves:
         balanced_s = float(time_s[last_over[-1] + 1] if len(last_over) else time_s[0])
         return max(balanced_s - since_s, 0.0)
 
-    def thrash_percent(self, cpu: int) -> float:
+    def thrash_percent(self) -> float:
         """Return the movement of CPU against its trend, over all brokers, less that without moves.
 
         CockroachDB's trend-discounting total variation: per broker all rises U and falls
@@ -241,7 +217,7 @@ class Curves:
         Both are relative to the wider of the two ranges: changes of traffic are not thrashing, and
         a balanced cluster has a narrow range.
         """
-        against, spread = _swings(self.demand[:, :, cpu])
+        against, spread = _swings(self.demand[:, :, _CPU])
         unmoved_against, unmoved_spread = _swings(self.unmoved_cpu)
         spread = max(spread, unmoved_spread)
         return 100.0 * max(against - unmoved_against, 0.0) / spread if spread else 0.0
@@ -260,6 +236,12 @@ def _swings(series: Curve) -> tuple[float, float]:
     return float((share * (up + down) + (1 - share) * less).sum()), spread
 
 
+def _weighted_mean(curve: Curve, weight_s: Curve) -> float:
+    known = ~np.isnan(curve)
+    total_s = float(weight_s[known].sum())
+    return float(curve[known] @ weight_s[known]) / total_s if total_s else float("nan")
+
+
 def _weights(time_s: Curve, duration_s: float) -> Curve:
     weight_s = np.diff(time_s, append=max(duration_s, float(time_s[-1])))
     return weight_s if weight_s.any() else np.ones(len(time_s))
@@ -270,8 +252,6 @@ def _ratio(above: Curve, below: Curve) -> Curve:
     quotient = above / np.where(below > 0, below, np.where(np.isnan(below), np.nan, 1.0))
     return np.where((below == 0) & (above == 0), 1.0, quotient)
 
-
-"""A broker above this exceeds Pulsar's default overload threshold."""
 
 _LEAST_H: Final = 1 / 3600
 
@@ -406,18 +386,13 @@ FIRST_SCORES: Final = (
 
 
 def scores_of(run: Run) -> Scores:
-    curves = Curves.of(run)
+    curves = Curves(run)
     found = _balance(run, curves) | _cost(run, curves)
     return Scores(**found, priced_gap=_priced_gap(run, found))
 
 
-def values_of(scores: Scores) -> dict[str, float | None]:
-    return asdict(scores)
-
-
 def _balance(run: Run, curves: Curves) -> dict[str, Any]:
-    cpu = RESOURCES.index("cpu")
-    thrash_percent = curves.thrash_percent(cpu)
+    thrash_percent = curves.thrash_percent()
     since_s = max([run.warm_up_s, *(at_s for at_s, _ in run.happened)])
     shown = {name: getattr(curves, name) for name in ("deviation", *_WITH_P95)}
     return {

@@ -24,10 +24,10 @@ from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.planner import Planner
 from loadmanager.simulator.engine import simulate
 from loadmanager.simulator.picture import picture_of
-from loadmanager.simulator.results import SCORE_DOCS, Run, Scores, Witness, scores_of, values_of
+from loadmanager.simulator.results import SCORE_DOCS, Run, Scores, Witness, scores_of
 from loadmanager.simulator.scenario import Expectation, Scenario, ScenarioError
 from loadmanager.simulator.scenario_files import find, load_scenario
-from loadmanager.simulator.strategies import Mode, Strategy, planner_for
+from loadmanager.simulator.strategies import Strategy, planner_for
 
 T = TypeVar("T")
 
@@ -116,10 +116,6 @@ def run_job(job: Job, witnessed: Witnessed | None = None) -> Run:
         return run(witness=witness)
 
 
-def score_job(job: Job) -> Scores:
-    return scores_of(run_job(job))
-
-
 def results_of(
     jobs: Iterable[Job], look: Callable[[Job], T], *, processes: int
 ) -> Generator[tuple[Job, T], None, None]:
@@ -149,13 +145,13 @@ def compared(results: Iterable[tuple[Job, Scores]]) -> Iterator[Compared]:
     """Yield the scores of each strategy and scenario as soon as all seeds are complete."""
     for (name, strategy), group in groupby(results, lambda one: (one[0].name, one[0].strategy)):
         done = list(group)
-        values = [values_of(scores) for _, scores in done]
+        runs = tuple(scores for _, scores in done)
         yield Compared(
             name=name,
             strategy=strategy,
             seeds=tuple(job.seed for job, _ in done),
-            runs=tuple(scores for _, scores in done),
-            spreads={score: _spread_of([one[score] for one in values]) for score in SCORE_DOCS},
+            runs=runs,
+            spreads={key: _spread_of([getattr(one, key) for one in runs]) for key in SCORE_DOCS},
         )
 
 
@@ -168,10 +164,6 @@ def ranked(found: Iterable[Compared]) -> list[Compared]:
         return round(gap, 2), round(overload_min, 0), interrupted
 
     return sorted(found, key=rank)
-
-
-def modes_of(strategies: Iterable[Strategy]) -> tuple[Mode, ...]:
-    return tuple(dict.fromkeys(strategy.mode for strategy in strategies))
 
 
 def _spread_of(values: Sequence[float | None]) -> Spread:

@@ -29,17 +29,12 @@ PAIR_NAMES: Final = tuple(map("+".join, PAIRS))
 
 
 @dataclass(frozen=True, slots=True)
-class Strategy:
-    """A shedder and a placement by our short names, the mode of the planner, and settings.
-
-    ``settings`` are texts ``key=value`` as for ``loadmanager decide``: a key applies to every part
-    that has it, unless the part is named before it.
-    """
+class Strategy(strategies.Wanted):
+    """A shedder and a placement by our short names, the mode of the planner, and settings."""
 
     shedder: str
     placement: str
     mode: Mode = "safe"
-    settings: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -58,11 +53,7 @@ class Strategy:
     @classmethod
     def parse(cls, text: str, mode: Mode = "safe", settings: tuple[str, ...] = ()) -> "Strategy":
         """Return the pair ``shedder+placement``; raises as `parse_pair`."""
-        return cls(*parse_pair(text, f"strategy {text!r}"), mode, settings)
-
-
-def every_pair(mode: Mode = "safe", settings: tuple[str, ...] = ()) -> tuple[Strategy, ...]:
-    return tuple(Strategy.parse(name, mode, settings) for name in PAIR_NAMES)
+        return cls(*parse_pair(text, f"strategy {text!r}"), mode, settings=settings)
 
 
 def parse_strategies(
@@ -99,13 +90,7 @@ def planner_for(scenario: Scenario, strategy: Strategy) -> Planner:
     if PLACEMENTS[strategy.placement] is not PLACEMENTS.get(placement.strategy or ""):
         placement = placement.model_copy(update={"strategy": strategy.placement, "settings": {}})
     usual = planner_of(shedding, placement, scenario.planner, scenario.leader)
-    wanted = strategies.Wanted(
-        shedder=strategy.shedder,
-        placement=strategy.placement,
-        mode=strategy.mode,
-        settings=strategy.settings,
-    )
-    return strategies.planner_for(scenario.title, in_force(usual), wanted)
+    return strategies.planner_for(scenario.title, in_force(usual), strategy)
 
 
 def _with_settings(

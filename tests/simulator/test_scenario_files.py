@@ -6,13 +6,14 @@ from click.testing import CliRunner
 from scenario_reference import EXAMPLE, scenario_reference
 from scenario_shapes import Key, Kinds, Several, Shape, Table, keys_of
 from scenario_texts import SOUND, loaded, told
+from simulated_jobs import score_job
 
 from loadmanager.cli import main
 from loadmanager.config.forms import Section
 from loadmanager.simulator.results import SCORE_DOCS
 from loadmanager.simulator.scenario import Scenario, ScenarioError
 from loadmanager.simulator.scenario_files import find, load_scenario, shipped
-from loadmanager.simulator.simulation_jobs import Job, score_job
+from loadmanager.simulator.simulation_jobs import Job
 from loadmanager.simulator.strategies import Strategy, parse_strategies
 
 

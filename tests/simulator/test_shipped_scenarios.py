@@ -5,6 +5,7 @@ from fnmatch import fnmatchcase
 
 import pytest
 from all_placements import with_all_placements
+from simulated_jobs import score_job
 
 from loadmanager.config.sections import SheddingSettings
 from loadmanager.config.strategies import PLACEMENT_NAMES, SHEDDER_NAMES, own_placement
@@ -18,9 +19,8 @@ from loadmanager.simulator.simulation_jobs import (
     jobs_of,
     judged,
     results_of,
-    score_job,
 )
-from loadmanager.simulator.strategies import Strategy, every_pair
+from loadmanager.simulator.strategies import Strategy, parse_strategies
 
 LONG = {"diurnal-trend", "recorded-services", "thousand"}
 """One run of these takes so long that only what is expected of someone by name is run."""
@@ -67,7 +67,7 @@ def test_each_says_what_it_is_and_expects_something_of_the_default_pair(name: st
     default = Strategy(shedder=shedder, placement=own_placement(SHEDDERS[shedder]))
     assert any(meant(one, default) for one in scenario.expect)
     for one in scenario.expect:
-        assert any(meant(one, pair) for pair in every_pair())
+        assert any(meant(one, pair) for pair in parse_strategies("*"))
         assert one.least is not None or one.most is not None
 
 
@@ -87,7 +87,7 @@ def test_all_strategies_run_in_it_and_do_as_it_expects(name: str) -> None:
         ran.add((one.strategy.mode, one.strategy.name))
         assert_sane(one)
         verdicts += judged(scenario.expect, one)
-    assert {("safe", pair.name) for pair in every_pair()} <= ran
+    assert {("safe", pair.name) for pair in parse_strategies("*")} <= ran
     assert [str(verdict) for verdict in verdicts if not verdict.holds] == []
 
 
@@ -110,7 +110,7 @@ def wanted(scenario: Scenario) -> list[Strategy]:
     safe = [Strategy(shedder=name, placement=first) for name in SHEDDER_NAMES]
     parity = {
         pair.shedder: Strategy(shedder=pair.shedder, placement=first, mode="parity")
-        for pair in every_pair()
+        for pair in parse_strategies("*")
         if any(one.mode == "parity" and meant(one, pair) for one in scenario.expect)
     }
     return [*safe, *parity.values()]

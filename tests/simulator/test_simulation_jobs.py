@@ -29,16 +29,15 @@ from loadmanager.simulator.simulation_jobs import (
     ranked,
     results_of,
     run_job,
-    score_job,
 )
-from loadmanager.simulator.strategies import Strategy, every_pair
+from loadmanager.simulator.strategies import Strategy, parse_strategies
 
 SCORES = scores_of(a_run(np.array([[0.5, 0.5]] * 4)))
 
 
 def test_jobs_go_by_scenario_strategy_and_seed_from_the_scenarios_own_on() -> None:
     one, other = small_scenario(), small_scenario(seed=100)
-    pairs = every_pair()[:2]
+    pairs = parse_strategies("*")[:2]
     found = [
         (job.name, job.strategy, job.seed) for job in jobs_of([("a", one), ("b", other)], pairs, 2)
     ]
@@ -55,7 +54,6 @@ def test_a_job_is_run_with_its_strategy_mode_settings_and_seed() -> None:
     run = run_job(replace(job, strategy=strategy))
     assert (run.strategy, run.mode, run.seed) == ("avg+avg", "parity", 7)
     assert run.moves
-    assert score_job(job) == scores_of(run_job(job))
 
 
 def wait_until_only(others: set[BaseProcess]) -> None:
@@ -144,7 +142,7 @@ def test_the_best_is_closest_to_the_bound_then_overloads_least_then_interrupts_l
         replace(SCORES, overload_min=overload, priced_gap=gap, interrupted_client_s=interrupted)
         for overload, gap, interrupted in found
     ]
-    jobs = small_jobs(1, [pair.name for pair in every_pair()[:5]])
+    jobs = small_jobs(1, [pair.name for pair in parse_strategies("*")[:5]])
     best = ranked(compared(zip(jobs, reached, strict=True)))
     order = [jobs.index(next(job for job in jobs if job.strategy == one.strategy)) for one in best]
     assert order == [1, 2, 3, 0, 4], "NaN is last"

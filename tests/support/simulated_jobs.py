@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from loadmanager.simulator.results import Scores, scores_of
 from loadmanager.simulator.scenario import Scenario
-from loadmanager.simulator.simulation_jobs import Job, jobs_of
+from loadmanager.simulator.simulation_jobs import Job, jobs_of, run_job
 from loadmanager.simulator.strategies import Strategy
 
 SCENARIO = """\
@@ -45,6 +46,10 @@ def small_jobs(
 ) -> list[Job]:
     strategies = [Strategy.parse(pair) for pair in pairs]
     return list(jobs_of([("two", small_scenario(**changed))], strategies, seeds))
+
+
+def score_job(job: Job) -> Scores:
+    return scores_of(run_job(job))
 
 
 def seed_after_a_while(job: Job) -> int:

@@ -29,7 +29,7 @@ from loadmanager.config.strategies import SHEDDER_NAMES, placements_of
 from loadmanager.simulator.results import Run, returned
 from loadmanager.simulator.scenario_files import find, load_scenario
 from loadmanager.simulator.simulation_jobs import Job, results_of
-from loadmanager.simulator.strategies import MODES, Mode, Strategy, every_pair, parse_strategies
+from loadmanager.simulator.strategies import MODES, Mode, Strategy, parse_strategies
 
 ROOT: Final = Path(__file__).parents[2]
 FOLDER: Final = ROOT / "tests" / "ratings"
@@ -155,7 +155,7 @@ def every_cell() -> list[Cell]:
         Cell(scenario, mode, pair.name)
         for scenario in PROBLEMS
         for mode in MODES
-        for pair in every_pair()
+        for pair in parse_strategies("*")
     ]
 
 
@@ -323,7 +323,7 @@ def _differences(figures: Figures) -> Iterator[str]:
 
 
 def _all_pairs(figures: Figures, mode: Mode) -> str:
-    rows = [(f"`{one.name}`", *_ratings(figures, mode, one.name)) for one in every_pair()]
+    rows = [(f"`{one.name}`", *_ratings(figures, mode, one.name)) for one in parse_strategies("*")]
     return _table(("pair", *(one["name"] for one in PROBLEMS.values())), rows)
 
 

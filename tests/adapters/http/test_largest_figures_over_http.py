@@ -29,7 +29,7 @@ from loadmanager.core.rates import Rates
 from loadmanager.core.snapshot.codec import decode_snapshot
 from loadmanager.core.wire.reports import encode_loads
 from loadmanager.ports.lookup import Unavailable
-from loadmanager.simulator.strategies import every_pair
+from loadmanager.simulator.strategies import parse_strategies
 from tests.adapters.http.conftest import FakeLookup, RunningServer
 
 B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
@@ -111,7 +111,7 @@ async def test_the_figures_are_told_as_they_are_and_every_strategy_plans_with_th
         assert (told["numBundles"], told["numConsumers"]) == (8, 8 * FULL.consumers)
         assert told["msgRateIn"] == 8 * FULL.msgs_in_per_s
         assert told["cpu"] == {"usage": MOST_USED.usage, "limit": MOST_USED.limit}
-        for pair, mode in product(every_pair(), Mode):
+        for pair, mode in product(parse_strategies("*"), Mode):
             wish = f"shedder={pair.shedder}&placement={pair.placement}&mode={mode.value}"
             told = await asked(leader, f"{OURS}/plan?{wish}")
             assert told["moves"] or told["refusals"]
