@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -16,7 +15,7 @@ from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load_tracker import LoadTracker
-from loadmanager.core.plan import Cause, Move, Reason, Refusal
+from loadmanager.core.plan import Cause, Move, Reason
 from loadmanager.core.planner import EARLY_ROUND_S, NONE_LEAVE, Plan, Planner
 from loadmanager.core.playback import Playback
 from loadmanager.core.policies import NO_POLICIES, Policies
@@ -28,9 +27,6 @@ from loadmanager.simulator.scenario import Scenario
 from loadmanager.simulator.traces import read_trace
 from loadmanager.simulator.world import Moment, World, sums
 
-SESSION_S: Final = 30.0
-"""The session timeout, unless a scenario sets another."""
-
 
 class Leader:
     """Decides only by the reports of agents.
@@ -39,8 +35,7 @@ class Leader:
     counts as in flight until the report of the target lists it. Brokers that vanish within
     ``session_s``, the session timeout, count as gone together.
 
-    ``view`` is the view of the last round; ``refusals`` are the reasons why bundles of the last
-    `place` have no owner.
+    ``view`` is the view of the last round.
     """
 
     def __init__(
@@ -50,8 +45,8 @@ class Leader:
         settings: LeaderSettings,
         rng: np.random.Generator,
         *,
+        session_s: float,
         policies: Policies = NO_POLICIES,
-        session_s: float = SESSION_S,
     ) -> None:
         self._policies = policies
         self._agents = agents
@@ -68,7 +63,6 @@ class Leader:
         self._last_planned: Indices = np.full(len(agents.bundles), -1, dtype=np.intp)
         self._planned = self._last_planned
         self._reports: dict[int, Reported] = {}
-        self.refusals: tuple[Refusal, ...] = ()
         self.view = self.tracker.view(0.0)
 
     def tick(self, now_s: float) -> None:
@@ -109,13 +103,10 @@ class Leader:
         unowned = [bundle for bundle in bundles if bundle not in leaving]
         waiting = self._follow(now_s, in_flight, unowned)
         wanted = [bundle for bundle in bundles if bundle not in waiting]
-        self.refusals = ()
         if not wanted:
             return []
         view = self._seen(now_s, frozenset(bundles))
-        moves, refusals = self.playback.place(view, wanted, leaving, cause)
-        self.refusals = tuple(chain.from_iterable(refusals.values()))
-        return moves
+        return self.playback.place(view, wanted, leaving, cause)[0]
 
     def draining(self, now_s: float) -> tuple[BrokerId, ...]:
         self._take(now_s)
@@ -213,10 +204,12 @@ class Emptying:
         self._drains.refused(bundles, now_s)
 
 
+RECORD_EVERY_S: Final = 60.0
+
+
 class Recorder:
-    def __init__(self, world: World, every_s: float) -> None:
+    def __init__(self, world: World) -> None:
         self._world = world
-        self._every_s = every_s
         self._next_s = 0.0
         self._times_s: list[float] = []
         self._rows: list[dict[str, Floats]] = []
@@ -224,7 +217,7 @@ class Recorder:
     def look(self, now_s: float, moment: Moment) -> None:
         if now_s < self._next_s:
             return
-        self._next_s = (now_s // self._every_s + 1) * self._every_s
+        self._next_s = (now_s // RECORD_EVERY_S + 1) * RECORD_EVERY_S
         self._times_s.append(now_s)
         self._rows.append(self._row(moment))
 
@@ -232,7 +225,6 @@ class Recorder:
         columns: dict[str, Any] = {
             name: np.stack([row[name] for row in self._rows]) for name in self._rows[0]
         }
-        columns["present"] = columns["present"] > 0
         columns["bundles"] = columns["bundles"].astype(np.int32)
         return Timeline(time_s=np.array(self._times_s), brokers=self._world.brokers, **columns)
 
@@ -244,9 +236,6 @@ class Recorder:
         wanted = moment.wanted[:, MSGS_IN] + moment.wanted[:, MSGS_OUT]
         row = {
             "demand": use.demand + absent,
-            "served": use.usage / world.fleet.capacity + absent,
-            "present": alive,
-            "msgs_per_s": served[:, MSGS_IN] + served[:, MSGS_OUT],
             "bytes_per_s": served[:, BYTES_IN] + served[:, BYTES_OUT],
             "bundles": np.bincount(measured.owner + 1, minlength=len(alive) + 1)[1:],
             "bound": np.array(world.bound()),
@@ -265,10 +254,8 @@ def simulate(
     scenario: Scenario,
     planner: Planner,
     *,
-    strategy: str,
     seed: int,
     witness: Witness | None = None,
-    record_every_s: float = 60.0,
     supposed: Mapping[BundleId, BundleAverages] = MappingProxyType({}),
 ) -> Run:
     """Return the run of ``scenario`` with ``planner`` as its leader's.
@@ -282,12 +269,12 @@ def simulate(
     the leader loads from a seed file at its start. Raises `ScenarioError`: the scenario's trace
     cannot be read, or lacks what an event shifts.
     """
-    simulation = _Simulation(scenario, planner, seed, witness, record_every_s)
+    simulation = _Simulation(scenario, planner, seed, witness)
     simulation.leader.tracker.suppose(supposed)
     steps = int((scenario.duration_s + _ROUNDING_S) / scenario.step_s)
     for number in range(steps + 1):
         simulation.step(number * scenario.step_s)
-    return simulation.run(strategy, seed)
+    return simulation.run()
 
 
 @dataclass(slots=True)
@@ -304,12 +291,7 @@ class _Timer:
 
 class _Simulation:
     def __init__(
-        self,
-        scenario: Scenario,
-        planner: Planner,
-        seed: int,
-        witness: Witness | None,
-        record_every_s: float,
+        self, scenario: Scenario, planner: Planner, seed: int, witness: Witness | None
     ) -> None:
         seeds = np.random.SeedSequence(seed).spawn(3)
         for_world, for_agents, for_leader = (np.random.default_rng(one) for one in seeds)
@@ -331,7 +313,7 @@ class _Simulation:
         )
         at_a_time = max(planner.settings.in_flight_per_broker, 1)
         self.emptying = Emptying(world=world, at_a_time=at_a_time, step_s=scenario.step_s)
-        self.recorder = Recorder(world, record_every_s)
+        self.recorder = Recorder(world)
         self.ticks = _Timer(scenario.leader.tick_interval_s)
         self.rounds = _Timer(scenario.leader.round_interval_s)
         self.now_s = self.looked_s = 0.0
@@ -360,15 +342,11 @@ class _Simulation:
         self._report_moves()
         self.recorder.look(now_s, moment)
 
-    def run(self, strategy: str, seed: int) -> Run:
+    def run(self) -> Run:
         world, scenario = self.world, self.scenario
         world.hand_overs.finish(self.now_s)
         self._report_moves()
         return Run(
-            scenario=scenario.title,
-            strategy=strategy,
-            mode=self.planner.settings.mode.value,
-            seed=seed,
             warm_up_s=scenario.warm_up_s,
             duration_s=scenario.duration_s,
             timeline=self.recorder.timeline(),

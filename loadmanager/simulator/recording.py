@@ -7,10 +7,10 @@ effect when the leader sees it, which the rounds record.
 
 import hashlib
 import json
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -66,14 +66,6 @@ def _digest(trace: Path, _written_ns: int, _size_bytes: int) -> str:
         return hashlib.file_digest(file, "blake2b").hexdigest()
 
 
-@dataclass(slots=True)
-class _Agent:
-    """The times of the recent reports of one broker, in seconds and by the wall clock."""
-
-    reported_s: float | None = None
-    recent: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=64))
-
-
 class Recording:
     """A `Witness` that writes history; ``sink`` should block instead of dropping records.
 
@@ -96,7 +88,10 @@ class Recording:
             for group in scenario.brokers
             for name in group.brokers
         }
-        self._agents: dict[BrokerId, _Agent] = {}
+        # The times of the recent reports of each broker, in seconds and by the wall clock.
+        self._recent: defaultdict[BrokerId, deque[tuple[float, int]]] = defaultdict(
+            partial(deque, maxlen=64)
+        )
         self._memory = RoundMemory()
         self._view: ClusterView | None = None
         self._rounds = self._moves = 0
@@ -104,11 +99,9 @@ class Recording:
         self._rounds_offer(start_ms, [began])
 
     def reported(self, at_s: float, report: LoadReport) -> None:
-        agent = self._agents.setdefault(report.broker, _Agent())
-        interval_s = None if agent.reported_s is None else at_s - agent.reported_s
-        agent.reported_s = at_s
-        at_ms = self._at_ms(at_s)
-        agent.recent.append((at_s, at_ms))
+        recent, at_ms = self._recent[report.broker], self._at_ms(at_s)
+        interval_s = at_s - recent[-1][0] if recent else None
+        recent.append((at_s, at_ms))
         report = replace(
             report,
             reported_at_ms=at_ms,
@@ -210,7 +203,7 @@ class Recording:
         found: dict[BrokerId, int] = {}
         seen_s = view.brokers.seen_s.tolist()
         for broker, at_s in zip(view.brokers.names, seen_s, strict=True):
-            for reported_s, reported_at_ms in reversed(self._agents[broker].recent):
+            for reported_s, reported_at_ms in reversed(self._recent[broker]):
                 if reported_s + self._scenario.noise.delay_s <= at_s + _SAME_S:
                     found[broker] = reported_at_ms
                     break

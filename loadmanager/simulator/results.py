@@ -55,20 +55,16 @@ class Timeline:
     """The true state at each recorded moment; T moments, B brokers, four resources.
 
     ``demand`` is the demand as a fraction of the capacity of the broker, including background;
-    above 1 the broker cannot serve all of it. ``served`` is the usage as a fraction of capacity.
-    Both are NaN while a broker is not ``present``. ``bound`` is a proven lower bound of the largest
-    demand over all resources for any assignment. ``unowned_msgs_per_s`` is the traffic of bundles
-    that no broker serves. ``excess`` is the mean over brokers of the demand above the common level
-    of an ideal (water-filling) distribution, relative to that level. ``unmoved_cpu`` (T, B) is the
-    demand for CPU without moves for load.
+    above 1 the broker cannot serve all of it, and it is NaN while a broker is absent. ``bound`` is
+    a proven lower bound of the largest demand over all resources for any assignment.
+    ``unowned_msgs_per_s`` is the traffic of bundles that no broker serves. ``excess`` is the mean
+    over brokers of the demand above the common level of an ideal (water-filling) distribution,
+    relative to that level. ``unmoved_cpu`` (T, B) is the demand for CPU without moves for load.
     """
 
     time_s: NDArray[np.float64]
     brokers: tuple[BrokerId, ...]
     demand: Floats
-    served: Floats
-    present: NDArray[np.bool_]
-    msgs_per_s: Floats
     bytes_per_s: Floats
     bundles: NDArray[np.int32]
     bound: Floats
@@ -86,10 +82,6 @@ class Run:
     before ``warm_up_s``. ``happened`` are the events as texts with their times.
     """
 
-    scenario: str
-    strategy: str
-    mode: str
-    seed: int
     warm_up_s: float
     duration_s: float
     timeline: Timeline
@@ -148,15 +140,15 @@ class Curves:
     def __init__(self, run: Run) -> None:
         line = run.timeline
         kept = line.time_s >= min(run.warm_up_s, float(line.time_s[-1]))
-        present = line.present[kept]
-        filled = np.where(present[:, :, None], line.demand[kept].astype(np.float64), 0.0)
+        self.demand = line.demand[kept].astype(np.float64)
+        present = ~np.isnan(self.demand[:, :, 0])
+        filled = np.where(present[:, :, None], self.demand, 0.0)
         count = present.sum(axis=1).astype(np.float64)
         count[count == 0] = np.nan
         mean = filled.sum(axis=1) / count[:, None]
         off = np.where(present[:, :, None], filled - mean[:, None, :], 0.0)
         self.time_s: Curve = line.time_s[kept]
         self.weight_s = _weights(self.time_s, run.duration_s)
-        self.demand: Curve = np.where(present[:, :, None], filled, np.nan)
         self.largest: Curve = np.where(np.isnan(count), np.nan, filled.max(axis=(1, 2)))
         self.max_over_mean = _ratio(self.largest, mean.max(axis=1))
         self.deviation: Curve = np.sqrt((off**2).sum(axis=1) / count[:, None]).max(axis=1)

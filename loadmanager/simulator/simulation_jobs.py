@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -109,11 +109,8 @@ def jobs_of(
 def run_job(job: Job, witnessed: Witnessed | None = None) -> Run:
     """Raises `ConfigError`: a setting is wrong; `ScenarioError`: the trace cannot be read."""
     planner = planner_for(job.scenario, job.strategy)
-    run = partial(simulate, job.scenario, planner, strategy=job.strategy.name, seed=job.seed)
-    if witnessed is None:
-        return run()
-    with witnessed(job, planner) as witness:
-        return run(witness=witness)
+    with witnessed(job, planner) if witnessed else nullcontext() as witness:
+        return simulate(job.scenario, planner, seed=job.seed, witness=witness)
 
 
 def results_of(

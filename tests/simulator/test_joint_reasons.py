@@ -82,6 +82,6 @@ def test_whatever_is_left_alone_has_a_reason_with_numbers(name: str) -> None:
     scenario = scenario.model_copy(update={"duration_s": min(lasts_s, scenario.duration_s)})
     planner = planner_for(scenario, JOINT)
     asking = Asking(planner)
-    simulate(scenario, planner, strategy=JOINT.name, seed=1, witness=asking)
+    simulate(scenario, planner, seed=1, witness=asking)
     assert len(asking.rounds) >= 2
     assert not asking.poor, asking.poor[:5]

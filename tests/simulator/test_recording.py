@@ -26,7 +26,7 @@ ALL_ON_ONE = scenario(
 def play(sink: HistorySink, played: Scenario = ALL_ON_ONE) -> Run:
     planner = planner_for(played, Strategy.parse(PAIR))
     witness = Recording(played, planner, sink, base_every_rounds=5)
-    return simulate(played, planner, strategy=PAIR, seed=1, witness=witness)
+    return simulate(played, planner, seed=1, witness=witness)
 
 
 @pytest.fixture(name="kept", scope="module")

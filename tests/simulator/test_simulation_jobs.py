@@ -20,6 +20,7 @@ from simulated_jobs import (
 from waiting import eventually
 
 from loadmanager.simulator import simulation_jobs
+from loadmanager.simulator.engine import simulate
 from loadmanager.simulator.results import scores_of
 from loadmanager.simulator.simulation_jobs import (
     SimulationDied,
@@ -30,7 +31,7 @@ from loadmanager.simulator.simulation_jobs import (
     results_of,
     run_job,
 )
-from loadmanager.simulator.strategies import Strategy, parse_strategies
+from loadmanager.simulator.strategies import Strategy, parse_strategies, planner_for
 
 SCORES = scores_of(a_run(np.array([[0.5, 0.5]] * 4)))
 
@@ -52,8 +53,10 @@ def test_a_job_is_run_with_its_strategy_mode_settings_and_seed() -> None:
     (job,) = small_jobs(1, ["avg+avg"])
     strategy = Strategy.parse("avg+avg", "parity", ("low_hits=1", "high_hits=1"))
     run = run_job(replace(job, strategy=strategy))
-    assert (run.strategy, run.mode, run.seed) == ("avg+avg", "parity", 7)
     assert run.moves
+    planner = planner_for(job.scenario, strategy)
+    assert run.moves == simulate(job.scenario, planner, seed=7).moves
+    assert run.moves != run_job(job).moves
 
 
 def wait_until_only(others: set[BaseProcess]) -> None:

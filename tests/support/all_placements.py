@@ -49,7 +49,7 @@ def runs_of_placements(job: Job) -> Mapping[str, Run]:
         asked: list[BundleId] = []
         kind = _NoticedWatching if isinstance(planner.placement, Watching) else _Noticed
         planner = replace(planner, placement=kind(planner.placement, asked))
-        run = simulate(job.scenario, planner, strategy=strategy.name, seed=job.seed)
+        run = simulate(job.scenario, planner, seed=job.seed)
         found[name] = run
         if not asked:
             return dict.fromkeys(names, run)

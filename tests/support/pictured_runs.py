@@ -12,15 +12,11 @@ def a_timeline(load: np.ndarray, *, every_s: float = 60.0) -> Timeline:
     moments, brokers = load.shape
     demand = np.repeat(load[:, :, None], 4, axis=2).astype(np.float32)
     demand[:, :, 1:] *= 0.5
-    present = np.isfinite(load)
     return Timeline(
         time_s=np.arange(moments, dtype=np.float64) * every_s,
         brokers=tuple(BrokerId(f"large-{number}:8080") for number in range(1, brokers + 1)),
         demand=demand,
-        served=np.minimum(demand, 1).astype(np.float32),
-        present=present,
-        msgs_per_s=np.where(present, load * 1000, 0).astype(np.float32),
-        bytes_per_s=np.where(present, load * 1e6, 0).astype(np.float32),
+        bytes_per_s=np.where(np.isfinite(load), load * 1e6, 0).astype(np.float32),
         bundles=np.full(load.shape, 10, dtype=np.int32),
         bound=np.full(moments, 0.4, dtype=np.float32),
         unowned_msgs_per_s=np.zeros(moments, dtype=np.float32),
@@ -46,10 +42,6 @@ def a_move(at_s: float, number: int = 0, *, placed: bool = False) -> MoveRecord:
 
 def a_run(load: np.ndarray, *moves: MoveRecord, every_s: float = 60.0, **changed: object) -> Run:
     fields: dict[str, object] = {
-        "scenario": "load_jitter",
-        "strategy": "threshold+least_resource_usage",
-        "mode": "safe",
-        "seed": 1,
         "warm_up_s": 120.0,
         "duration_s": len(load) * every_s,
         "timeline": a_timeline(load, every_s=every_s),

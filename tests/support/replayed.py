@@ -62,7 +62,7 @@ def _uneven(pair: str, seed: int, base_every_rounds: int) -> KeptHistory:
 def _simulated(pair: str, played: Scenario, seed: int, base_every_rounds: int) -> KeptHistory:
     sink, planner = KeptHistory(WRITER), planner_for(played, Strategy.parse(pair))
     witness = Recording(played, planner, sink, base_every_rounds=base_every_rounds)
-    simulate(played, planner, strategy=pair, seed=seed, witness=witness)
+    simulate(played, planner, seed=seed, witness=witness)
     return sink
 
 

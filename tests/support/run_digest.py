@@ -39,7 +39,7 @@ def sample() -> Scenario:
 
 def run(seed: int, strategy: str = "threshold+avg") -> Run:
     played, pair = sample(), Strategy.parse(strategy)
-    return simulate(played, planner_for(played, pair), strategy=pair.name, seed=seed)
+    return simulate(played, planner_for(played, pair), seed=seed)
 
 
 def digest(found: Run) -> str:

@@ -83,7 +83,7 @@ def broker(name: str) -> BrokerId:
 def run(played: Scenario, strategy: str = PAIR, seed: int = 1, **others: object) -> Run:
     pair = Strategy.parse(strategy)
     planner = planner_for(played, pair)
-    return simulate(played, planner, strategy=pair.name, seed=seed, **others)  # type: ignore[arg-type]  # by name
+    return simulate(played, planner, seed=seed, **others)  # type: ignore[arg-type]  # by name
 
 
 class Told:

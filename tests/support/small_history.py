@@ -62,4 +62,4 @@ def write_history(directory: Path, scenario: Scenario = SCENARIO, *, seed: int =
     planner = planner_for(scenario, strategy)
     with recorded(directory, origin_of(scenario, strategy.name, seed)) as sink:
         witness = Recording(scenario, planner, sink)
-        return simulate(scenario, planner, strategy=PAIR, seed=seed, witness=witness)
+        return simulate(scenario, planner, seed=seed, witness=witness)
