@@ -3,7 +3,7 @@
 import asyncio
 import signal
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
 from typing import Final
@@ -62,22 +62,6 @@ class Interrupt:
             self._task.cancel()
 
 
-class TrafficProcess:
-    """The process of the traffic generator, and its last two reports."""
-
-    def __init__(self, child: Child) -> None:
-        self.child = child
-        self.last: deque[TrafficReport] = deque(maxlen=2)
-
-    async def read(self, kills: Sequence[KillEffects]) -> None:
-        stdout = self.child.process.stdout
-        while stdout is not None and (line := await stdout.readline()):
-            report = TrafficReport.from_line(line.decode())
-            self.last.append(report)
-            for kill in kills:
-                kill.add_report(report)
-
-
 class Run:
     def __init__(
         self,
@@ -96,6 +80,7 @@ class Run:
         self._kills: list[KillEffects] = []
         self._due = deque(sorted(settings.kills, key=lambda kill: kill.at_s))
         self._journal = Journal(monotonic())
+        self._reports: deque[TrafficReport] = deque(maxlen=2)
 
     async def run(self, interrupt: Interrupt) -> Callable[[Evidence], Summary]:
         """Run to the end; the summary lacks only the evidence of the brokers' records."""
@@ -110,30 +95,40 @@ class Run:
         ).save(path)
         arguments = ("-m", "loadmanager.demo.traffic", str(path))
         pipe = asyncio.subprocess.PIPE
-        traffic = TrafficProcess(await self._children.start("traffic", *arguments, stdout=pipe))
-        reading = asyncio.create_task(traffic.read(self._kills))
+        traffic = await self._children.start("traffic", *arguments, stdout=pipe)
+        reading = asyncio.create_task(self._read(traffic))
         try:
             await self._wait_until_placed(traffic)
             interrupt.running = True
-            await self._observe(traffic, interrupt)
+            await self._observe(interrupt)
             seconds = monotonic() - self._journal.began_s
             await self._finish(traffic, reading)
         finally:
             reading.cancel()
-        return lambda evidence: self._summary(traffic.last[-1], seconds, evidence)
+        return lambda evidence: self._summary(seconds, evidence)
 
-    async def _wait_until_placed(self, traffic: TrafficProcess) -> None:
+    async def _read(self, traffic: Child) -> None:
+        stdout = traffic.process.stdout
+        while stdout is not None and (line := await stdout.readline()):
+            report = TrafficReport.from_line(line.decode())
+            self._reports.append(report)
+            for kill in self._kills:
+                kill.add_report(report)
+
+    async def _wait_until_placed(self, traffic: Child) -> None:
+        reports = self._reports
+
         async def unplaced() -> str:
-            if any(report.kind == "placed" for report in traffic.last):
+            if any(report.kind == "placed" for report in reports):
                 return ""
-            return traffic.last[-1].last_lookup_error if traffic.last else "nothing heard of it"
+            return reports[-1].last_lookup_error if reports else "nothing heard of it"
 
         await self._children.wait_until(
-            unplaced, child=traffic.child, what="done with looking up", bound_s=PLACED_BOUND_S
+            unplaced, child=traffic, what="done with looking up", bound_s=PLACED_BOUND_S
         )
-        self._journal = Journal(traffic.last[-1].at_s)
+        self._journal = Journal(reports[-1].at_s)
 
-    async def _observe(self, traffic: TrafficProcess, interrupt: Interrupt) -> None:
+    async def _observe(self, interrupt: Interrupt) -> None:
         ends_at_s = self._settings.ends_at_s
         while not interrupt.requested.is_set():
             began_s = monotonic()
@@ -150,7 +145,7 @@ class Run:
                 names=self._names,
                 elapsed_s=elapsed_s,
                 journal=self._journal,
-                reports=tuple(traffic.last),
+                reports=tuple(self._reports),
                 kills=tuple(self._kills),
             )
             self._display.update(state)
@@ -184,19 +179,19 @@ class Run:
         leading = (member for member in self._cluster.alive if member.broker == sample.leader)
         return next(leading, None)
 
-    async def _finish(self, traffic: TrafficProcess, reading: "asyncio.Task[None]") -> None:
+    async def _finish(self, traffic: Child, reading: "asyncio.Task[None]") -> None:
         """Let the generator finish the messages that are due, and read its final counts."""
-        traffic.child.send(signal.SIGTERM)
+        traffic.send(signal.SIGTERM)
         try:
             async with asyncio.timeout(RETRY_BOUND_S + FINISH_MARGIN_S):
                 await reading
         except TimeoutError:
-            raise ChildFailed(traffic.child, "did not finish") from None
-        if traffic.last[-1].kind != "final":
-            raise ChildFailed(traffic.child, "ended without its last counts")
+            raise ChildFailed(traffic, "did not finish") from None
+        if self._reports[-1].kind != "final":
+            raise ChildFailed(traffic, "ended without its last counts")
         self._children.require_running()
 
-    def _summary(self, traffic: TrafficReport, seconds: float, evidence: Evidence) -> Summary:
+    def _summary(self, seconds: float, evidence: Evidence) -> Summary:
         journal = self._journal
         leader = journal.samples[-1].leader if journal.samples else None
         taken_over = sum(move.reason == "taken over" for move in journal.moves)
@@ -208,7 +203,7 @@ class Run:
             taken_over=taken_over,
             imbalance_start=journal.imbalance_start,
             imbalance_end=journal.imbalance_end,
-            traffic=traffic,
+            traffic=self._reports[-1],
             evidence=evidence,
             seconds=seconds,
             settings=self._settings.to_json() | {"sidecar": self._cluster.sidecar_settings},

@@ -3,7 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Literal
 
@@ -26,42 +26,26 @@ _GRAINS_PER_S: Final = 1024
 """Sample times are multiples of this fraction of a second, so that ages are exact."""
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Reading:
-    """The input of the rules, one row per broker: a sample, or the last report.
+READING: Final = np.dtype(
+    [
+        ("at_s", np.float64),
+        ("usage", np.float64, len(RESOURCES)),
+        ("msgs_per_s", np.float64),
+        ("bytes_per_s", np.float64),
+        ("draining", np.bool_),
+        ("started_at_ms", np.int64),
+    ]
+)
+"""The input of the rules, one row per broker: a sample, or the last report; usage in fractions."""
 
-    ``usage`` has a column for each resource, a fraction. ``at_s`` is the time of the sample.
-    """
-
-    at_s: FloatArray
-    usage: FloatArray
-    msgs_per_s: FloatArray
-    bytes_per_s: FloatArray
-    draining: Mask
-    started_at_ms: NDArray[np.int64]
-
-    @classmethod
-    def nothing(cls, count: int) -> "Reading":
-        """Return the state before any report: times are -inf, other values 0."""
-        return cls(
-            at_s=np.full(count, -np.inf),
-            usage=np.zeros((count, len(RESOURCES))),
-            msgs_per_s=np.zeros(count),
-            bytes_per_s=np.zeros(count),
-            draining=np.zeros(count, dtype=np.bool_),
-            started_at_ms=np.zeros(count, dtype=np.int64),
-        )
-
-    def put(self, rows: Indices, other: "Reading") -> None:
-        for one in fields(self):
-            getattr(self, one.name)[rows] = getattr(other, one.name)[rows]
+Readings = NDArray[np.void]
 
 
 def due(
     rules: ReportRules,
     stands: Mask,
-    last: Reading,
-    current: Reading,
+    last: Readings,
+    current: Readings,
     jitter: FloatArray,
     *,
     other_bundles: Mask,
@@ -71,21 +55,24 @@ def due(
     ``stands`` marks brokers with a report, ``other_bundles`` those whose report lists other bundles
     than the sample.
     """
-    registration = (last.draining != current.draining) | (
-        last.started_at_ms != current.started_at_ms
-    )
-    age_s = current.at_s - last.at_s
+    age_s = current["at_s"] - last["at_s"]
     old = age_s >= rules.max_interval_s * (1.0 - rules.jitter_fraction * jitter)
-    usage = (np.abs(current.usage - last.usage) > rules.change_points).any(axis=1)
+    usage = (np.abs(current["usage"] - last["usage"]) > rules.change_points).any(axis=1)
 
-    def moved(before: FloatArray, now: FloatArray, floor: float) -> Mask:
-        change = np.abs(now - before)
-        return np.asarray((change > rules.change_fraction * before) & (change >= floor))
+    def moved(key: str, floor: float) -> Mask:
+        change = np.abs(current[key] - last[key])
+        return np.asarray((change > rules.change_fraction * last[key]) & (change >= floor))
 
-    msgs = moved(last.msgs_per_s, current.msgs_per_s, rules.floor_msgs_per_s)
-    volume = moved(last.bytes_per_s, current.bytes_per_s, rules.floor_bytes_per_s)
+    msgs = moved("msgs_per_s", rules.floor_msgs_per_s)
+    volume = moved("bytes_per_s", rules.floor_bytes_per_s)
     changed = other_bundles | usage | msgs | volume | old
-    return np.asarray(~stands | registration | ((age_s >= rules.min_interval_s) & changed))
+    urgent = ~stands | registered_anew(last, current)
+    return np.asarray(urgent | ((age_s >= rules.min_interval_s) & changed))
+
+
+def registered_anew(last: Readings, current: Readings) -> Mask:
+    keys = ["draining", "started_at_ms"]
+    return np.asarray(last[keys] != current[keys])
 
 
 class ListedStats(Mapping[BundleId, BundleStats]):
@@ -321,7 +308,7 @@ class Agents:
         self._rng = rng
         count = len(self.brokers)
         self._listings = ListingRows(count, self.bundles)
-        self._last = Reading.nothing(count)
+        self._last = np.zeros(count, READING)
         self._listed_rows: list[Indices] = [np.zeros(0, dtype=np.intp)] * count
         self._listed_names: list[tuple[BundleId, ...]] = [()] * count
         self._stands: Mask = np.zeros(count, dtype=np.bool_)
@@ -379,29 +366,28 @@ class Agents:
         # Readings are of the time since the start of the broker, and of now at most.
         began_s = np.maximum(measured.started_at_ms / 1000.0, self._began_s)
         taken_s = np.maximum(np.where(sampled, moments_s, now_s), began_s)
-        current = Reading(
-            at_s=np.asarray(np.minimum(taken_s, now_s)),
-            usage=usage / np.where(measured.limit > 0, measured.limit, np.inf),
-            msgs_per_s=totals[:, MSGS_IN] + totals[:, MSGS_OUT],
-            bytes_per_s=totals[:, BYTES_IN] + totals[:, BYTES_OUT],
-            draining=measured.draining,
-            started_at_ms=measured.started_at_ms,
-        )
+        current = np.zeros(len(self.brokers), READING)
+        current["at_s"] = np.minimum(taken_s, now_s)
+        current["usage"] = usage / np.where(measured.limit > 0, measured.limit, np.inf)
+        current["msgs_per_s"] = totals[:, MSGS_IN] + totals[:, MSGS_OUT]
+        current["bytes_per_s"] = totals[:, BYTES_IN] + totals[:, BYTES_OUT]
+        current["draining"] = measured.draining
+        current["started_at_ms"] = measured.started_at_ms
         last, stands = self._last, self._stands
         published = due(
             self._rules, stands, last, current, self._jitter, other_bundles=self._other_bundles
         )
-        urgent = (last.draining != current.draining) | (last.started_at_ms != current.started_at_ms)
+        at_once = sampled | registered_anew(last, current) | ~stands
         silent = self._silent_until_s > now_s
-        reporting = published & (sampled | urgent | ~stands) & measured.present & ~silent
+        reporting = published & at_once & measured.present & ~silent
         rows = np.flatnonzero(reporting)
         self._varied.add(now_s, usage, sampled & measured.present)
         figures = {"rates": rates, "usage": usage, "totals": totals}
         written = tuple(
-            self._reported(row, measured, float(current.at_s[row]), **figures)
+            self._reported(row, measured, float(current["at_s"][row]), **figures)
             for row in rows.tolist()
         )
-        self._last.put(rows, current)
+        last[rows] = current[rows]
         self._stands[rows] = True
         self._jitter[rows] = self._rng.random(len(rows))
         self._unseen += written

@@ -7,10 +7,10 @@ rates. A pattern is evaluated once per step, at increasing times.
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Final, Protocol
+from functools import lru_cache, partial
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -183,113 +183,90 @@ _HOUR_S: Final = 3600.0
 _PERIODS_S: Final = {"day": 24 * _HOUR_S, "week": 168 * _HOUR_S}
 
 
-class Process(Protocol):
-    def factor(self, now_s: float) -> Factor:
-        """Return the factor at ``now_s``, which never decreases."""
+Process = Callable[[float], Factor]
+"""Returns the factor at a time, which never decreases."""
 
 
 def process(pattern: Pattern, bundles: int, rng: np.random.Generator) -> Process:
     match pattern:
         case Daily():
-            return _Tide(pattern, bundles, rng)
+            return _tide(pattern, bundles, rng)
         case Jitter():
-            return _Noise(pattern, bundles, rng)
+            return _noise(pattern, bundles, rng)
         case Burst():
-            return _Bursts(pattern, bundles, rng)
-    return _Planned(pattern)
+            return _bursts(pattern, bundles, rng)
+    return partial(_planned, pattern)
 
 
-class _Planned:
-    def __init__(self, pattern: Flash | Trend | Growth | Steps) -> None:
-        self._pattern = pattern
-
-    def factor(self, now_s: float) -> float:
-        match self._pattern:
-            case Flash() as flash:
-                up_s = flash.at_s + flash.rise_s
-                down_s = up_s + flash.hold_s
-                if now_s < flash.at_s or now_s >= down_s + flash.fall_s:
-                    return 1.0
-                if now_s < up_s:
-                    part = (now_s - flash.at_s) / flash.rise_s
-                elif now_s < down_s or flash.fall_s == 0:
-                    part = 1.0
-                else:
-                    part = 1.0 - (now_s - down_s) / flash.fall_s
-                return 1.0 + (flash.factor - 1.0) * part
-            case Trend(per_hour=per_hour, from_s=from_s):
-                return max(0.0, 1.0 + per_hour * max(0.0, now_s - from_s) / _HOUR_S)
-            case Growth(doubling_h=doubling_h):
-                return float(2.0 ** (now_s / _HOUR_S / doubling_h))
-            case Steps(at_s=at_s, factors=factors):
-                passed = sum(at <= now_s for at in at_s)
-                return factors[passed - 1] if passed else 1.0
+def _planned(pattern: Flash | Trend | Growth | Steps, now_s: float) -> float:
+    match pattern:
+        case Flash() as flash:
+            up_s = flash.at_s + flash.rise_s
+            down_s = up_s + flash.hold_s
+            if now_s < flash.at_s or now_s >= down_s + flash.fall_s:
+                return 1.0
+            if now_s < up_s:
+                part = (now_s - flash.at_s) / flash.rise_s
+            elif now_s < down_s or flash.fall_s == 0:
+                part = 1.0
+            else:
+                part = 1.0 - (now_s - down_s) / flash.fall_s
+            return 1.0 + (flash.factor - 1.0) * part
+        case Trend(per_hour=per_hour, from_s=from_s):
+            return max(0.0, 1.0 + per_hour * max(0.0, now_s - from_s) / _HOUR_S)
+        case Growth(doubling_h=doubling_h):
+            return float(2.0 ** (now_s / _HOUR_S / doubling_h))
+        case Steps(at_s=at_s, factors=factors):
+            passed = sum(at <= now_s for at in at_s)
+            return factors[passed - 1] if passed else 1.0
 
 
-class _Tide:
+def _tide(tide: Daily, bundles: int, rng: np.random.Generator) -> Process:
     """A daily or weekly cycle; the peaks of bundles may differ."""
-
-    def __init__(self, tide: Daily, bundles: int, rng: np.random.Generator) -> None:
-        self._amplitude = tide.amplitude
-        self._turns_per_s = 2.0 * math.pi / _PERIODS_S[tide.kind]
-        peak_s = tide.peak_h * _HOUR_S
-        spread_s = tide.spread_h * _HOUR_S
-        self._phase: Factor = peak_s * self._turns_per_s
-        if spread_s > 0:
-            drawn_s = rng.uniform(-spread_s, spread_s, bundles)
-            self._phase = (peak_s + drawn_s) * self._turns_per_s
-
-    def factor(self, now_s: float) -> Factor:
-        turn = now_s * self._turns_per_s
-        if isinstance(self._phase, float):
-            return 1.0 + self._amplitude * math.cos(turn - self._phase)
-        return np.asarray(1.0 + self._amplitude * np.cos(turn - self._phase), dtype=np.float64)
+    turns_per_s = 2.0 * math.pi / _PERIODS_S[tide.kind]
+    peak_s, spread_s = tide.peak_h * _HOUR_S, tide.spread_h * _HOUR_S
+    if spread_s == 0:
+        phase = peak_s * turns_per_s
+        return lambda now_s: 1.0 + tide.amplitude * math.cos(now_s * turns_per_s - phase)
+    phases = (peak_s + rng.uniform(-spread_s, spread_s, bundles)) * turns_per_s
+    return lambda now_s: np.asarray(1.0 + tide.amplitude * np.cos(now_s * turns_per_s - phases))
 
 
-class _Noise:
+def _noise(jitter: Jitter, bundles: int, rng: np.random.Generator) -> Process:
     """Log-normal noise with mean 1 whose logarithm decays by 1/e each ``memory_s``."""
+    sigma = math.sqrt(math.log1p(jitter.fraction**2))
+    state = np.zeros(bundles if jitter.each == "bundle" else 1)
+    last_s = -math.inf
 
-    def __init__(self, jitter: Jitter, bundles: int, rng: np.random.Generator) -> None:
-        self._sigma = math.sqrt(math.log1p(jitter.fraction**2))
-        self._memory_s = jitter.memory_s
-        self._rng = rng
-        self._now_s: float | None = None
-        self._state = np.zeros(bundles if jitter.each == "bundle" else 1)
+    def factor(now_s: float) -> Factor:
+        nonlocal state, last_s
+        drawn = rng.standard_normal(len(state))
+        kept = math.exp((last_s - now_s) / jitter.memory_s) if jitter.memory_s > 0 else 0.0
+        state = kept * state + math.sqrt(1.0 - kept * kept) * drawn
+        last_s = now_s
+        return np.asarray(np.exp(sigma * state - sigma**2 / 2.0))
 
-    def factor(self, now_s: float) -> Factor:
-        drawn = self._rng.standard_normal(len(self._state))
-        kept = 0.0
-        if self._now_s is not None and self._memory_s > 0:
-            kept = math.exp(-(now_s - self._now_s) / self._memory_s)
-        self._state = kept * self._state + math.sqrt(1.0 - kept * kept) * drawn
-        self._now_s = now_s
-        return np.asarray(np.exp(self._sigma * self._state - self._sigma**2 / 2.0))
+    return factor
 
 
-class _Bursts:
+def _bursts(burst: Burst, bundles: int, rng: np.random.Generator) -> Process:
     """On and off: on for a fixed time, off for exponential times, with a random initial phase."""
+    count = bundles if burst.each == "bundle" else 1
+    more, off_s = burst.factor - 1.0, burst.every_s - burst.length_s
+    if off_s <= 0:
+        return lambda _: 1.0 + more
+    on: Mask = rng.random(count) < burst.length_s / burst.every_s
+    rest_s = rng.random(count) * burst.length_s
+    until_s = np.where(on, rest_s, rng.exponential(off_s, count))
 
-    def __init__(self, burst: Burst, bundles: int, rng: np.random.Generator) -> None:
-        count = bundles if burst.each == "bundle" else 1
-        self._rng = rng
-        self._more = burst.factor - 1.0
-        self._length_s = burst.length_s
-        self._off_s = max(burst.every_s - burst.length_s, 0.0)
-        share = burst.length_s / max(burst.every_s, burst.length_s)
-        self._on: Mask = rng.random(count) < share
-        rest_s = rng.random(count) * burst.length_s
-        self._until_s = np.where(self._on, rest_s, rng.exponential(self._off_s, count))
+    def factor(now_s: float) -> Factor:
+        while (due := np.flatnonzero(until_s <= now_s)).size:
+            begins = ~on[due]
+            until_s[due] += np.where(begins, burst.length_s, rng.exponential(off_s, due.size))
+            on[due] = begins
+        return np.asarray(1.0 + more * on)
 
-    def factor(self, now_s: float) -> Factor:
-        if self._off_s == 0:
-            return 1.0 + self._more
-        while (due := np.flatnonzero(self._until_s <= now_s)).size:
-            begins = ~self._on[due]
-            lasts_s = np.where(begins, self._length_s, self._rng.exponential(self._off_s, due.size))
-            self._on[due] = begins
-            self._until_s[due] += lasts_s
-        factor = 1.0 + self._more * self._on
-        return np.asarray(factor, dtype=np.float64)
+    return factor
 
 
 class Workload:
@@ -358,7 +335,7 @@ class Workload:
 def _factor(processes: Iterable[Process], now_s: float) -> FloatArray:
     factor: Factor = 1.0
     for each in processes:
-        factor = factor * each.factor(now_s)
+        factor = factor * each(now_s)
     return np.reshape(factor, (-1, 1))
 
 

@@ -14,7 +14,7 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
 from loadmanager.core.report import Published, ReportRules
 from loadmanager.core.scores import RESOURCES
-from loadmanager.simulator.agents import Agents, Gone, Measured, Reading, Reported, due
+from loadmanager.simulator.agents import READING, Agents, Gone, Measured, Readings, Reported, due
 from loadmanager.simulator.scenario import NoiseSettings
 
 BROKERS = (BrokerId("a:8080"), BrokerId("b:8080"))
@@ -78,15 +78,11 @@ rules = st.builds(
 )
 
 
-def reading(report: LoadReport, at_s: float) -> Reading:
-    return Reading(
-        at_s=np.array([at_s]),
-        usage=np.array([[_fraction(getattr(report, name)) for name in RESOURCES]]),
-        msgs_per_s=np.array([report.totals.msgs_per_s]),
-        bytes_per_s=np.array([report.totals.bytes_per_s]),
-        draining=np.array([report.draining]),
-        started_at_ms=np.array([report.started_at_ms]),
-    )
+def reading(report: LoadReport, at_s: float) -> Readings:
+    usage = [_fraction(getattr(report, name)) for name in RESOURCES]
+    traffic = report.totals.msgs_per_s, report.totals.bytes_per_s
+    row = (at_s, usage, *traffic, report.draining, report.started_at_ms)
+    return np.array([row], dtype=READING)
 
 
 def _fraction(used: ResourceUsage | None) -> float:
@@ -107,7 +103,7 @@ def test_reports_are_due_for_all_brokers_at_once_as_for_each_by_itself(
     told = due(
         rules,
         np.array([last is not None]),
-        Reading.nothing(1) if last is None else reading(last, 100.0),
+        np.zeros(1, READING) if last is None else reading(last, 100.0),
         reading(current, 100.0 + age_s),
         np.array([jitter]),
         other_bundles=np.array(

@@ -24,7 +24,7 @@ def pattern(**fields: object) -> Pattern:
 
 def at_times(wanted: Pattern, times_s: list[float], bundles: int = 1) -> list[Factor]:
     at_work = process(wanted, bundles, np.random.default_rng(1))
-    return [at_work.factor(time_s) for time_s in times_s]
+    return [at_work(time_s) for time_s in times_s]
 
 
 def workload(*patterns: dict[str, object], bundles: int = 2, **fields: object) -> Workload:
