@@ -5,7 +5,7 @@ step, but its pause has its exact duration.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -29,7 +29,6 @@ _REPORTED: Final = (CPU, MEMORY, BANDWIDTH_IN, BANDWIDTH_OUT)
 _REPORT_UNITS: Final = np.array([100.0, 1.0, 1e-3, 1e-3])
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class Fleet:
     """All brokers of a scenario, present or not; B brokers, four resources.
 
@@ -39,23 +38,13 @@ class Fleet:
     cost ``per_thing`` (C, 2, 4).
     """
 
-    brokers: tuple[BrokerId, ...]
-    rows_of: Mapping[str, Indices]
-    capacity: FloatArray
-    background: FloatArray
-    class_of: Indices
-    per_work: FloatArray
-    per_thing: FloatArray
-    cpu_growth: float = 0.0
-
-    @classmethod
-    def of(cls, classes: Sequence[BrokerClass], cpu_growth: float = 0.0) -> "Fleet":
+    def __init__(self, classes: Sequence[BrokerClass], cpu_growth: float) -> None:
         names = [name for group in classes for name in group.brokers]
         counts = [group.count for group in classes]
-        rows_of = {name: np.array([row]) for row, name in enumerate(names)}
+        self._rows_of = {name: [row] for row, name in enumerate(names)}
         ends = np.cumsum(counts)
         for group, end in zip(classes, ends.tolist(), strict=True):
-            rows_of[group.name] = np.arange(end - group.count, end)
+            self._rows_of[group.name] = list(range(end - group.count, end))
         units = (1.0, 1.0, _BITS_PER_MBIT, _BITS_PER_MBIT)
         capacity = [
             (one.cores, one.memory_mib, one.network_mbit_per_s, one.network_mbit_per_s)
@@ -65,20 +54,17 @@ class Fleet:
             (one.cores, one.memory_mib, one.network_in_mbit_per_s, one.network_out_mbit_per_s)
             for one in (group.background for group in classes)
         ]
-        return cls(
-            brokers=tuple(BrokerId(f"{name}:{PORT}") for name in names),
-            rows_of=rows_of,
-            capacity=np.repeat(np.multiply(capacity, units), counts, axis=0),
-            background=np.repeat(np.multiply(background, units), counts, axis=0),
-            class_of=np.repeat(np.arange(len(classes)), counts),
-            per_work=np.stack([_per_work(group.cost) for group in classes]),
-            per_thing=np.stack([_per_thing(group.cost) for group in classes]),
-            cpu_growth=cpu_growth,
-        )
+        self.brokers = tuple(BrokerId(f"{name}:{PORT}") for name in names)
+        self.capacity: FloatArray = np.repeat(np.multiply(capacity, units), counts, axis=0)
+        self.background: FloatArray = np.repeat(np.multiply(background, units), counts, axis=0)
+        self.class_of: Indices = np.repeat(np.arange(len(classes)), counts)
+        self.per_work = np.stack([_per_work(group.cost) for group in classes])
+        self.per_thing = np.stack([_per_thing(group.cost) for group in classes])
+        self.cpu_growth = cpu_growth
 
     def rows(self, names: Iterable[str]) -> list[int]:
         """Return the rows of brokers or whole classes, each once, in the order named."""
-        return list(dict.fromkeys(int(row) for name in names for row in self.rows_of[name]))
+        return list(dict.fromkeys(row for name in names for row in self._rows_of[name]))
 
     def variable(self, work: FloatArray, cpu_work: FloatArray) -> FloatArray:
         """Return (B, 4) the cost of each broker's traffic.
@@ -255,6 +241,7 @@ class _Order:
     serve_s: float
 
 
+@dataclass(eq=False, kw_only=True)
 class HandOvers:
     """The locks of all bundles and the hand-overs in progress.
 
@@ -265,32 +252,25 @@ class HandOvers:
     initial owners).
     """
 
-    def __init__(
-        self,
-        *,
-        fleet: Fleet,
-        topics: Topics,
-        members: Members,
-        settings: HandOverSettings,
-        holder: Indices,
-        warm_up_s: float = 0.0,
-    ) -> None:
-        self.fleet = fleet
-        self.topics = topics
-        self.members = members
-        self.settings = settings
-        self.holder = holder
-        self.warm_up_s = warm_up_s
+    fleet: Fleet
+    topics: Topics
+    members: Members
+    settings: HandOverSettings
+    holder: Indices
+    warm_up_s: float
+
+    def __post_init__(self) -> None:
+        topics, count = self.topics, len(self.holder)
         self.under_way: dict[BundleId, BrokerId] = {}
         self.interrupted_client_s = self.interrupted_in_warm_up_client_s = 0.0
         self.records: list[MoveRecord] = []
         self.rows = {bundle: row for row, bundle in enumerate(topics.bundles)}
-        self.served_since_s = np.full(len(holder), -np.inf)
+        self.served_since_s = np.full(count, -np.inf)
         self._orders: dict[int, _Order] = {}
-        self._brokers = {broker: row for row, broker in enumerate(fleet.brokers)}
-        self._unserved_since_s = np.full(len(holder), np.nan)
+        self._brokers = {broker: row for row, broker in enumerate(self.fleet.brokers)}
+        self._unserved_since_s = np.full(count, np.nan)
         self._clients = (topics.producers + topics.consumers).astype(np.float64)
-        self._waited_s = np.zeros(len(holder))
+        self._waited_s = np.zeros(count)
 
     @property
     def serving(self) -> Indices:

@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import accumulate
 from typing import Final
 
 import numpy as np
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.columns import Indices, Mask
 from loadmanager.core.hashing import crc32
-from loadmanager.core.ids import BundleId, Namespace, parse_full_topic
+from loadmanager.core.ids import Namespace, parse_full_topic
 from loadmanager.core.scores import FloatArray
 from loadmanager.simulator.scenario import (
     Burst,
@@ -56,7 +57,6 @@ class Share:
     profile: FloatArray
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class Topics:
     """All K bundles of a scenario and their topics.
 
@@ -64,23 +64,14 @@ class Topics:
     order of their ranges. ``traced`` is the bundle row of each topic of the trace.
     """
 
-    bundles: tuple[BundleId, ...]
-    namespaces: Mapping[Namespace, slice]
-    topics: Counts
-    producers: Counts
-    consumers: Counts
-    shares: tuple[Share, ...]
-    traced: Indices
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         loads: Sequence[Load],
         traced: Sequence[str],
         traced_bundles: int,
         rng: np.random.Generator,
-    ) -> "Topics":
-        """Return the topics of loads and of a trace; ``rng`` draws their sizes.
+    ) -> None:
+        """Spread the topics of loads and of a trace over bundles; ``rng`` draws their sizes.
 
         Namespaces that are only in the trace have ``traced_bundles`` each. A topic of the trace
         has one producer and one consumer.
@@ -91,40 +82,33 @@ class Topics:
         for topic in traced:
             counts.setdefault(parse_full_topic(topic).namespace, traced_bundles)
         cut = {name: Boundaries.even(name, count) for name, count in counts.items()}
-        rows: dict[Namespace, slice] = {}
-        start = 0
-        for namespace, count in counts.items():
-            rows[namespace] = slice(start, start + count)
-            start += count
+        starts = accumulate(counts.values(), initial=0)
+        rows = {
+            namespace: slice(start, start + count)
+            for (namespace, count), start in zip(counts.items(), starts, strict=False)
+        }
         found = []
         for topic in traced:
             namespace = parse_full_topic(topic).namespace
             bounds, last = cut[namespace].bounds, len(cut[namespace].bundles)
             inner = bisect_right(bounds, crc32(topic), 1, last)
             found.append(int(rows[namespace].start) + inner - 1)
-        traced_rows = np.array(found, dtype=np.intp)
-        topics = np.bincount(traced_rows, minlength=sum(counts.values())).astype(np.int64)
-        clients = np.stack([topics, topics]).astype(np.float64)
-        shares = []
+        self.traced: Indices = np.array(found, dtype=np.intp)
+        self.topics: Counts = np.bincount(self.traced, minlength=sum(counts.values()))
+        clients = np.stack([self.topics, self.topics]).astype(np.float64)
+        self.shares: list[Share] = []
         first = dict.fromkeys(cut, 0)
         for load in loads:
             name = load.namespace
             share = _share(load, cut[name], rows[name], first[name], rng)
             first[name] += load.topics
-            shares.append(share)
-            topics[share.rows] += share.topics
-            each = [share.load.producers_per_topic, share.load.consumers_per_topic]
+            self.shares.append(share)
+            self.topics[share.rows] += share.topics
+            each = [load.producers_per_topic, load.consumers_per_topic]
             clients[:, share.rows] += np.outer(each, share.topics)
-        producers, consumers = np.rint(clients).astype(np.int64)
-        return cls(
-            bundles=tuple(bundle for bounds in cut.values() for bundle in bounds.bundles),
-            namespaces=rows,
-            topics=topics,
-            producers=producers,
-            consumers=consumers,
-            shares=tuple(shares),
-            traced=traced_rows,
-        )
+        self.producers, self.consumers = np.rint(clients).astype(np.int64)
+        self.bundles = tuple(bundle for bounds in cut.values() for bundle in bounds.bundles)
+        self.namespaces: Mapping[Namespace, slice] = rows
 
 
 def topic_positions(namespace: Namespace, first: int, count: int) -> Counts:

@@ -279,9 +279,9 @@ class World:
         draws_topics, draws_patterns, draws_places, draws_costs = rng.spawn(4)
         traced = tuple(trace.topics) if trace is not None else ()
         classes = scenario.brokers
-        self.fleet = Fleet.of(classes, scenario.hidden.cpu_growth)
+        self.fleet = Fleet(classes, scenario.hidden.cpu_growth)
         self.brokers = self.fleet.brokers
-        self.topics = Topics.of(scenario.load, traced, scenario.trace_bundles, draws_topics)
+        self.topics = Topics(scenario.load, traced, scenario.trace_bundles, draws_topics)
         self.bundles = self.topics.bundles
         _check_shifts(scenario, self.topics)
         self.workload = Workload(

@@ -38,7 +38,7 @@ def workload(*patterns: dict[str, object], bundles: int = 2, **fields: object) -
 
 def _of(*loads: Load) -> Workload:
     rng = np.random.default_rng(1)
-    return Workload(Topics.of(loads, (), 1, rng), None, rng)
+    return Workload(Topics(loads, (), 1, rng), None, rng)
 
 
 def test_a_constant_load_is_the_same_at_all_times() -> None:
@@ -136,7 +136,7 @@ def test_a_trace_holds_each_row_until_the_next_one() -> None:
     rates = np.arange(24.0, dtype=np.float32).reshape(2, 3, 4)
     trace = Trace(times_s=np.array([10.0, 30.0]), topics=topics, rates=rates)
     rng = np.random.default_rng(1)
-    found = Topics.of((), topics, 2, rng)
+    found = Topics((), topics, 2, rng)
     replayed = Workload(found, trace, rng)
 
     def rows(moment: int) -> list[list[float]]:
@@ -154,7 +154,7 @@ def test_an_interpolated_trace_goes_evenly_from_one_row_to_the_next() -> None:
     rates = np.array([10.0, 30.0, 20.0], dtype=np.float32).repeat(4).reshape(3, 1, 4)
     trace = Trace(times_s=np.array([0.0, 100.0, 200.0]), topics=topics, rates=rates)
     rng = np.random.default_rng(1)
-    replayed = Workload(Topics.of((), topics, 1, rng), trace, rng, interpolated=True)
+    replayed = Workload(Topics((), topics, 1, rng), trace, rng, interpolated=True)
     found = [float(replayed.at(now_s)[0, 0]) for now_s in (0.0, 25.0, 100.0, 150.0, 200.0, 900.0)]
     assert found == [10.0, 15.0, 30.0, 25.0, 20.0, 20.0]
 
@@ -166,7 +166,7 @@ def test_patterns_change_what_a_trace_says() -> None:
     )
     rng = np.random.default_rng(1)
     doubled = pattern(kind="steps", at_s=[50.0], factors=[2.0])
-    replayed = Workload(Topics.of((), topics, 1, rng), trace, rng, trace_patterns=[doubled])
+    replayed = Workload(Topics((), topics, 1, rng), trace, rng, trace_patterns=[doubled])
     assert [float(replayed.at(now_s)[0, 3]) for now_s in (0.0, 60.0)] == [1.0, 2.0]
 
 
@@ -192,7 +192,7 @@ def test_demand_is_positive_and_of_its_seed(patterns: list[dict[str, object]], s
         fields = {"namespace": SPACE, "bundles": 5, "topics": 9, "msgs_in_per_s": 100.0}
         load = Load.model_validate({**fields, "patterns": patterns})
         rng = np.random.default_rng(seed)
-        one = Workload(Topics.of([load], (), 1, rng), None, rng)
+        one = Workload(Topics([load], (), 1, rng), None, rng)
         return [one.at(time_s) for time_s in (0.0, 60.0, 70.0, 300.0)]
 
     first, again = demanded(), demanded()
@@ -206,7 +206,7 @@ def load(**given_values: object) -> Load:
 
 
 def topics(*loads: Load, traced: tuple[str, ...] = (), seed: int = 1) -> Topics:
-    return Topics.of(loads, traced, 4, np.random.default_rng(seed))
+    return Topics(loads, traced, 4, np.random.default_rng(seed))
 
 
 def test_a_bundle_has_the_topics_whose_names_hash_into_its_range() -> None:
