@@ -134,17 +134,12 @@ class NotServed(BrokerRefused):
     """The requested bundle is not served here."""
 
 
-class PublishRefusal(StrEnum):
-    NO_LEASE = "no_lease"
-    NOT_SERVED = "not_served"
+class NoLease(BrokerRefused):
+    """The message was not accepted, because the broker has no valid lease."""
 
 
-@dataclass(frozen=True, slots=True)
-class PublishRefused:
-    """The message was not accepted. ``text`` is the explanation for logs."""
-
-    why: PublishRefusal
-    text: str
+class TopicNotServed(BrokerRefused):
+    """The message was not accepted, because its topic is not served here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

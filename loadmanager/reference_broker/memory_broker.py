@@ -24,14 +24,14 @@ from loadmanager.reference_broker.changes import (
     EndReason,
     LeaseGranted,
     LeaseLost,
+    NoLease,
     NotNow,
     NotServed,
-    PublishRefusal,
-    PublishRefused,
     ServingEnded,
     StaleToken,
     Started,
     Stopped,
+    TopicNotServed,
     UnloadBegun,
 )
 
@@ -318,23 +318,21 @@ class MemoryBroker:
         while self.serves(bundle, up_to_token=fencing_token):
             await self._changed.wait()
 
-    def begin_publish(self, topic: TopicName) -> Ticket | PublishRefused:
+    def begin_publish(self, topic: TopicName) -> Ticket:
         """Begin to serve a request: pass the ticket to `finish_publish` or `abandon`."""
         self.expire()
         served = self._serving.find(topic)
         if served is None:
-            return self._refused(topic)
+            raise self._refusal(topic)
         served.in_service += 1
         return Ticket(topic, served)
 
-    def finish_publish(
-        self, ticket: Ticket, *, producer: str, payload_bytes: int
-    ) -> Accepted | PublishRefused:
+    def finish_publish(self, ticket: Ticket, *, producer: str, payload_bytes: int) -> Accepted:
         """Accept a message if its bundle is served at this very time."""
         now_s = self.expire()
         served = ticket.served
         if served not in self._serving:
-            return self._refused(ticket.topic)
+            raise self._refusal(ticket.topic)
         served.traffic.add(
             topic=ticket.topic, producer=producer, payload_bytes=payload_bytes, now_s=now_s
         )
@@ -404,12 +402,10 @@ class MemoryBroker:
         self._newest_epoch = agent_epoch
         return now_s
 
-    def _refused(self, topic: TopicName) -> PublishRefused:
+    def _refusal(self, topic: TopicName) -> NoLease | TopicNotServed:
         if not self._leases:
-            return PublishRefused(PublishRefusal.NO_LEASE, "the broker has no valid lease")
-        return PublishRefused(
-            PublishRefusal.NOT_SERVED, f"{topic} is not served here; look its owner up again"
-        )
+            return NoLease("the broker has no valid lease")
+        return TopicNotServed(f"{topic} is not served here; look its owner up again")
 
     def _leave(self, served: Served, now_s: float) -> None:
         served.in_service -= 1

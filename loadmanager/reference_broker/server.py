@@ -44,28 +44,28 @@ from loadmanager.reference_broker.changes import (
     Accepted,
     Change,
     LeaseLost,
+    NoLease,
     NotNow,
     NotServed,
-    PublishRefusal,
-    PublishRefused,
     RecordFile,
     StaleToken,
     Stopped,
+    TopicNotServed,
 )
 from loadmanager.reference_broker.memory_broker import MemoryBroker
 
 log = structlog.get_logger()
 
 _UNAVAILABLE: Final = 503
-_STATUS: Final[Mapping[type[LoadManagerError] | PublishRefusal, int]] = {
+_STATUS: Final[Mapping[type[LoadManagerError], int]] = {
     StaleAgent: 409,
     StaleToken: 412,
     NotNow: _UNAVAILABLE,
     NotServed: 404,
     MalformedContent: 400,
     InvalidName: 400,
-    PublishRefusal.NO_LEASE: _UNAVAILABLE,
-    PublishRefusal.NOT_SERVED: 421,
+    NoLease: _UNAVAILABLE,
+    TopicNotServed: 421,
 }
 _HEADERS: Final[Mapping[int, Mapping[str, str]]] = {
     401: {"WWW-Authenticate": "Bearer"},
@@ -203,26 +203,20 @@ class _Routes:
         self._waiting += 1
         try:
             async with self._turn:
-                outcome = await self._work_on(topic, _producer(request), len(payload))
+                accepted = await self._work_on(topic, _producer(request), len(payload))
         finally:
             self._waiting -= 1
-        if isinstance(outcome, PublishRefused):
-            return _refused(_STATUS[outcome.why], outcome.text)
         return _json(
             PublishAnswer(
                 incarnation=self._broker.incarnation,
-                bundle=outcome.bundle,
-                fencing_token=outcome.fencing_token,
-                clock_seconds=outcome.clock_s,
+                bundle=accepted.bundle,
+                fencing_token=accepted.fencing_token,
+                clock_seconds=accepted.clock_s,
             )
         )
 
-    async def _work_on(
-        self, topic: TopicName, producer: str, payload_bytes: int
-    ) -> Accepted | PublishRefused:
+    async def _work_on(self, topic: TopicName, producer: str, payload_bytes: int) -> Accepted:
         ticket = self._broker.begin_publish(topic)
-        if isinstance(ticket, PublishRefused):
-            return ticket
         try:
             await spend_cpu(self._options.cpu_s_per_message)
         except asyncio.CancelledError:
@@ -259,7 +253,7 @@ async def _with_reasons(request: web.Request, handler: Handler) -> web.StreamRes
     """Answer each refusal in the contract's form, ``{"reason": ...}``."""
     try:
         return await handler(request)
-    except (StaleAgent, StaleToken, NotNow, NotServed, MalformedContent, InvalidName) as error:
+    except tuple(_STATUS) as error:
         return _refused(_STATUS[type(error)], str(error))
     except web.HTTPException as error:
         return _refused(error.status, f"{request.method} {request.path[:200]}: {error.reason}")

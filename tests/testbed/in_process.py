@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal, TypeVar
@@ -21,8 +22,9 @@ from loadmanager.ports.broker import (
 from loadmanager.reference_broker.changes import (
     Accepted,
     Change,
-    PublishRefused,
+    NoLease,
     ServingInterval,
+    TopicNotServed,
     intervals_of,
 )
 from loadmanager.reference_broker.memory_broker import MemoryBroker
@@ -197,13 +199,13 @@ class InProcessBroker:
 
     def publish(
         self, topic: TopicName, *, payload_bytes: int = 100, producer: str = "producer"
-    ) -> Accepted | PublishRefused:
-        """Publish one message; raises BrokerUnreachable."""
+    ) -> Accepted | None:
+        """Publish one message; return None if it was refused. Raises BrokerUnreachable."""
         process = self.process
-        ticket = process.begin_publish(topic)
-        if isinstance(ticket, PublishRefused):
-            return ticket
-        return process.finish_publish(ticket, producer=producer, payload_bytes=payload_bytes)
+        with suppress(NoLease, TopicNotServed):
+            ticket = process.begin_publish(topic)
+            return process.finish_publish(ticket, producer=producer, payload_bytes=payload_bytes)
+        return None
 
     def _record(self, change: Change) -> None:
         self._changes.append(change)

@@ -65,14 +65,10 @@ class Trial:
 
     def _publish(self, broker: TimedBroker, what: str, topic: TopicName = TOPICS[0]) -> None:
         if what == "begin":
-            ticket = broker.begin_publish(topic)
-            if isinstance(ticket, Ticket):
-                self.tickets.append(ticket)
+            self.tickets.append(broker.begin_publish(topic))
         elif what == "finish" and self.tickets:
             oldest = self.tickets.pop(0)
-            outcome = broker.finish_publish(oldest, producer="p", payload_bytes=1)
-            if isinstance(outcome, Accepted):
-                self.taken.append(outcome)
+            self.taken.append(broker.finish_publish(oldest, producer="p", payload_bytes=1))
         elif self.tickets:
             broker.abandon(self.tickets.pop())
 
