@@ -21,7 +21,7 @@ from loadmanager.core.averages import (
     add_samples,
     exponential_average,
 )
-from loadmanager.core.cluster import ClusterView, TopBundle
+from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import BrokerColumns, BundleColumns, Indices, Listing, OwnedRows
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, belongs_to_a_broker, namespace_of
 from loadmanager.core.load import LoadReport
@@ -299,10 +299,7 @@ class BrokerLoad:
     """The part of a broker's load report that the load tracker retains.
 
     ``usage``, ``limit`` and ``variance`` (of usage, NaN if not reported) are in the order of
-    `scores.RESOURCES`; ``totals`` is the broker's own traffic. ``long_msgs_per_s`` and
-    ``preallocated_msgs_per_s`` are computed from the bundles unless given. ``load_ema`` and
-    ``bytes_ema`` are kept by the load tracker unless given, and ``top`` (the heaviest bundles,
-    ascending) is picked by it.
+    `scores.RESOURCES`; ``totals`` is the broker's own traffic.
     """
 
     broker: BrokerId
@@ -318,11 +315,6 @@ class BrokerLoad:
     version: str = ""
     started_at_ms: int = 0
     topics: int = 0
-    long_msgs_per_s: float | None = None
-    preallocated_msgs_per_s: float | None = None
-    load_ema: float | None = None
-    bytes_ema: float | None = None
-    top: tuple[TopBundle, ...] | None = None
 
     @classmethod
     def of(cls, report: LoadReport, seen_s: float) -> "BrokerLoad":
@@ -384,16 +376,10 @@ def broker_columns(
         limit=np.array([load.limit for load in loads], dtype=np.float64).reshape(count, 5),
         variance=np.array([load.variance for load in loads], dtype=np.float64).reshape(count, 5),
         traffic=np.array([load.totals.row() for load in loads], dtype=np.float64).reshape(count, 4),
-        long_msgs_per_s=_given([load.long_msgs_per_s for load in loads], long_msgs),
-        preallocated_msgs_per_s=_given(
-            [load.preallocated_msgs_per_s for load in loads], np.array(list(arriving.values()))
-        ),
-        load_ema=_given(
-            [load.load_ema for load in loads], np.array([entry.load_ema for entry in entries])
-        ),
-        bytes_ema=_given(
-            [load.bytes_ema for load in loads], np.array([entry.bytes_ema for entry in entries])
-        ),
+        long_msgs_per_s=long_msgs,
+        preallocated_msgs_per_s=np.array(list(arriving.values())),
+        load_ema=np.array([entry.load_ema for entry in entries]),
+        bytes_ema=np.array([entry.bytes_ema for entry in entries]),
         seen_s=np.array([load.seen_s for load in loads]),
         topics=np.array([load.topics for load in loads], dtype=np.int64),
         connections=np.array([load.listing.connections for load in loads], dtype=np.int64),
@@ -403,13 +389,6 @@ def broker_columns(
         versions=tuple(load.version for load in loads),
         started_at_ms=tuple(load.started_at_ms for load in loads),
     )
-
-
-def _given(values: list[float | None], otherwise: FloatArray) -> FloatArray:
-    for row, value in enumerate(values):
-        if value is not None:
-            otherwise[row] = value
-    return otherwise
 
 
 _DEPARTURES_KEPT_S: Final = 3600.0
@@ -448,11 +427,11 @@ class Tally:
         lists have arrived and are treated as any other.
         """
         owned = owned_rows(self.entries, len(self.bundles.known))
-        listed = {entry.load.broker: entry.load.listing.members for entry in self.entries}
+        listings = {entry.load.broker: entry.load.listing for entry in self.entries}
         moved = {
             bundle: target
             for bundle, target in in_flight.items()
-            if target in listed and bundle not in listed[target]
+            if target in listings and bundle not in listings[target].members
         }
         return ClusterView(
             now_s=now_s,
@@ -461,17 +440,10 @@ class Tally:
             owned=owned,
             moved=moved,
             policies=policies,
-            top_bundles=self._tops(),
+            top_bundles=TopBundles(listings, self.top_k, like_java=self.like_java),
             membership_changed_s=self.membership_changed_s,
             departures_s=self.departures_s,
         )
-
-    def _tops(self) -> TopBundles:
-        reported = {
-            entry.load.broker: entry.load.listing if entry.load.top is None else entry.load.top
-            for entry in self.entries
-        }
-        return TopBundles(reported, self.top_k, like_java=self.like_java)
 
 
 class LoadTracker:

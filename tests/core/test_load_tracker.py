@@ -164,15 +164,15 @@ def test_samples_to_come_are_weighed_anew() -> None:
     assert tracker.view(0.0).brokers.load_ema.tolist() == [0.5]
 
 
-def test_the_heaviest_bundles_are_picked_unless_given() -> None:
+def test_the_heaviest_bundles_are_picked() -> None:
     stats = {bundle(n): BundleStats(bytes_in_per_s=n * 1e6) for n in range(1, 4)}
-    given = (TopBundle(bundle(1), 5.0),)
     tracker = LoadTracker(top_k=2)
     tracker.put(BrokerLoad(broker=A, listing=Listing.of(stats)))
-    tracker.put(BrokerLoad(broker=B, listing=Listing.of(stats), top=given))
+    tracker.put(BrokerLoad(broker=B, listing=Listing.of({})))
     tops = tracker.view(0.0).top_bundles
     assert len(tops) == 2
-    assert tops == {A: (TopBundle(bundle(2), 2e6), TopBundle(bundle(3), 3e6)), B: given}
+    assert tops == {A: (TopBundle(bundle(2), 2e6), TopBundle(bundle(3), 3e6)), B: ()}
+    assert tops[A] is tops[A]  # They are selected once.
 
 
 def test_bundles_of_a_broker_come_in_order_and_with_those_under_way() -> None:

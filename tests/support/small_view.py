@@ -19,13 +19,21 @@ def view_of(
     now_s: float = 0.0,
     recently_moved: Iterable[BundleId] = (),
     weights: ResourceWeights | None = None,
+    columns: Mapping[str, Mapping[str, float]] | None = None,
     **given: Any,
 ) -> ClusterView:
+    """``columns`` are figures by broker that a tracker would compute."""
     tracker = LoadTracker(weights=weights)
     for load in loads:
         tracker.put(load)
     tracker.seed(averages)
-    return replace(tracker.view(now_s, **given), recently_moved=frozenset(recently_moved))
+    view = tracker.view(now_s, **given)
+    brokers = view.brokers
+    for name, figures in (columns or {}).items():
+        column = getattr(brokers, name).copy()
+        column[[brokers.index[BrokerId(broker)] for broker in figures]] = [*figures.values()]
+        brokers = replace(brokers, **{name: column})
+    return replace(view, brokers=brokers, recently_moved=frozenset(recently_moved))
 
 
 def bundle(number: int, namespace: str = "t/n") -> BundleId:
@@ -76,21 +84,19 @@ def heaviest(
 ) -> ClusterView:
     """Return a view for TransferShedder: load and top bundles, ascending, of each broker.
 
-    Fields of `BrokerLoad` are ``given`` for all brokers, or by broker.
+    Fields of `BrokerLoad`, and ``bytes_ema``, are ``given`` for all brokers, or by broker.
     """
-    made, tops = [], {}
-    for place, (name, (load, sizes)) in enumerate(loads.items()):
+    made, tops, bytes_ema = [], {}, {}
+    for place, (name, (_, sizes)) in enumerate(loads.items()):
         total = sum(sizes)
         fields = {"seen_s": 1000.0, "bytes_ema": total} | {
             field: one.get(name, 1000.0) if isinstance(one, Mapping) else one
             for field, one in given.items()
         }
-        made.append(
-            BrokerLoad(
-                broker=BrokerId(name), totals=Rates(0.0, 0.0, total), load_ema=load, **fields
-            )
-        )
+        bytes_ema[name] = fields.pop("bytes_ema")
+        made.append(BrokerLoad(broker=BrokerId(name), totals=Rates(0.0, 0.0, total), **fields))
         tops[BrokerId(name)] = [
             TopBundle(bundle(100 * place + k), size) for k, size in enumerate(sizes)
         ]
-    return replace(view_of(made, {}, now_s=now_s), top_bundles=tops)
+    emas = {"load_ema": {name: load for name, (load, _) in loads.items()}, "bytes_ema": bytes_ema}
+    return replace(view_of(made, {}, now_s=now_s, columns=emas), top_bundles=tops)

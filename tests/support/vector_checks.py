@@ -106,7 +106,6 @@ def columns(found: Json, part: str) -> tuple[float, ...]:
 
 
 def broker_load(name: str, found: Json) -> BrokerLoad:
-    coming = found.get("preallocatedBundleData", {}).values()
     return BrokerLoad(
         broker=BrokerId(name),
         usage=columns(found, "usage"),
@@ -115,12 +114,18 @@ def broker_load(name: str, found: Json) -> BrokerLoad:
         listing=Listing.of(
             {BundleId(bundle): BundleStats() for bundle in found.get("bundles", ())}
         ),
-        long_msgs_per_s=sum(
-            found.get("timeAverageData", {}).get(f"longTermMsgRate{way}", 0.0)
-            for way in ("In", "Out")
-        ),
-        preallocated_msgs_per_s=sum(rates(one.get("longTerm", {})).msgs_per_s for one in coming),
     )
+
+
+def msgs_per_s(brokers: Json) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {"long_msgs_per_s": {}, "preallocated_msgs_per_s": {}}
+    for name, one in brokers.items():
+        past, coming = one.get("timeAverageData", {}), one.get("preallocatedBundleData", {})
+        long = (past.get(f"longTermMsgRate{way}", 0.0) for way in ("In", "Out"))
+        arriving = (rates(each.get("longTerm", {})).msgs_per_s for each in coming.values())
+        found["long_msgs_per_s"][name] = sum(long)
+        found["preallocated_msgs_per_s"][name] = sum(arriving)
+    return found
 
 
 def views(scenario: Json) -> Iterator[tuple[Json, ClusterView]]:
@@ -134,6 +139,7 @@ def views(scenario: Json) -> Iterator[tuple[Json, ClusterView]]:
                 [broker_load(name, found) for name, found in now["brokers"].items()],
                 {BundleId(name): averages(found) for name, found in now["bundle_data"].items()},
                 recently_moved=now["recently_unloaded"],
+                columns=msgs_per_s(now["brokers"]),
             ),
         )
 
@@ -278,11 +284,13 @@ def transfer_view(scenario: Json, one: Json, now: Json) -> ClusterView:
             broker=BrokerId(name),
             seen_s=float(found["updatedAt"]),
             totals=rates(found),
-            load_ema=found["weightedMaxEMA"],
-            bytes_ema=found["msgThroughputEMA"],
         )
         for name, found in now["brokers"].items()
     ]
+    emas = {
+        ours: {name: found[theirs] for name, found in now["brokers"].items()}
+        for ours, theirs in (("load_ema", "weightedMaxEMA"), ("bytes_ema", "msgThroughputEMA"))
+    }
     policies = scenario.get("policies", {})
     kinds = ("isolation_namespaces", "anti_affinity_namespaces")
     allowed = {name: frozenset(to) for name, to in policies.get("allowed_brokers", {}).items()}
@@ -294,7 +302,7 @@ def transfer_view(scenario: Json, one: Json, now: Json) -> ClusterView:
         allowed=allowed if policies or "owners" in scenario else None,
     )
     moved = now["recently_unloaded_bundles"]
-    view = view_of(loads, {}, now_s=float(one["now"]), recently_moved=moved)
+    view = view_of(loads, {}, now_s=float(one["now"]), recently_moved=moved, columns=emas)
     return replace(view, limits=limits, top_bundles=tops)
 
 
@@ -327,8 +335,8 @@ def check_ext_placement(scenario: Json, count: Count) -> None:
     placement = from_pulsar(LeastAverageUsage, scenario["config"])
     for one in scenario["rounds"]:
         ema = {name: found["weightedMaxEMA"] for name, found in one["brokers"].items()}
-        every = {*ema, *one["candidates"]}
-        view = view_of([BrokerLoad(broker=BrokerId(b), load_ema=ema.get(b)) for b in every], {})
+        every = [BrokerLoad(broker=BrokerId(b)) for b in {*ema, *one["candidates"]}]
+        view = view_of(every, {}, columns={"load_ema": ema})
         rows = view.rows(one["candidates"])
         best = placement.rank(view, rows, _SOME_BUNDLE, Memory()).best
         got = sorted(view.brokers.names[row] for row in best.tolist())
