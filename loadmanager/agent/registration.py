@@ -27,7 +27,6 @@ from loadmanager.core.wire.reports import encode_loads, encode_registration
 from loadmanager.ports.coordination import (
     CommitRejected,
     Connection,
-    Coordination,
     Create,
     Delete,
     Node,
@@ -39,6 +38,7 @@ from loadmanager.ports.coordination import (
     VersionMismatch,
 )
 from loadmanager.ports.host import Clock
+from loadmanager.ports.session import Coordination
 
 log = structlog.get_logger()
 

@@ -22,7 +22,6 @@ from loadmanager.core.fields import OURS, parse_fields, to_json
 from loadmanager.core.hashing import DEFAULT_HASH, HASH_FUNCTIONS, HashName, position
 from loadmanager.core.ids import TopicName
 from loadmanager.ports.coordination import (
-    Coordination,
     CoordinationError,
     Disconnected,
     Node,
@@ -31,6 +30,7 @@ from loadmanager.ports.coordination import (
 )
 from loadmanager.ports.host import Clock
 from loadmanager.ports.lookup import Unavailable
+from loadmanager.ports.session import Coordination
 
 log = structlog.get_logger()
 

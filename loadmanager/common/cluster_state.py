@@ -33,16 +33,10 @@ from loadmanager.core.orders import OwnedList, decode_owned
 from loadmanager.core.wire.policies import decode_boundaries
 from loadmanager.core.wire.records import decode_leader
 from loadmanager.core.wire.reports import decode_loads, decode_registration
-from loadmanager.ports.coordination import (
-    Connection,
-    Coordination,
-    CoordinationError,
-    Node,
-    SessionState,
-    Watch,
-)
+from loadmanager.ports.coordination import Connection, CoordinationError, Node, SessionState, Watch
 from loadmanager.ports.host import Clock
 from loadmanager.ports.lookup import LeaderInfo, Missing, NamespaceUnknown, Unavailable
+from loadmanager.ports.session import Coordination
 from loadmanager.telemetry.metrics import Metrics
 
 log = structlog.get_logger()

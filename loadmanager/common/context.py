@@ -22,9 +22,10 @@ from loadmanager.core.load import BrokerUrls
 from loadmanager.core.seed import Seed
 from loadmanager.core.wire.records import LeaderRecord, LockRecord, encode_leader, encode_lock
 from loadmanager.ports.broker import BrokerControl
-from loadmanager.ports.coordination import Coordination, TooLarge
+from loadmanager.ports.coordination import TooLarge
 from loadmanager.ports.history import HistorySink, NoHistory
 from loadmanager.ports.host import Clock, Computing, ComputingInline
+from loadmanager.ports.session import Coordination
 from loadmanager.telemetry.metrics import Metrics
 
 log = structlog.get_logger()

@@ -15,7 +15,6 @@ from loadmanager.core.wire.records import decode_balancing
 from loadmanager.ports.coordination import (
     Check,
     CommitRejected,
-    Coordination,
     CoordinationError,
     Create,
     Delete,
@@ -30,6 +29,7 @@ from loadmanager.ports.coordination import (
     Watch,
 )
 from loadmanager.ports.lookup import Conflict, Unavailable, Unfit
+from loadmanager.ports.session import Coordination
 
 log = structlog.get_logger()
 

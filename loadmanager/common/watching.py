@@ -6,8 +6,9 @@ from typing import Generic, TypeVar
 import structlog
 
 from loadmanager.core.errors import InvalidName, MalformedContent
-from loadmanager.ports.coordination import Coordination, Node, NodeWatch, Watch
+from loadmanager.ports.coordination import Node, NodeWatch, Watch
 from loadmanager.ports.host import Clock
+from loadmanager.ports.session import Coordination
 
 log = structlog.get_logger()
 

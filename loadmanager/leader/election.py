@@ -15,7 +15,6 @@ from loadmanager.ports.coordination import (
     Check,
     CommitRejected,
     Connection,
-    Coordination,
     CoordinationError,
     Create,
     Delete,
@@ -24,6 +23,7 @@ from loadmanager.ports.coordination import (
     SetData,
 )
 from loadmanager.ports.host import Clock
+from loadmanager.ports.session import Coordination
 
 log = structlog.get_logger()
 

@@ -152,117 +152,82 @@ class NodeWatch(Watch, Protocol):
         """Have the node read and reported, unless it is being read."""
 
 
-class Coordination(Protocol):
-    """ZooKeeper, or something that behaves like it.
+Trigger = Callable[[], None]
+"""Called once, on the event loop, when the result of the read that it was passed to changed.
 
-    All methods are called on the event loop and all callbacks run on it. Methods
-    raise `Disconnected` or `SessionLost` at once while the session is not CONNECTED:
-    a request is never queued to be applied later, when it may be out of date.
-    Paths are absolute below the configured chroot. What writes raises `TooLarge` for
-    more than ``max_request_bytes``, paths and headers included.
+Triggers of one path compare equal, so that a link keeps only one of them, however often a
+watch is closed and opened again.
+"""
+
+
+class ReadKind(StrEnum):
+    """The read that a trigger was set by, which decides what calls it."""
+
+    NODE = "node"
+    """A node that exists: its next change or deletion."""
+
+    MISSING = "missing"
+    """A node that does not exist: its creation."""
+
+    CHILDREN = "children"
+    """The children of a node that exists: their next change, or the deletion of the node."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArmedTrigger:
+    """A trigger that has not been called since the read that set it."""
+
+    kind: ReadKind
+    path: str
+    trigger: Trigger
+
+
+class Link(Protocol):
+    """The connection of one session to the service. All paths are complete, chroot included.
+
+    Each request is one round trip, and requests are applied in the order of the calls. Without
+    a connection a request fails at once with `Disconnected` or `SessionLost`; it is never sent
+    later or twice. Besides the errors that its method names, each may raise
+    `CoordinationError` with the answer of the service.
     """
 
-    max_request_bytes: int
-
-    @property
-    def session(self) -> SessionState: ...
-
-    async def start(self) -> None:
-        """Begin connecting and return at once; keeps trying for ever.
-
-        Raises nothing while the service is unreachable: `session` says it.
-        """
+    def open(self, changed: Callable[[SessionState], None]) -> None:
+        """Begin connecting, and call ``changed`` on the event loop with each new state."""
 
     async def close(self) -> None:
-        """End the session so that its ephemeral nodes vanish now, not at expiry."""
+        """End the session. No call of ``changed`` follows."""
 
-    def on_session(self, callback: Callable[[SessionState], None]) -> Watch:
-        """Call ``callback`` after each change of the session's state or id."""
+    async def get(self, path: str, trigger: Trigger | None = None) -> Node:
+        """Return the node. Raises `NodeMissing`, and then sets no trigger."""
 
-    async def get(self, path: str) -> Node | None: ...
+    async def exists(self, path: str, trigger: Trigger | None = None) -> Stat | None:
+        """Return the node's stat, None if missing; its creation calls the trigger, too."""
 
-    async def get_from_root(self, path: str) -> Node | None:
-        """Return the node at a path of the whole service, whatever the chroot."""
+    async def children(self, path: str, trigger: Trigger | None = None) -> tuple[str, ...]:
+        """Return the sorted names. Raises `NodeMissing`, and then sets no trigger."""
 
-    async def children(self, path: str) -> tuple[str, ...]: ...
+    async def rearm(self, triggers: Sequence[ArmedTrigger]) -> None:
+        """Set again triggers that were lost with the connection, in a session that lives on.
 
-    async def sync(self, path: str) -> None:
-        """Return when a read on this session sees all that was applied before the call.
-
-        A leader of ZooKeeper answers by itself: while it has lost the others and has not noticed,
-        a read may still see an older state. Only a transaction proves that it leads.
+        Those whose read has another result since the connection was lost are called instead,
+        before this returns or soon after it.
         """
+
+    async def sync(self, path: str) -> None: ...
 
     async def heartbeat(self) -> None:
-        """Return when a majority of the service has confirmed a transaction that changes nothing.
-
-        A leader that lost the others and has not noticed confirms none, so no other one began
-        before the call, and a read on this session sees all that was applied until then. The
-        session cannot expire sooner than ``session.timeout_s`` after the last call of which
-        the ensemble's leader knows: `loadmanager.core.lease` says which one that is.
-
-        Raises:
-            Disconnected: no answer; the session may have expired meanwhile.
-            SessionLost: the session is gone.
-        """
+        """Commit a transaction that changes nothing, ahead of waiting requests."""
 
     async def create(
-        self, path: str, data: bytes, *, ephemeral: bool = False, private: bool = False
+        self, path: str, data: bytes, *, ephemeral: bool, private: bool = False
     ) -> Stat:
-        """Create a node, and missing parents as persistent empty nodes.
+        """Raises `NodeExists`, or `NodeMissing` for its parent."""
 
-        A private node can be read and changed with this client's login alone, if it has
-        one, whatever holds for other nodes.
+    async def set(self, path: str, data: bytes, version: int) -> Stat:
+        """Raises `NodeMissing`, `VersionMismatch`."""
 
-        A reply lost on the way is resolved inside: the method waits for the connection,
-        at most for the session timeout, reads back, and counts an ephemeral node of this
-        very session with this very content as created. So does a call that finds such a
-        node: asking twice for the same lock is granted twice. Nothing is sent twice.
-
-        Raises:
-            NodeExists: another client (or an earlier session) holds it.
-            Disconnected: it was not created; of a persistent one that is not known.
-        """
-
-    async def set(self, path: str, data: bytes, *, version: int = -1) -> Stat: ...
-
-    async def delete(self, path: str, *, version: int = -1) -> None:
-        """Raises `NodeMissing`, `VersionMismatch` or `NotEmpty`."""
+    async def delete(self, path: str, version: int) -> None:
+        """Raises `NodeMissing`, `VersionMismatch`, `NotEmpty`."""
 
     async def commit(self, operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
-        """Apply all operations or none, and return a stat for each `SetData`, else None.
-
-        All nodes changed by one commit carry the same zxid, so the ``mzxid`` of a node
-        set in it is the ``czxid`` of a lock created in it.
-
-        Raises:
-            CommitRejected: none was applied; it names the operation that failed.
-            Disconnected: the reply was lost; the caller reads back and compares.
-        """
-
-    async def ensure(self, path: str) -> None:
-        """Create a persistent empty node and its parents unless they exist."""
-
-    def watch(
-        self,
-        path: str,
-        callback: Callable[[Node | None], None],
-        *,
-        postpone: Callable[[], bool] | None = None,
-    ) -> NodeWatch:
-        """Call ``callback`` with the node now, after each change and in each new session.
-
-        Changes that follow one another closely may be reported as one: the last
-        state is always reported, not every state, also of those while the connection was broken.
-        None: the node does not exist.
-
-        ``postpone`` is called before the first read, after a change and in a new session. Where
-        it returns True nothing is read or reported, further changes included, until
-        `NodeWatch.read` or a new session in which it returns False.
-        """
-
-    def watch_children(self, path: str, callback: Callable[[tuple[str, ...]], None]) -> Watch:
-        """Call ``callback`` with the sorted child names now and after each change.
-
-        The path need not exist (yet): that counts as no children.
-        """
+        """Apply all or none. Raises `CommitRejected`."""

@@ -27,8 +27,9 @@ from loadmanager.core.leadership import Incumbent
 from loadmanager.core.load import BrokerUrls
 from loadmanager.core.move_limits import HeldReason, MoveBudget, MoveLimits
 from loadmanager.leader.election import TURN, Deposed, Election, Term, TermGivenUp
-from loadmanager.ports.coordination import Coordination, CoordinationError
+from loadmanager.ports.coordination import CoordinationError
 from loadmanager.ports.host import Clock
+from loadmanager.ports.session import Coordination
 from loadmanager.pulsar.answers import ClusterReader, PulsarCluster, addresses
 from loadmanager.pulsar.balancing import Balancer, Log, Observer
 from loadmanager.pulsar.client import PulsarAdmin, PulsarAdminError, RequestFailed

@@ -33,12 +33,12 @@ from loadmanager.ports.coordination import (
     Check,
     CommitRejected,
     Connection,
-    Coordination,
     CoordinationError,
     Disconnected,
     NodeMissing,
     SetData,
 )
+from loadmanager.ports.session import Coordination
 from loadmanager.pulsar.answers import PulsarCluster
 from loadmanager.pulsar.client import PulsarAdmin, RightMissing
 from loadmanager.pulsar.moves import (

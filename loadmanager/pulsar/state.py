@@ -33,8 +33,8 @@ from loadmanager.core.hosts import is_http_url
 from loadmanager.core.ids import BundleId, Namespace, parse_namespace
 from loadmanager.core.move_limits import Begun, MoveBudget
 from loadmanager.core.optimality import BalancePoint, course_from_fields, course_to_json, last_hour
-from loadmanager.ports.coordination import Coordination
 from loadmanager.ports.lookup import LookupRefused, Unavailable, Unfit
+from loadmanager.ports.session import Coordination
 from loadmanager.pulsar.answers import CONFIGURATION, ClusterReader, PulsarCluster, read_dynamic
 from loadmanager.pulsar.client import PulsarAdminError, RequestFailed, RightMissing
 from loadmanager.pulsar.observation import Observation

@@ -18,7 +18,8 @@ from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle
 from loadmanager.core.load import LoadReport
 from loadmanager.core.orders import encode_owned
 from loadmanager.core.wire.reports import decode_loads, decode_registration, encode_loads
-from loadmanager.ports.coordination import Connection, Coordination
+from loadmanager.ports.coordination import Connection
+from loadmanager.ports.session import Coordination
 from tests.testbed.faults.agent import SESSION_S, Agent
 from tests.testbed.faults.cluster import Cluster, topic_in
 from tests.testbed.faults.virtual_time import VirtualClock

@@ -8,13 +8,12 @@ from counted_requests import CountingService, by_role, counted_cluster
 from prometheus_client import CollectorRegistry
 from stories import served, story
 
-from loadmanager.adapters.coordination.watches import Trigger
 from loadmanager.common.cluster_state import UNREAD_FOR_S, ClusterOwners
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId, Namespace, parse_broker, parse_bundle
 from loadmanager.core.orders import encode_owned
-from loadmanager.ports.coordination import CoordinationError, Node
+from loadmanager.ports.coordination import CoordinationError, Node, Trigger
 from loadmanager.ports.lookup import LookupRefused
 from loadmanager.telemetry.metrics import Metrics
 from tests.testbed.faults.agent import Agent

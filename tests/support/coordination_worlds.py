@@ -11,7 +11,8 @@ from waiting import eventually
 from zookeeper_proxy import Loss, ZooKeeperProxy
 
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
-from loadmanager.ports.coordination import Connection, Coordination, SessionState
+from loadmanager.ports.coordination import Connection, SessionState
+from loadmanager.ports.session import Coordination
 from tests.testbed.memory import MemoryCoordination, MemoryService
 
 SESSION_TIMEOUT_S = 6.0

@@ -5,10 +5,18 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 
-from loadmanager.adapters.coordination.watches import ArmedTrigger, Trigger
 from loadmanager.common.cluster_state import READ_AHEAD
 from loadmanager.config import Config
-from loadmanager.ports.coordination import Check, Create, Node, Operation, SetData, Stat
+from loadmanager.ports.coordination import (
+    ArmedTrigger,
+    Check,
+    Create,
+    Node,
+    Operation,
+    SetData,
+    Stat,
+    Trigger,
+)
 from tests.testbed.faults.agent import Agent
 from tests.testbed.faults.cluster import Cluster
 from tests.testbed.faults.service import TimedService

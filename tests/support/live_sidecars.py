@@ -22,7 +22,7 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId, Namespace
 from loadmanager.core.load import BundleStats, HostUsage, ResourceUsage
 from loadmanager.ports.broker import BrokerStats
-from loadmanager.ports.coordination import Coordination
+from loadmanager.ports.session import Coordination
 from loadmanager.telemetry.metrics import Metrics
 from loadmanager.wiring.application import Application, Sidecar
 from loadmanager.wiring.sidecar import free_port, make_leader_line, make_server

@@ -23,7 +23,7 @@ from zookeeper_servers import LOOPBACK, PORTS_PER_MEMBER, Server, ensemble
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
 from loadmanager.core.lease import CLOCK_DRIFT_FRACTION, Heartbeats, latest_end_s, report_interval_s
 from loadmanager.demo.cluster import free_ports
-from loadmanager.ports.coordination import Coordination
+from loadmanager.ports.session import Coordination
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(180)]
 TICK_S: Final = 1.0

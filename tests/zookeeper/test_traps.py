@@ -12,7 +12,8 @@ from zookeeper_proxy import Loss
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
 from loadmanager.adapters.zookeeper.kazoo_overrides import ClientEvent, GatedClient, Resumption
 from loadmanager.adapters.zookeeper.session import KazooSession
-from loadmanager.ports.coordination import Connection, Coordination, Disconnected, SessionState
+from loadmanager.ports.coordination import Connection, Disconnected, SessionState
+from loadmanager.ports.session import Coordination
 
 pytestmark = pytest.mark.zookeeper
 

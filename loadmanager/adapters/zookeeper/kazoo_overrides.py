@@ -61,9 +61,8 @@ from kazoo.protocol.serialization import (
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 
-from loadmanager.adapters.coordination.watches import ArmedTrigger, ReadKind, Trigger
 from loadmanager.adapters.zookeeper.options import SHORTEST_PAUSE_S, ZooKeeperOptions
-from loadmanager.ports.coordination import CoordinationError
+from loadmanager.ports.coordination import ArmedTrigger, CoordinationError, ReadKind, Trigger
 
 KAZOO_LOG: Final = logging.getLogger("loadmanager.kazoo")
 

@@ -28,11 +28,10 @@ from kazoo.exceptions import (
 )
 from kazoo.protocol.states import EventType, KeeperState, ZnodeStat
 
-from loadmanager.adapters.coordination.client import LinkedCoordination, Observe, counted
-from loadmanager.adapters.coordination.watches import ArmedTrigger, Link, Trigger
 from loadmanager.adapters.zookeeper.kazoo_overrides import ClientEvent, GatedClient, Resumption
 from loadmanager.adapters.zookeeper.options import ZooKeeperOptions
 from loadmanager.ports.coordination import (
+    ArmedTrigger,
     Check,
     CommitRejected,
     Connection,
@@ -40,6 +39,7 @@ from loadmanager.ports.coordination import (
     Create,
     Delete,
     Disconnected,
+    Link,
     Node,
     NodeExists,
     NodeMissing,
@@ -49,8 +49,10 @@ from loadmanager.ports.coordination import (
     SessionState,
     SetData,
     Stat,
+    Trigger,
     VersionMismatch,
 )
+from loadmanager.ports.session import Coordination, Observe, counted
 
 log = structlog.get_logger()
 
@@ -605,7 +607,7 @@ def _stat(stat: ZnodeStat) -> Stat:
     )
 
 
-class ZooKeeperCoordination(LinkedCoordination):
+class ZooKeeperCoordination(Coordination):
     """One ZooKeeper session; retries until it is connected.
 
     A connection without answers is reported as SUSPENDED within half the session timeout. LOST is

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from coordination_worlds import MemoryWorld, World, ZooKeeperWorld, connected
 
-from loadmanager.ports.coordination import Coordination
+from loadmanager.ports.session import Coordination
 
 Connect = Callable[[], Awaitable[Coordination]]
 

@@ -1,10 +1,8 @@
 import pytest
 
-from loadmanager.adapters.coordination.client import LinkedCoordination, counted
 from loadmanager.ports.coordination import (
     Check,
     CommitRejected,
-    Coordination,
     CoordinationError,
     Create,
     Delete,
@@ -15,6 +13,7 @@ from loadmanager.ports.coordination import (
     SetData,
     VersionMismatch,
 )
+from loadmanager.ports.session import Coordination, counted
 from tests.testbed.memory.client import next_turn
 from tests.testbed.memory.link import MemoryLink
 from tests.testbed.memory.service import MemoryService
@@ -143,7 +142,7 @@ async def test_every_request_is_told_with_its_kind_result_and_seconds() -> None:
     link = counted(
         MemoryLink(MemoryService(), timeout_s=10.0, turn=next_turn), told.observe, told.clock_s
     )
-    coordination = LinkedCoordination(link, chroot="", timeout_s=10.0)
+    coordination = Coordination(link, chroot="", timeout_s=10.0)
     await coordination.start()
     while not coordination.session.session_id:
         await next_turn()

@@ -3,7 +3,6 @@ from coordination_worlds import World, connected
 
 from loadmanager.core.errors import InvalidName
 from loadmanager.ports.coordination import (
-    Coordination,
     CoordinationError,
     Node,
     NodeExists,
@@ -11,6 +10,7 @@ from loadmanager.ports.coordination import (
     NotEmpty,
     VersionMismatch,
 )
+from loadmanager.ports.session import Coordination
 
 
 async def test_a_created_node_has_the_stat_it_was_created_with(session: Coordination) -> None:

@@ -8,7 +8,6 @@ from waiting import eventually
 
 from loadmanager.ports.coordination import (
     Connection,
-    Coordination,
     CoordinationError,
     Create,
     Disconnected,
@@ -16,6 +15,7 @@ from loadmanager.ports.coordination import (
     SessionLost,
     SessionState,
 )
+from loadmanager.ports.session import Coordination
 
 REQUESTS: dict[str, Callable[[Coordination], Awaitable[Any]]] = {
     "get": lambda it: it.get("/a"),

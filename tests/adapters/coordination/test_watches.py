@@ -5,15 +5,16 @@ from typing import Any
 from coordination_worlds import World, connected
 from waiting import eventually
 
-from loadmanager.adapters.coordination.watches import Trigger, WatchTable
 from loadmanager.ports.coordination import (
     Connection,
-    Coordination,
     CoordinationError,
     Disconnected,
     Node,
     Stat,
+    Trigger,
 )
+from loadmanager.ports.session import Coordination
+from loadmanager.ports.watches import WatchTable
 from tests.testbed.memory.link import MemoryLink
 from tests.testbed.memory.service import MemoryService
 
@@ -47,8 +48,8 @@ async def reconnect(world: World, session: Coordination) -> None:
 
 def count_reads(session: Coordination) -> list[str]:
     """Return a list to which the path of each further read of a watch is appended."""
-    link: Any = session._link  # type: ignore[attr-defined]
-    chroot: str = session._chroot  # type: ignore[attr-defined]
+    link: Any = session._link
+    chroot: str = session._chroot
     read: list[str] = []
 
     def counting(send: Callable[..., Any]) -> Callable[..., Any]:
@@ -231,23 +232,23 @@ async def test_a_change_between_two_breaks_of_the_connection_is_told(
     """What was asked on a connection whose watches were never set again proves nothing."""
     await other.create("/a", b"one")
     told = await watched(session, "/a", [b"one"])
-    whole = session._link.rearm  # type: ignore[attr-defined]
+    whole = session._link.rearm
     refusals = 0
 
     async def refused(_triggers: object) -> None:
         nonlocal refusals
         refusals += 1
-        await session._link.get("/a")  # type: ignore[attr-defined]  # It sees the change.
+        await session._link.get("/a")  # It sees the change.
         raise Disconnected("broke again")
 
-    session._link.rearm = refused  # type: ignore[attr-defined]
+    session._link.rearm = refused  # type: ignore[assignment, method-assign]
     world.cut(session)
     await eventually(lambda: session.session.connection is not Connection.CONNECTED)
     await other.set("/a", b"two")
     world.mend(session)
     await eventually(lambda: refusals)
     world.cut(session)
-    session._link.rearm = whole  # type: ignore[attr-defined]
+    session._link.rearm = whole  # type: ignore[method-assign]
     await asyncio.sleep(0.1)
     world.mend(session)
     # Twice if the change's read is under way when the connection is published.
@@ -263,7 +264,7 @@ async def test_watches_that_the_service_does_not_set_again_are_all_read(
     async def refused(_triggers: object) -> None:
         raise CoordinationError("unknown request")
 
-    session._link.rearm = refused  # type: ignore[attr-defined]
+    session._link.rearm = refused  # type: ignore[assignment, method-assign]
     world.cut(session)
     await eventually(lambda: session.session.connection is not Connection.CONNECTED)
     await other.set("/a", b"two")

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeVar
 
-from loadmanager.adapters.coordination.client import LinkedCoordination
-from loadmanager.adapters.coordination.watches import Trigger
 from loadmanager.ports.coordination import (
     Connection,
     Node,
@@ -13,7 +11,9 @@ from loadmanager.ports.coordination import (
     Operation,
     SessionState,
     Stat,
+    Trigger,
 )
+from loadmanager.ports.session import Coordination
 from tests.testbed.faults.service import TimedService
 from tests.testbed.faults.wires import Gate, Losses, LossPlace, Wire, sent
 from tests.testbed.memory.link import Loss, MemoryLink
@@ -114,7 +114,7 @@ class FaultyLink(MemoryLink):
             super()._expired()
 
 
-class ClientSession(LinkedCoordination):
+class ClientSession(Coordination):
     """A session whose requests, once sent, are not stopped by a cancellation.
 
     ``before_commit`` is called with the operations of every commit, ``after_read`` with every

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from loadmanager.adapters.coordination.client import LinkedCoordination
+from loadmanager.ports.session import Coordination
 from tests.testbed.memory.link import Loss, MemoryLink
 from tests.testbed.memory.server import Server
 from tests.testbed.memory.service import MemoryService
@@ -13,7 +13,7 @@ async def next_turn() -> None:
     await asyncio.sleep(0)
 
 
-class MemoryCoordination(LinkedCoordination):
+class MemoryCoordination(Coordination):
     """The `Coordination` port on a `MemoryService`.
 
     Args:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import TypeVar
 
-from loadmanager.adapters.coordination.watches import ArmedTrigger, Trigger
 from loadmanager.ports.coordination import (
+    ArmedTrigger,
     Check,
     Connection,
     Create,
@@ -20,6 +20,7 @@ from loadmanager.ports.coordination import (
     SessionState,
     SetData,
     Stat,
+    Trigger,
 )
 from tests.testbed.memory.server import Server
 from tests.testbed.memory.service import MemoryService

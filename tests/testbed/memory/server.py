@@ -11,8 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from loadmanager.adapters.coordination.watches import Trigger
-from loadmanager.ports.coordination import NodeMissing
+from loadmanager.ports.coordination import NodeMissing, Trigger
 from tests.testbed.memory.tree import Draft, Tree, Znode
 
 

@@ -10,14 +10,16 @@ that is silent for its timeout takes its ephemeral nodes along.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from loadmanager.adapters.coordination.watches import ArmedTrigger, ReadKind, Trigger
 from loadmanager.ports.coordination import (
+    ArmedTrigger,
     CommitRejected,
     Delete,
     Node,
     Operation,
+    ReadKind,
     SessionLost,
     Stat,
+    Trigger,
 )
 from tests.testbed.memory.server import Server
 from tests.testbed.memory.tree import EMPTY_ROOT, Draft, drafted, ephemerals_of

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
-from loadmanager.adapters.coordination.client import parent_of
 from loadmanager.ports.coordination import (
     Check,
     CommitRejected,
@@ -20,6 +19,7 @@ from loadmanager.ports.coordination import (
     Stat,
     VersionMismatch,
 )
+from loadmanager.ports.session import parent_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from loadmanager.adapters.coordination.client import LinkedCoordination
 from loadmanager.core import znodes
 from loadmanager.ports.coordination import Check, Operation, Stat
+from loadmanager.ports.session import Coordination
 
 ASKED = Path(os.environ["STOP_FILE"])
 LEAVES_OUT = "LEAVE_OUT" in os.environ
-_commit = LinkedCoordination.commit
+_commit = Coordination.commit
 
 
 def _stop_if_asked() -> None:
@@ -25,7 +25,7 @@ def _stop_if_asked() -> None:
 
 
 async def _stop_and_commit(
-    self: LinkedCoordination, operations: Sequence[Operation]
+    self: Coordination, operations: Sequence[Operation]
 ) -> tuple[Stat | None, ...]:
     if any(one.path.startswith(f"{znodes.ORDERS}/") for one in operations):
         _stop_if_asked()
@@ -35,5 +35,5 @@ async def _stop_and_commit(
     return await _commit(self, operations)
 
 
-LinkedCoordination.commit = _stop_and_commit  # type: ignore[method-assign]  # that is the point
+Coordination.commit = _stop_and_commit  # type: ignore[method-assign]  # that is the point
 sys.stderr.write("build: stops_at_orders\n")

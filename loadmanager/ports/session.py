@@ -8,7 +8,6 @@ from typing import Any, Final, cast
 
 import structlog
 
-from loadmanager.adapters.coordination.watches import Link, WatchTable
 from loadmanager.core.errors import InvalidName
 from loadmanager.ports.coordination import (
     Check,
@@ -18,6 +17,7 @@ from loadmanager.ports.coordination import (
     Create,
     Delete,
     Disconnected,
+    Link,
     Node,
     NodeExists,
     NodeMissing,
@@ -32,6 +32,7 @@ from loadmanager.ports.coordination import (
     VersionMismatch,
     Watch,
 )
+from loadmanager.ports.watches import WatchTable
 
 log = structlog.get_logger()
 
@@ -124,7 +125,15 @@ def counted(link: Link, observe: Observe, clock_s: Callable[[], float] = time.mo
     return cast("Link", SimpleNamespace(open=link.open, close=link.close, **requests))
 
 
-class LinkedCoordination:
+class Coordination:
+    """One session with ZooKeeper, or something that behaves like it, upon a link.
+
+    All methods are called on the event loop and all callbacks run on it. Methods raise
+    `Disconnected` or `SessionLost` at once while the session is not CONNECTED: a request is never
+    queued to be applied later, when it may be out of date. Paths are absolute below the chroot.
+    What writes raises `TooLarge` for more than ``max_request_bytes``, paths and headers included.
+    """
+
     max_request_bytes = MAX_REQUEST_BYTES
 
     def __init__(self, link: Link, *, chroot: str, timeout_s: float) -> None:
@@ -141,13 +150,17 @@ class LinkedCoordination:
         self._closed = False
 
     async def start(self) -> None:
+        """Begin connecting and return at once; keeps trying for ever.
+
+        Raises nothing while the service is unreachable: `session` says it.
+        """
         if self._opened:
             raise CoordinationError("started already; one object is one session")
         self._opened = True
         self._link.open(self._link_changed)
 
     async def close(self) -> None:
-        """End the session; ephemeral nodes vanish before this returns if it can be reached."""
+        """End the session; ephemeral nodes vanish now if it can be reached, not at expiry."""
         if self._closed:
             return
         self._closed = True
@@ -159,6 +172,7 @@ class LinkedCoordination:
         self._become(replace(self.session, connection=Connection.LOST))
 
     def on_session(self, callback: Listener) -> Watch:
+        """Call ``callback`` after each change of the session's state or id."""
         return _Subscription(self._subscribers, callback)
 
     async def get(self, path: str) -> Node | None:
@@ -169,6 +183,7 @@ class LinkedCoordination:
             return None
 
     async def get_from_root(self, path: str) -> Node | None:
+        """Return the node at a path of the whole service, whatever the chroot."""
         self._require_connected()
         try:
             return await self._link.get(check_path(path))
@@ -183,15 +198,38 @@ class LinkedCoordination:
             return ()
 
     async def sync(self, path: str) -> None:
+        """Return when a read on this session sees all that was applied before the call.
+
+        A leader of ZooKeeper answers by itself: while it has lost the others and has not noticed,
+        a read may still see an older state. Only a transaction proves that it leads.
+        """
         await self._link.sync(self._request_at(path))
 
     async def heartbeat(self) -> None:
+        """Return when a majority of the service has confirmed a transaction that changes nothing.
+
+        A leader that lost the others and has not noticed confirms none, so no other one began
+        before the call, and a read on this session sees all that was applied until then. The
+        session cannot expire sooner than ``session.timeout_s`` after the last call of which the
+        ensemble's leader knows: `loadmanager.core.lease` says which one that is.
+        """
         self._require_connected()
         await self._link.heartbeat()
 
     async def create(
         self, path: str, data: bytes, *, ephemeral: bool = False, private: bool = False
     ) -> Stat:
+        """Create a node, and missing parents as persistent empty nodes.
+
+        A private node can be read and changed with this client's login alone, if it has one.
+
+        A reply lost on the way is resolved inside: the method waits for the connection, at most
+        for the session timeout, reads back, and counts an ephemeral node of this very session with
+        this very content as created. So does a call that finds such a node: asking twice for the
+        same lock is granted twice. Nothing is sent twice. Raises `NodeExists`: another client (or
+        an earlier session) holds it; `Disconnected`: it was not created; of a persistent one that
+        is not known.
+        """
         where = self._request_at(path, data)
         session_id = self.session.session_id
         try:
@@ -207,15 +245,24 @@ class LinkedCoordination:
         return await self._link.set(self._request_at(path, data), data, version)
 
     async def delete(self, path: str, *, version: int = -1) -> None:
+        """Raises `NodeMissing`, `VersionMismatch` or `NotEmpty`."""
         await self._link.delete(self._request_at(path), version)
 
     async def commit(self, operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
+        """Apply all operations or none, and return a stat for each `SetData`, else None.
+
+        All nodes changed by one commit carry the same zxid, so the ``mzxid`` of a node set in it
+        is the ``czxid`` of a lock created in it. Raises `CommitRejected`: none was applied; it
+        names the operation that failed; `Disconnected`: the reply was lost; the caller reads back
+        and compares.
+        """
         self._require_connected()
         placed = tuple(self._placed(operation) for operation in operations)
         self._check_size("commit", sum(_size(operation) for operation in placed))
         return await self._link.commit(placed) if placed else ()
 
     async def ensure(self, path: str) -> None:
+        """Create a persistent empty node and its parents unless they exist."""
         await self._make(self._request_at(path))
 
     def watch(
@@ -225,9 +272,23 @@ class LinkedCoordination:
         *,
         postpone: Callable[[], bool] | None = None,
     ) -> NodeWatch:
+        """Call ``callback`` with the node now, after each change and in each new session.
+
+        Changes that follow one another closely may be reported as one: the last state is always
+        reported, not every state, also of those while the connection was broken. None: the node
+        does not exist.
+
+        ``postpone`` is called before the first read, after a change and in a new session. Where it
+        returns True nothing is read or reported, further changes included, until `NodeWatch.read`
+        or a new session in which it returns False.
+        """
         return self._watches.watch(self._place(path), callback, postpone)
 
     def watch_children(self, path: str, callback: Callable[[tuple[str, ...]], None]) -> Watch:
+        """Call ``callback`` with the sorted child names now and after each change.
+
+        The path need not exist (yet): that counts as no children.
+        """
         return self._watches.watch_children(self._place(path), callback)
 
     def _link_changed(self, state: SessionState) -> None:

@@ -1,106 +1,25 @@
-"""What a connection to the service does, and persistent watches on top of its one-time triggers."""
+"""Persistent watches on top of the one-time triggers of a link."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
 import structlog
 
 from loadmanager.ports.coordination import (
+    ArmedTrigger,
     CoordinationError,
     Disconnected,
+    Link,
     Node,
     NodeMissing,
-    Operation,
+    ReadKind,
     SessionLost,
-    SessionState,
-    Stat,
+    Trigger,
 )
 
 log = structlog.get_logger()
-
-Trigger = Callable[[], None]
-"""Called once, on the event loop, when the result of the read that it was passed to changed.
-
-Triggers of one path compare equal, so that a link keeps only one of them, however often a
-watch is closed and opened again.
-"""
-
-
-class ReadKind(StrEnum):
-    """The read that a trigger was set by, which decides what calls it."""
-
-    NODE = "node"
-    """A node that exists: its next change or deletion."""
-
-    MISSING = "missing"
-    """A node that does not exist: its creation."""
-
-    CHILDREN = "children"
-    """The children of a node that exists: their next change, or the deletion of the node."""
-
-
-@dataclass(frozen=True, slots=True)
-class ArmedTrigger:
-    """A trigger that has not been called since the read that set it."""
-
-    kind: ReadKind
-    path: str
-    trigger: Trigger
-
-
-class Link(Protocol):
-    """The connection of one session to the service. All paths are complete, chroot included.
-
-    Each request is one round trip, and requests are applied in the order of the calls. Without
-    a connection a request fails at once with `Disconnected` or `SessionLost`; it is never sent
-    later or twice. Besides the errors that its method names, each may raise
-    `CoordinationError` with the answer of the service.
-    """
-
-    def open(self, changed: Callable[[SessionState], None]) -> None:
-        """Begin connecting, and call ``changed`` on the event loop with each new state."""
-
-    async def close(self) -> None:
-        """End the session. No call of ``changed`` follows."""
-
-    async def get(self, path: str, trigger: Trigger | None = None) -> Node:
-        """Return the node. Raises `NodeMissing`, and then sets no trigger."""
-
-    async def exists(self, path: str, trigger: Trigger | None = None) -> Stat | None:
-        """Return the node's stat, None if missing; its creation calls the trigger, too."""
-
-    async def children(self, path: str, trigger: Trigger | None = None) -> tuple[str, ...]:
-        """Return the sorted names. Raises `NodeMissing`, and then sets no trigger."""
-
-    async def rearm(self, triggers: Sequence[ArmedTrigger]) -> None:
-        """Set again triggers that were lost with the connection, in a session that lives on.
-
-        Those whose read has another result since the connection was lost are called instead,
-        before this returns or soon after it.
-        """
-
-    async def sync(self, path: str) -> None: ...
-
-    async def heartbeat(self) -> None:
-        """Commit a transaction that changes nothing, ahead of waiting requests."""
-
-    async def create(
-        self, path: str, data: bytes, *, ephemeral: bool, private: bool = False
-    ) -> Stat:
-        """Raises `NodeExists`, or `NodeMissing` for its parent."""
-
-    async def set(self, path: str, data: bytes, version: int) -> Stat:
-        """Raises `NodeMissing`, `VersionMismatch`."""
-
-    async def delete(self, path: str, version: int) -> None:
-        """Raises `NodeMissing`, `VersionMismatch`, `NotEmpty`."""
-
-    async def commit(self, operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
-        """Apply all or none. Raises `CommitRejected`."""
-
 
 Value = TypeVar("Value")
 Read = Callable[[Link, str, Trigger], Awaitable[tuple[ReadKind, Value]]]
