@@ -31,11 +31,11 @@ from loadmanager.core.leadership import Incumbent, successors
 from loadmanager.core.load import BrokerUrls, LoadReport, Registration, with_registration
 from loadmanager.core.orders import OwnedList, decode_owned
 from loadmanager.core.wire.policies import decode_boundaries
-from loadmanager.core.wire.records import decode_leader
+from loadmanager.core.wire.records import LeaderRecord, decode_leader
 from loadmanager.core.wire.reports import decode_loads, decode_registration
 from loadmanager.ports.coordination import Connection, CoordinationError, Node, SessionState, Watch
 from loadmanager.ports.host import Clock
-from loadmanager.ports.lookup import LeaderInfo, Missing, NamespaceUnknown, Unavailable
+from loadmanager.ports.lookup import Missing, NamespaceUnknown, Unavailable
 from loadmanager.ports.session import Coordination
 from loadmanager.telemetry.metrics import Metrics
 
@@ -341,7 +341,7 @@ class ClusterState:
         self.version = 0
         self.connected_at_s = clock.monotonic_s()
         """When this sidecar's connection was established, or when it last broke."""
-        self.leader: LeaderInfo | None = None
+        self.leader: LeaderRecord | None = None
         self.incumbent: Incumbent | None = None
         self._leader_read = False
         self._boundaries: dict[Namespace, Boundaries] = {}
@@ -501,20 +501,13 @@ class ClusterState:
         if node is not None:
             session_id = node.stat.ephemeral_owner
             try:
-                record = decode_leader(znodes.LEADER, node.data)
+                record = self.leader = decode_leader(znodes.LEADER, node.data)
             except MalformedContent as error:
                 log.warning("znode.content.refused", path=znodes.LEADER, error=str(error))
                 self._metrics.malformed("leader")
                 self.incumbent = Incumbent(None, "", session_id)
             else:
                 self.incumbent = Incumbent(record.broker, record.instance, session_id)
-                self.leader = LeaderInfo(
-                    broker=record.broker,
-                    service_url=record.service_url,
-                    sidecar_url=record.sidecar_url,
-                    instance=record.instance,
-                    epoch=record.epoch,
-                )
         self._answers_changed()
         self.changes.notify()
 
