@@ -243,7 +243,7 @@ class HistoryRecorder:
         facts = RoundFacts(
             at_ms=self._clock.wall_ms(),
             epoch=self._epoch,
-            number=self._rounds,
+            round=self._rounds,
             outcome="",
             took_s=None,
             tick=self._ticks,

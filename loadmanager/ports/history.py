@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
 from loadmanager.core.errors import LoadManagerError
@@ -34,31 +34,9 @@ class NoHistory:
     ) -> None: ...
 
 
-def offer_report(
-    sink: HistorySink,
-    report: LoadReport,
-    at_ms: int,
-    *,
-    due: str,
-    interval_s: float | None,
-    window_s: float | None,
-    columns: Mapping[str, list[Any]] | None = None,
-) -> None:
-    """Have a report's line written soon; see `report_record`."""
-    sink.offer(
-        Stream.REPORTS,
-        at_ms,
-        lambda: [
-            report_record(
-                report,
-                at_ms=at_ms,
-                due=due,
-                interval_s=interval_s,
-                window_s=window_s,
-                columns=columns,
-            )
-        ],
-    )
+def offer_report(sink: HistorySink, report: LoadReport, at_ms: int, **facts: Any) -> None:
+    """Have a report's line written soon; ``facts`` are those of `report_record`."""
+    sink.offer(Stream.REPORTS, at_ms, lambda: [report_record(report, at_ms=at_ms, **facts)])
 
 
 class SeedUnreadable(LoadManagerError):

@@ -138,7 +138,7 @@ class Recording:
         facts = RoundFacts(
             at_ms=at_ms,
             epoch=_EPOCH,
-            number=self._rounds,
+            round=self._rounds,
             outcome="moved" if plan.moves else "observed" if plan.observed else "quiet",
             took_s=None,
             planner=self._planner,

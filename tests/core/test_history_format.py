@@ -97,7 +97,7 @@ def hot_fixture() -> Hot:
 
 
 def told(**changes: Any) -> RoundFacts:
-    known = {"at_ms": NOON_MS, "epoch": 3, "number": 5, "outcome": "moved", "took_s": 0.01}
+    known = {"at_ms": NOON_MS, "epoch": 3, "round": 5, "outcome": "moved", "took_s": 0.01}
     return RoundFacts(**{**known, "planner": Planner(), "steering": "active", **changes})
 
 

@@ -95,7 +95,7 @@ def test_a_round_with_every_strategy_and_what_is_told_of_it(
         told = RoundFacts(
             at_ms=0,
             epoch=1,
-            number=1,
+            round=1,
             outcome="moved",
             took_s=1.0,
             planner=planner,

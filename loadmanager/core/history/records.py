@@ -11,9 +11,11 @@ from loadmanager.core.averages import BundleAverages
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskEvent, TaskState
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.history.schema import (
+    BUNDLES,
     HAND_OVER,
     MOVE,
     REPORT,
+    ROUND,
     SHORT_AND_LONG,
     TASK,
     TRAFFIC,
@@ -217,7 +219,7 @@ class RoundFacts:
 
     at_ms: int
     epoch: int
-    number: int
+    round: int
     outcome: str
     took_s: float | None
     planner: Planner
@@ -250,7 +252,7 @@ def round_records(
         for move in group
     ]
     return [
-        Record("round", facts.at_ms, _round_body(facts, view, plan)),
+        _round_record(facts, view, plan),
         *(
             move_record(
                 move,
@@ -259,9 +261,8 @@ def round_records(
                 planner=facts.planner,
                 at_ms=facts.at_ms,
                 epoch=facts.epoch,
-                number=facts.number,
+                number=facts.round,
                 move_number=first_move + position,
-                strategies=strategies_of(facts.planner),
             )
             for position, (move, outcome) in enumerate(moves)
         ),
@@ -278,16 +279,12 @@ def move_record(
     epoch: int,
     number: int,
     move_number: int,
-    strategies: tuple[str, str] | None = None,
 ) -> Record:
-    """Return the record of a move; ``number`` is that of the round, 0 between two rounds.
-
-    ``strategies`` are given if they are not the planner's.
-    """
+    """Return the record of a move; ``number`` is that of the round, 0 between two rounds."""
     known = view.bundles.measured_row(move.bundle) is not None
     rates = view.short_rates(move.bundle).tolist() if known else [None] * len(TRAFFIC)
     scores = loads(view, planner.weights)
-    shedder, placement = strategies or strategies_of(planner)
+    shedder, placement = strategies_of(planner)
     return record_of(
         MOVE,
         at_ms,
@@ -317,47 +314,39 @@ def _score(view: ClusterView, scores: FloatArray, broker: BrokerId | None) -> fl
     return None if row is None else float(scores[row])
 
 
-def _round_body(facts: RoundFacts, view: ClusterView, plan: Plan) -> dict[str, Any]:
+def _round_record(facts: RoundFacts, view: ClusterView, plan: Plan) -> Record:
     planner, scores = facts.planner, loads(view, facts.planner.weights)
     changed_ago_s = view.now_s - view.membership_changed_s
     base = facts.averages is not None
-    settings = in_force(planner)
     shedder, placement = strategies_of(planner)
-    return {
-        "epoch": facts.epoch,
-        "round": facts.number,
-        "tick": facts.tick,
-        "outcome": facts.outcome,
-        "took_s": facts.took_s,
-        "base": base,
-        "steering": facts.steering,
-        "mode": planner.settings.mode.value,
-        "shedder": shedder,
-        "placement": placement,
-        "settings": _json(in_force_to_json(settings)),
-        "session_doubtful": facts.session_doubtful,
-        "tick_interval_s": facts.tick_interval_s,
-        "membership_changed_ago_s": (
-            max(changed_ago_s, 0.0) if np.isfinite(changed_ago_s) else None
-        ),
-        "departed_ago_s": [max(view.now_s - at_s, 0.0) for at_s in view.departures_s],
-        "moves": len(plan.moves),
-        "observed": len(plan.observed),
-        "bundles_known": int(np.count_nonzero(view.bundles.known)),
-        "mean_score": float(scores.mean()) if len(scores) else None,
-        "highest_score": float(scores.max()) if len(scores) else None,
-        "lowest_score": float(scores.min()) if len(scores) else None,
-        "brokers": _broker_columns(facts, view, scores),
-        "in_flight": {"bundle": list(view.moved), "target": list(view.moved.values())},
-        "unowned": list(facts.unowned),
-        "refusals": {
+    return record_of(
+        ROUND,
+        facts.at_ms,
+        facts,
+        base=base,
+        mode=planner.settings.mode.value,
+        shedder=shedder,
+        placement=placement,
+        settings=_json(in_force_to_json(in_force(planner))),
+        membership_changed_ago_s=max(changed_ago_s, 0.0) if np.isfinite(changed_ago_s) else None,
+        departed_ago_s=[max(view.now_s - at_s, 0.0) for at_s in view.departures_s],
+        moves=len(plan.moves),
+        observed=len(plan.observed),
+        bundles_known=int(np.count_nonzero(view.bundles.known)),
+        mean_score=float(scores.mean()) if len(scores) else None,
+        highest_score=float(scores.max()) if len(scores) else None,
+        lowest_score=float(scores.min()) if len(scores) else None,
+        brokers=_broker_columns(facts, view, scores),
+        in_flight={"bundle": list(view.moved), "target": list(view.moved.values())},
+        unowned=list(facts.unowned),
+        refusals={
             "subject": [one.subject for one in plan.refusals],
             "reason": [one.reason.value for one in plan.refusals],
             "detail": [one.detail for one in plan.refusals],
         },
-        "memory": _json(ROUND_MEMORY.to_json(facts.memory)) if facts.memory is not None else None,
-        "constraints": _json(constraints_to_json(view.policies)) if base else None,
-    }
+        memory=None if facts.memory is None else _json(ROUND_MEMORY.to_json(facts.memory)),
+        constraints=_json(constraints_to_json(view.policies)) if base else None,
+    )
 
 
 def _broker_columns(facts: RoundFacts, view: ClusterView, scores: FloatArray) -> dict[str, Any]:
@@ -392,25 +381,18 @@ def bundles_records(facts: RoundFacts, view: ClusterView) -> Iterator[Record]:
     for part, names in enumerate(chunks(averages, BUNDLES_PER_LINE), start=1):
         every = [averages[name] for name in names]
         rates = [(*one.short.rates.row(), *one.long.rates.row()) for one in every]
-        body = {
-            "epoch": facts.epoch,
-            "round": facts.number,
-            "tick": facts.tick,
-            "part": part,
-            "parts": parts,
-            "bundles": {
-                "bundle": names,
-                "owner": [view.listed_owner(name) for name in names],
-                **{
-                    one.name: list(column)
-                    for one, column in zip(SHORT_AND_LONG, zip(*rates, strict=True), strict=True)
-                },
-                "short_samples": [one.short.samples for one in every],
-                "long_samples": [one.long.samples for one in every],
-                "topics": [one.topics for one in every],
+        bundles = {
+            "bundle": names,
+            "owner": [view.listed_owner(name) for name in names],
+            **{
+                one.name: list(column)
+                for one, column in zip(SHORT_AND_LONG, zip(*rates, strict=True), strict=True)
             },
+            "short_samples": [one.short.samples for one in every],
+            "long_samples": [one.long.samples for one in every],
+            "topics": [one.topics for one in every],
         }
-        yield Record("bundles", facts.at_ms, body)
+        yield record_of(BUNDLES, facts.at_ms, facts, part=part, parts=parts, bundles=bundles)
 
 
 def _known(values: FloatArray) -> list[float | None]:
