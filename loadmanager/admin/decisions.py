@@ -25,6 +25,7 @@ from loadmanager.admin.documents import (
 from loadmanager.common.context import Context
 from loadmanager.config.forms import ConfigError
 from loadmanager.config.strategies import Wanted, planner_for
+from loadmanager.core.averages import Running
 from loadmanager.core.balancing import Balancing
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.cluster import ClusterView
@@ -44,7 +45,7 @@ from loadmanager.core.plan import Cause, Reason
 from loadmanager.core.planner import Planner
 from loadmanager.core.playback import Playback
 from loadmanager.core.snapshot.codec import agreed, encode_snapshot, in_force, in_force_to_json
-from loadmanager.core.snapshot.document import InForce, RunningLoad, Snapshot
+from loadmanager.core.snapshot.document import InForce, Snapshot
 from loadmanager.leader.decisions import Assessment, Observation
 from loadmanager.leader.term import Leadership
 from loadmanager.ports.lookup import Missing, Unavailable, Unfit
@@ -307,11 +308,11 @@ class Decisions(Tasks, tag="decisions"):
         return known if len(known) == len(found) else {}
 
 
-def _running(view: ClusterView) -> dict[BrokerId, RunningLoad]:
+def _running(view: ClusterView) -> dict[BrokerId, Running]:
     brokers = view.brokers
     rows = zip(brokers.names, brokers.load_ema.tolist(), brokers.bytes_ema.tolist(), strict=True)
     return {
-        name: RunningLoad(load, bytes_per_s)
+        name: Running(load, bytes_per_s)
         for name, load, bytes_per_s in rows
         if np.isfinite(load) and np.isfinite(bytes_per_s)
     }

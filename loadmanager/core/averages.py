@@ -76,9 +76,9 @@ def supposed_of(parts: Sequence[BundleAverages], fraction: float = 1.0) -> Bundl
 class Running:
     """Exponential averages of a broker's load (a score) and traffic since one start of it."""
 
-    started_at_ms: int
     load: float
     bytes_per_s: float
+    started_at_ms: int = 0
 
 
 def exponential_average(

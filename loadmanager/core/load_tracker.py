@@ -566,7 +566,7 @@ class LoadTracker:
 
     def running(self) -> Mapping[BrokerId, Running]:
         return {
-            broker: Running(entry.load.started_at_ms, entry.load_ema, entry.bytes_ema)
+            broker: Running(entry.load_ema, entry.bytes_ema, entry.load.started_at_ms)
             for broker, entry in self._entries.items()
             if np.isfinite(entry.load_ema) and np.isfinite(entry.bytes_ema)
         }

@@ -20,7 +20,7 @@ from loadmanager.core.planner import NONE_LEAVE, Plan, Planner
 from loadmanager.core.policies import Policies
 from loadmanager.core.projection import after_move, settled
 from loadmanager.core.scores import RESOURCES, ResourceWeights
-from loadmanager.core.snapshot.document import RunningLoad, Snapshot, tracker_of, view_of_snapshot
+from loadmanager.core.snapshot.document import Snapshot, tracker_of, view_of_snapshot
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -187,14 +187,7 @@ def following(snapshot: Snapshot, done: Round, weights: ResourceWeights) -> Snap
         tracker.report(report, later.now_s - later.age_s.get(broker, 0.0))
     for _ in range(_SAMPLES_PER_ROUND):
         tracker.sample()
-    return replace(
-        later,
-        averages=tracker.averages(),
-        running={
-            broker: RunningLoad(one.load, one.bytes_per_s)
-            for broker, one in tracker.running().items()
-        },
-    )
+    return replace(later, averages=tracker.averages(), running=tracker.running())
 
 
 def _moved(

@@ -12,6 +12,7 @@ from small_view import owner_of
 from snapshot_samples import B1, B2, HIGH, LOW, NS, average, hot_and_idle, report, whole_snapshot
 from synthetic_cluster import synthetic_brokers
 
+from loadmanager.core.averages import Running
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId
@@ -26,7 +27,7 @@ from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.shedding import ThresholdShedder, TransferShedder
 from loadmanager.core.shedding.contract import Shedder
 from loadmanager.core.snapshot.codec import decode_snapshot, encode_snapshot
-from loadmanager.core.snapshot.document import RunningLoad, Snapshot, view_of_snapshot
+from loadmanager.core.snapshot.document import Snapshot, view_of_snapshot
 from loadmanager.core.wire.reports import encode_registration, report_to_json
 
 WHERE = "cluster.json"
@@ -260,7 +261,7 @@ def test_the_planner_decides_on_a_snapshot_as_on_the_live_view(shedder: Shedder)
         taken_at_ms=int(now_s * 1000),
         age_s=dict(zip(live.brokers.names, live.age_s.tolist(), strict=True)),
         averages=tracker.averages(),
-        running=dict(zip(live.brokers.names, map(RunningLoad, *emas), strict=True)),
+        running=dict(zip(live.brokers.names, map(Running, *emas), strict=True)),
     )
     view = view_of_snapshot(decode_snapshot(WHERE, encode_snapshot(snapshot)))
     settled = replace(live, membership_changed_s=float("-inf"))
@@ -293,7 +294,7 @@ def test_a_bundle_without_averages_among_others_with_them_is_not_measured() -> N
 
 
 def test_a_broker_without_running_load_among_others_with_it_has_none() -> None:
-    view = view_of_snapshot(replace(whole_snapshot(), running={B1: RunningLoad(0.4, 3.0)}))
+    view = view_of_snapshot(replace(whole_snapshot(), running={B1: Running(0.4, 3.0)}))
     assert view.brokers.load_ema.tolist() == pytest.approx([0.4, float("nan")], nan_ok=True)
 
 

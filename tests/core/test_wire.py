@@ -138,7 +138,7 @@ def _standby() -> Standby:
     return Standby(
         memory,
         averages,
-        running={BrokerId("a:1"): Running(99, 0.5, 1e6)},
+        running={BrokerId("a:1"): Running(0.5, 1e6, 99)},
         departed_at_s={BrokerId("b:1"): 7.5},
         split_rests_s={BundleId("t/n/0x00000000_0x00000001"): 80.0},
         joint=b"\x1f\x8b what a strategy learned",

@@ -2,7 +2,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, BundleAverages
+from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, BundleAverages, Running
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.history.records import stats_of
 from loadmanager.core.history.schema import SHORT_AND_LONG
@@ -11,7 +11,7 @@ from loadmanager.core.load import BrokerUrls, LoadReport, ResourceUsage
 from loadmanager.core.rates import Rates
 from loadmanager.core.scores import RESOURCES
 from loadmanager.core.snapshot.codec import SnapshotFields
-from loadmanager.core.snapshot.document import RunningLoad, Snapshot
+from loadmanager.core.snapshot.document import Snapshot
 
 Line = Mapping[str, Any]
 _AVERAGES: Final = tuple(one.name for one in SHORT_AND_LONG)
@@ -99,7 +99,7 @@ def snapshot_of(
         age_s=dict(zip(known, columns["age_s"], strict=True)),
         averages=averages_of(bundles),
         running={
-            broker: RunningLoad(load, bytes_per_s)
+            broker: Running(load, bytes_per_s)
             for broker, load, bytes_per_s in zip(
                 known, columns["load_ema"], columns["bytes_ema"], strict=True
             )

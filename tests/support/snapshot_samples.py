@@ -1,6 +1,6 @@
 from collections.abc import Mapping
 
-from loadmanager.core.averages import Average, BundleAverages
+from loadmanager.core.averages import Average, BundleAverages, Running
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
@@ -9,7 +9,7 @@ from loadmanager.core.planner import Planner
 from loadmanager.core.policies import IsolationPolicy, Policies
 from loadmanager.core.rates import Rates
 from loadmanager.core.snapshot.codec import in_force
-from loadmanager.core.snapshot.document import RunningLoad, Snapshot
+from loadmanager.core.snapshot.document import Snapshot
 
 B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")
 NS = Namespace("t/ns")
@@ -44,7 +44,7 @@ def whole_snapshot() -> Snapshot:
         epoch=4,
         age_s={B1: 2.5, B2: 0.25},
         averages={LOW: average(30e6), HIGH: average(20e6)},
-        running={B1: RunningLoad(0.9, 50e6), B2: RunningLoad(0.1, 0.0)},
+        running={B1: Running(0.9, 50e6), B2: Running(0.1, 0.0)},
         boundaries={NS: Boundaries.even(NS, 2)},
         owners={LOW: B1},
         in_flight={LOW: B2},

@@ -72,7 +72,7 @@ STATE: Final = Standby(
         shedder=MEMORY, placement=MEMORY, moved_at_s={BUNDLE: 1.0}, started_at_ms={BROKER: 1}
     ),
     {BUNDLE: BundleAverages.supposed()},
-    {BROKER: Running(1, 1.0, 1.0)},
+    {BROKER: Running(1.0, 1.0, 1)},
     {BROKER: 1.0},
     {BUNDLE: 1.0},
     b"joint",

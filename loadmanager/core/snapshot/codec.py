@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any, Final, TypeVar
 
-from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, BundleAverages
+from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, BundleAverages, Running
 from loadmanager.core.bounds import DURATION_S, EPOCH, TIME_MS, TOTAL
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName, MalformedContent
@@ -27,7 +27,7 @@ from loadmanager.core.planner import Planner
 from loadmanager.core.policies import Policies
 from loadmanager.core.settings import values_of
 from loadmanager.core.shedding import SHEDDERS, Shedder
-from loadmanager.core.snapshot.document import Choice, InForce, RunningLoad, Snapshot
+from loadmanager.core.snapshot.document import Choice, InForce, Snapshot
 from loadmanager.core.wire.policies import (
     bounds_from,
     failure_domain_from,
@@ -198,7 +198,9 @@ _AVERAGES: Final = Form(
     short=_average("shortTermData", SHORT_SAMPLES),
     long=_average("longTermData", LONG_SAMPLES),
 )
-_RUNNING: Final = Form(RunningLoad, load=At(bound=TOTAL), bytes_per_s=At(bound=TOTAL))
+_RUNNING: Final = Form(
+    Running, load=At(bound=TOTAL), bytes_per_s=At(bound=TOTAL), started_at_ms=None
+)
 
 
 def constraints_to_json(policies: Policies) -> dict[str, Any]:

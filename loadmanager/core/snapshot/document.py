@@ -19,17 +19,6 @@ _NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class RunningLoad:
-    """The exponential averages of one broker, as used by `TransferShedder`.
-
-    ``load`` is a fraction, ``bytes_per_s`` the throughput in plus out.
-    """
-
-    load: float
-    bytes_per_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class Choice:
     strategy: str
     settings: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
@@ -50,8 +39,8 @@ class Snapshot:
     """A cluster at the wall-clock time ``taken_at_ms``.
 
     All times in ``memory`` are seconds on that clock. ``age_s`` is the age of each report, 0 if
-    absent. ``averages`` and ``running`` are None if not recorded: the reports then count as a
-    single sample.
+    absent. ``averages`` and ``running`` (each broker's since its start) are None if not recorded:
+    the reports then count as a single sample.
 
     ``owners`` are the locks and ``in_flight`` the orders that are not carried out yet;
     ``unowned`` bundles wait for a broker. ``boundaries``, unless empty, contain every namespace
@@ -73,7 +62,7 @@ class Snapshot:
     departed_ago_s: tuple[float, ...] = ()
     in_force: InForce = field(default_factory=InForce)
     averages: Mapping[BundleId, BundleAverages] | None = None
-    running: Mapping[BrokerId, RunningLoad] | None = None
+    running: Mapping[BrokerId, Running] | None = None
     membership_changed_ago_s: float | None = None
     left_out: tuple[str, ...] = ()
 
@@ -107,7 +96,7 @@ def tracker_of(snapshot: Snapshot, weights: ResourceWeights) -> LoadTracker:
     if running is None:
         running = {broker: _running_load(report, weights) for broker, report in reports.items()}
     inherited = {
-        broker: Running(report.started_at_ms, running[broker].load, running[broker].bytes_per_s)
+        broker: replace(running[broker], started_at_ms=report.started_at_ms)
         for broker, report in reports.items()
         if broker in running
     }
@@ -125,7 +114,7 @@ def tracker_of(snapshot: Snapshot, weights: ResourceWeights) -> LoadTracker:
     return tracker
 
 
-def _running_load(report: LoadReport, weights: ResourceWeights) -> RunningLoad:
+def _running_load(report: LoadReport, weights: ResourceWeights) -> Running:
     usage, limit = report_usage(report)
     score = weighted_max_with_memory(np.array(usage), np.array(limit), weights)
-    return RunningLoad(float(score), report.totals.bytes_per_s)
+    return Running(float(score), report.totals.bytes_per_s)

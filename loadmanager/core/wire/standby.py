@@ -85,7 +85,7 @@ def _running(running: Fields, name: str) -> Running:
         running.refuse(name, f"{_RUNNING_ROW} numbers: start in ms, load, bytes per second")
     if not TIME_MS.holds(int(row[0])):
         running.refuse(name, f"first {TIME_MS.expected}")
-    return Running(int(row[0]), row[1], row[2])
+    return Running(row[1], row[2], int(row[0]))
 
 
 def _to_row(averages: BundleAverages) -> list[float]:
