@@ -1,8 +1,10 @@
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from itertools import accumulate, islice
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
@@ -59,22 +61,6 @@ def check_path(path: str) -> str:
 def parent_of(path: str) -> str:
     """Return the path of the parent; the root is its own parent."""
     return path.rpartition("/")[0] or "/"
-
-
-def ancestry(path: str) -> Iterator[str]:
-    """Yield the ancestors of a path and the path itself, topmost first, without the root."""
-    parts = path.split("/")[1:]
-    for length in range(1, len(parts) + 1):
-        if parts[length - 1]:
-            yield "/" + "/".join(parts[:length])
-
-
-def below(chroot: str, path: str) -> str:
-    """Return the complete path of ``path`` below a chroot ("" for none)."""
-    check_path(path)
-    if not chroot:
-        return path
-    return chroot if path == "/" else chroot + path
 
 
 _OPERATION_OVERHEAD_BYTES: Final = 128
@@ -378,7 +364,9 @@ class Coordination:
             raise SessionLost(f"session {session_id:#x} ended before its reply came")
 
     def _place(self, path: str) -> str:
-        return below(self._chroot, path)
+        """Return the complete path of ``path`` below the chroot ("" for none)."""
+        check_path(path)
+        return self._chroot if self._chroot and path == "/" else self._chroot + path
 
     def _request_at(self, path: str, data: bytes = b"") -> str:
         where = self._place(path)
@@ -414,12 +402,10 @@ class Coordination:
         # Reading first costs one request if it exists, and needs no permission to create.
         if where == "/" or await self._link.exists(where) is not None:
             return
-        for path in ancestry(where):
+        for path in islice(accumulate(where.split("/"), "{}/{}".format), 1, None):
             if await self._link.exists(path) is None:
-                try:
+                with suppress(NodeExists):
                     await self._link.create(path, b"", ephemeral=False)
-                except NodeExists:
-                    continue
 
     async def _adopt(self, where: str, data: bytes, session_id: int) -> Stat:
         try:
