@@ -187,12 +187,6 @@ def make_leader_line(
     return HttpAssignClient(tls=client, credentials=credentials)
 
 
-def make_forwarder(
-    config: Config, line: HttpAssignClient, is_sidecar: Callable[[str], bool]
-) -> Forwarder:
-    return Forwarder(line, lambda url: _withheld(config, url, is_sidecar))
-
-
 def _withheld(config: Config, url: str, is_sidecar: Callable[[str], bool]) -> str:
     if config.tls.certificate_file and not url.startswith("https:"):
         return "because this sidecar speaks TLS and the other one does not"
@@ -237,7 +231,10 @@ async def _run(config: Config) -> None:
     failure = None
     try:
         async with asyncio.TaskGroup() as commands:
-            sidecar = build_sidecar(config, port, commands, await _choose_control_url(config))
+            control_url = ""  # A Pulsar broker takes no commands.
+            if config.broker.kind != "pulsar":
+                control_url = await control_url_of(config.broker.id, config.broker.control_url)
+            sidecar = build_sidecar(config, port, commands, control_url)
             await sidecar.run(
                 stop,
                 host=config.sidecar.listen_host,
@@ -249,15 +246,6 @@ async def _run(config: Config) -> None:
         failure = first_leaf(failed)
     if failure is not None:
         raise failure  # Python before 3.11.4 wraps what is raised in `except*` in a group.
-
-
-async def _choose_control_url(config: Config) -> str:
-    """Return the URL for commands to the broker, "" for a Pulsar broker, which takes none."""
-    if config.broker.kind == "pulsar":
-        return ""
-    control = await control_url_of(config.broker.id, config.broker.control_url)
-    log.info("broker.control.chosen", url=control.url, why=control.why)
-    return control.url
 
 
 def build_sidecar(
@@ -335,6 +323,7 @@ def make_server(
     key: Key,
 ) -> HttpServer:
     allow_connections(config.http.max_connections)
+    is_sidecar = context.cluster_state.advertises
     return HttpServer(
         application.answering,
         metrics=context.metrics.lookup,
@@ -342,7 +331,7 @@ def make_server(
         version=__version__,
         settings=config.http,
         lookups=config.lookup,
-        guard=make_guard(config, key, context.cluster_state.advertises),
+        guard=make_guard(config, key, is_sidecar),
         tls=make_tls(config.tls),
         tls_refresh_s=config.tls.refresh_interval_s,
         count_failure=context.metrics.unexpected_errors.labels("request").inc,
@@ -350,7 +339,7 @@ def make_server(
         feed=Feed(
             OverviewReader(application.overviews.overview, context.identity.broker, leader_line)
         ),
-        forwarder=make_forwarder(config, leader_line, context.cluster_state.advertises),
+        forwarder=Forwarder(leader_line, lambda url: _withheld(config, url, is_sidecar)),
         health=HealthListener(
             application.answering.readiness,
             port=health_port(config.sidecar),

@@ -1,10 +1,10 @@
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, TypeVar
 from urllib.parse import quote
 
 import aiohttp
+import structlog
 
 from loadmanager.adapters.broker.contract import (
     PREFIX,
@@ -30,25 +30,26 @@ from loadmanager.ports.broker import (
     StaleAgent,
 )
 
+log = structlog.get_logger()
+
 _WAIT_S: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class ControlUrl:
-    """The URL to which commands to the broker are sent, and the reason for it."""
+async def control_url_of(broker: BrokerId, configured: str) -> str:
+    """Return where to send commands, and log why.
 
-    url: str
-    why: str
-
-
-async def control_url_of(broker: BrokerId, configured: str) -> ControlUrl:
-    """Return the configured URL; else loopback if anything listens there, else the broker's id.
-
-    The broker is on this host as a rule, and what goes to loopback leaves no host. A
-    broker in a container of its own does not listen on this one's loopback.
+    The configured URL; else loopback if anything listens there, else the broker's id. The broker
+    is on this host as a rule, and what goes to loopback leaves no host. A broker in a container of
+    its own does not listen on this one's loopback.
     """
-    if configured:
-        return ControlUrl(configured, "[broker] control_url is set")
+    url, why = configured, "[broker] control_url is set"
+    if not configured:
+        url, why = await _url_that_answers(broker)
+    log.info("broker.control.chosen", url=url, why=why)
+    return url
+
+
+async def _url_that_answers(broker: BrokerId) -> tuple[str, str]:
     port = broker.rpartition(":")[2]
     loopback = f"http://127.0.0.1:{port}"
     try:
@@ -60,8 +61,8 @@ async def control_url_of(broker: BrokerId, configured: str) -> ControlUrl:
         why = error.strerror or str(error)
     else:
         writer.close()
-        return ControlUrl(loopback, "[broker] control_url is not set, and it answers there")
-    return ControlUrl(f"http://{broker}", f"nothing answers at {loopback}: {why}")
+        return loopback, "[broker] control_url is not set, and it answers there"
+    return f"http://{broker}", f"nothing answers at {loopback}: {why}"
 
 
 # Some thirty thousand bundles' statistics; far more than one broker serves.
