@@ -175,16 +175,13 @@ class LockBatches:
         taken = [] if postponed else [one for one in some if one not in refused]
         return LockBatch(taken, dropped, refused)
 
-    def is_full(self, batch: LockBatch) -> bool:
-        return self._fills(batch.takes, batch.drops)
-
     def done(self, taken: Collection[BundleId], dropped: Collection[BundleId]) -> None:
         for bundle in taken:
             self._unfit.pop(bundle, None)
         if dropped:
             self._unfit.clear()
             self._takes_rest_until_s = -math.inf
-        if self._fills(taken, dropped):
+        if self.is_full(taken, dropped):
             self._size = min(2 * self._size, _LARGEST_BATCH)
         self._drops_first = False
 
@@ -207,7 +204,7 @@ class LockBatches:
             return takes[0]
         return None
 
-    def _fills(self, takes: Collection[BundleId], drops: Collection[BundleId]) -> bool:
+    def is_full(self, takes: Collection[BundleId], drops: Collection[BundleId]) -> bool:
         return max(len(takes), len(drops)) >= self._size
 
 
@@ -489,7 +486,7 @@ class LockWorker:
                 await self._merge(merge)
             elif batch.takes or batch.drops:
                 pause_s = self._list.pause_s()
-                if pause_s > 0 and not self._batches.is_full(batch):
+                if pause_s > 0 and not self._batches.is_full(batch.takes, batch.drops):
                     await self._clock.sleep(pause_s)
                     batch = self._next_batch()
                 self._apply(await self._commits.change(batch.takes, batch.drops))

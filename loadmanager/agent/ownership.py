@@ -182,9 +182,6 @@ class RangeChanges:
     def end(self, change: RangeChange) -> None:
         (self.merges if change.is_merge else self.splits).pop(change.whole, None)
 
-    def give_up_merges(self) -> None:
-        self.merges.clear()
-
     def clear(self) -> None:
         self.splits.clear()
         self.merges.clear()
@@ -296,7 +293,7 @@ class OwnershipWorker:
 
     def recall_all(self) -> None:
         self._joined = False
-        self.range_changes.give_up_merges()
+        self.range_changes.merges.clear()
         self._fire_all(Event.RECALLED)
 
     def compare(self) -> None:
@@ -344,7 +341,7 @@ class OwnershipWorker:
     def broker_lost(self) -> None:
         """The lease expired without renewal: the broker serves nothing and cannot be commanded."""
         self._joined = False
-        self.range_changes.give_up_merges()
+        self.range_changes.merges.clear()
         self._fire_all(Event.BROKER_LOST)
 
     def broker_serves(self, serving: Mapping[BundleId, int], asked_at: int) -> None:

@@ -5,7 +5,7 @@ import math
 import os
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
@@ -223,11 +223,6 @@ class Reachability:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._logged_at_s: float | None = None
-
-    def unready(self) -> Iterator[str]:
-        why = self.why
-        if why:
-            yield why
 
     @property
     def why(self) -> str:

@@ -122,7 +122,7 @@ class Application:
             ask_leader,
             self.leading.assign,
             settings=settings,
-            unready=lambda: (*self.member.unready(), *self.reachability.unready()),
+            unready=lambda: filter(None, (*self.member.unready(), self.reachability.why)),
         )
         self.election = Election(
             context,

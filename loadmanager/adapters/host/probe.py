@@ -84,11 +84,8 @@ class Nics:
             sum(read_int(counter / "tx_bytes") for counter in counters),
         )
 
-    def speed_mbit_per_s(self, nics: Sequence[str]) -> int:
+    def speed_mbit_per_s(self, nic: str) -> int:
         """Raises `Unreadable`: without one speed the host would look fuller than it is."""
-        return sum(self._speed_mbit_per_s(nic) for nic in nics)
-
-    def _speed_mbit_per_s(self, nic: str) -> int:
         path = self._folder / nic / "speed"
         # A bond, bridge or VLAN has the speed of the interfaces below.
         stands_on_others = any((self._folder / nic).glob("lower_*"))
@@ -310,7 +307,9 @@ class PsutilHostProbe:
         traffic = self._known("network traffic", lambda: self._nics.traffic(nics)) if nics else None
         if traffic is None:
             return None, None
-        speed = self._known("network speed", lambda: self._speed(traffic.nics))
+        speed = self._settings.nic_speed_mbit_per_s or self._known(
+            "network speed", lambda: sum(map(self._nics.speed_mbit_per_s, traffic.nics))
+        )
         limit = (speed or 0.0) * _KBIT_PER_MBIT
         rate_in = self._in_rate.per_s(traffic.received_bytes, now_s, traffic.nics)
         rate_out = self._out_rate.per_s(traffic.sent_bytes, now_s, traffic.nics)
@@ -322,9 +321,6 @@ class PsutilHostProbe:
         if not (found := self._nics.physical()):
             raise Unreadable("network", "no physical interface is in use; name some as [host] nics")
         return found
-
-    def _speed(self, nics: tuple[str, ...]) -> float:
-        return self._settings.nic_speed_mbit_per_s or float(self._nics.speed_mbit_per_s(nics))
 
     # --- reporting of faults -----------------------------------------------------------
 
