@@ -27,7 +27,7 @@ from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, parse_broker, parse_bundle
-from loadmanager.core.leadership import Incumbent, successors
+from loadmanager.core.leadership import Contender, successors
 from loadmanager.core.load import BrokerUrls, LoadReport, Registration, with_registration
 from loadmanager.core.orders import OwnedList, decode_owned
 from loadmanager.core.wire.policies import decode_boundaries
@@ -342,7 +342,7 @@ class ClusterState:
         self.connected_at_s = clock.monotonic_s()
         """When this sidecar's connection was established, or when it last broke."""
         self.leader: LeaderRecord | None = None
-        self.incumbent: Incumbent | None = None
+        self.incumbent: Contender | None = None
         self._leader_read = False
         self._boundaries: dict[Namespace, Boundaries] = {}
         self._boundary_watches: dict[Namespace, Watch] = {}
@@ -505,9 +505,9 @@ class ClusterState:
             except MalformedContent as error:
                 log.warning("znode.content.refused", path=znodes.LEADER, error=str(error))
                 self._metrics.malformed("leader")
-                self.incumbent = Incumbent(None, "", session_id)
+                self.incumbent = Contender(None, "", session_id)
             else:
-                self.incumbent = Incumbent(record.broker, record.instance, session_id)
+                self.incumbent = Contender(record.broker, record.instance, session_id)
         self._answers_changed()
         self.changes.notify()
 

@@ -23,7 +23,7 @@ from loadmanager.core import znodes
 from loadmanager.core.bundle_traffic import CHANGE_EVENTS, SNAPSHOTS
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId
-from loadmanager.core.leadership import Incumbent
+from loadmanager.core.leadership import Contender
 from loadmanager.core.load import BrokerUrls
 from loadmanager.core.move_limits import HeldReason, MoveBudget, MoveLimits
 from loadmanager.leader.election import TURN, Deposed, Election, Term, TermGivenUp
@@ -128,11 +128,11 @@ class Candidate:
             return ""
         return f"{leader.broker} leads, and its page shows the cluster; this candidate waits"
 
-    async def incumbent(self) -> Incumbent | None:
+    async def incumbent(self) -> Contender | None:
         self.cluster_state.leader_read(await self.coordination.get(znodes.LEADER))
         return self.cluster_state.incumbent
 
-    async def another_leads(self, former: Incumbent | None) -> bool:
+    async def another_leads(self, former: Contender | None) -> bool:
         """Wait for a leader; return False once no candidate is left."""
         # The former one may have crashed, and be listed until its session ends.
         sure_s = self.clock.monotonic_s() + self.longest_session_s
@@ -434,7 +434,7 @@ class AttachActions:
 
     async def _balance_if_elected(self, stopping: asyncio.Event, *, reached: bool) -> None:
         log = self._log
-        left: tuple[Incumbent | None] | None = None
+        left: tuple[Contender | None] | None = None
         try:
             async with standing_until(self._options["config"], stopping) as standing:
                 if standing is None:
@@ -465,7 +465,7 @@ class AttachActions:
             if left is not None:
                 await self._see_that_another_leads(*left)
 
-    async def _see_that_another_leads(self, former: Incumbent | None) -> None:
+    async def _see_that_another_leads(self, former: Contender | None) -> None:
         """Wait until another candidate leads, and restore the settings if none is left."""
         self._log.event("waits until another candidate leads; else it restores Pulsar's settings")
         try:
