@@ -345,7 +345,10 @@ def _give_to_strategies(
 
 
 def _counts_instead(key: str, found: Mapping[str, str]) -> str:
-    """Return the other name of a weight with two, if that one is there and counts; else ""."""
+    """Return the other name of a weight with two, if that one is there and counts; else "".
+
+    Which one counts is Pulsar's accident `misspelt-weight`.
+    """
     for older, right in MISSPELT.items():
         if older in found and right in found:
             counts = older if _is_one(found[right]) else right

@@ -67,7 +67,6 @@ class ResourceWeights(Settings):
         "loadBalancerBandwidthInResourceWeight",
         default=1.0,
         within=_WEIGHT,
-        pulsar_alias="loadBalancerBandwithInResourceWeight",
     )
     bandwidth_out: float = setting(
         "Weight of outbound network use in a broker's score; 0 ignores it.",
@@ -75,7 +74,6 @@ class ResourceWeights(Settings):
         "loadBalancerBandwidthOutResourceWeight",
         default=1.0,
         within=_WEIGHT,
-        pulsar_alias="loadBalancerBandwithOutResourceWeight",
     )
     like_java: bool = False
 

@@ -21,17 +21,12 @@ class Doc:
 
     ``pulsar_divisor`` turns Pulsar's unit into ours: a threshold of 85 percent divided
     by 100 is our fraction 0.85.
-
-    ``pulsar_alias`` is for Pulsar's accident `misspelt-weight`: an older, misspelt key
-    wins whenever the right one has its default, even if that was written out. Only
-    `from_pulsar` reads it; our configuration has only the correct key.
     """
 
     effect: str
     unit: str = ""
     pulsar_key: str = ""
     pulsar_divisor: float = 1.0
-    pulsar_alias: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +55,9 @@ def setting(
     default: T,
     within: tuple[float | None, float | None] = (None, None),
     pulsar_divisor: float = 1.0,
-    pulsar_alias: str = "",
 ) -> T:
     """Return the field of a setting; ``within`` is its inclusive range, the rest as in `Doc`."""
-    doc = Doc(effect, unit, pulsar_key, pulsar_divisor, pulsar_alias)
+    doc = Doc(effect, unit, pulsar_key, pulsar_divisor)
     limits = [None if limit is None else float(limit) for limit in within]
     declared: T = field(default=default, metadata={"doc": doc, "within": limits})
     return declared
@@ -137,25 +131,6 @@ def with_arithmetic(value: T, *, like_java: bool) -> T:
         changed["like_java"] = like_java
     changed = {name: one for name, one in changed.items() if one is not found[name]}
     return replace(value, **changed) if changed else value
-
-
-def from_pulsar(kind: type[T], keys: Mapping[str, Any]) -> T:
-    """Return a strategy with the settings from Pulsar's own keys.
-
-    For absent keys our default, which is Pulsar's, is kept. A field that is a group of settings
-    (the resource weights) is filled from the same keys.
-    """
-    given: dict[str, Any] = {
-        name: from_pulsar(group, keys) for name, group in groups_of(kind).items()
-    }
-    for setting in settings_of(kind):
-        doc = setting.doc
-        value = keys.get(doc.pulsar_key, None)
-        if doc.pulsar_alias and (value is None or float(value) == setting.default):
-            value = keys.get(doc.pulsar_alias, value)
-        if value is not None:
-            given[setting.name] = value / doc.pulsar_divisor if doc.pulsar_divisor != 1.0 else value
-    return kind(**given)
 
 
 def _plain(value: Any) -> Any:

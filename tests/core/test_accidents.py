@@ -335,7 +335,7 @@ def test_every_accident_is_told_at_its_place_and_in_the_document() -> None:
     rows = re.findall(r"(?m)^\| `([a-z0-9-]+)` \|.*\| `(\w+)` \|$", __doc__ or "")
     root = Path(__file__).parents[2]
     tests = "\n".join(path.read_text() for path in Path(__file__).parent.glob("test_accidents*.py"))
-    code = "\n".join(path.read_text() for path in (root / "loadmanager/core").rglob("*.py"))
+    code = "\n".join(path.read_text() for path in (root / "loadmanager").rglob("*.py"))
     document = (root / "docs" / "accidents.md").read_text()
     told = re.findall(r"(?m)^\| `([a-z0-9-]+)` \|", document)
     assert told == [name for name, _ in rows]

@@ -6,13 +6,13 @@ import pytest
 from small_view import bundle
 
 from loadmanager.config import ConfigError
+from loadmanager.config.pulsar_import import import_settings
 from loadmanager.config.strategies import filled
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import FULL_RANGE_END, position
 from loadmanager.core.ids import BrokerId, Namespace, parse_topic
 from loadmanager.core.load import BundleStats
 from loadmanager.core.rates import Rates
-from loadmanager.core.settings import from_pulsar
 from loadmanager.core.shedding import ThresholdShedder
 from loadmanager.core.splitting.cutting import CannotSplit, split
 from loadmanager.core.splitting.finder import SplitRules, find_splits
@@ -95,7 +95,8 @@ def test_the_topic_with_the_last_hash_is_found_in_both_modes() -> None:
 def test_a_misspelt_weight_wins_only_where_pulsars_keys_are_read() -> None:
     right, wrong = "loadBalancerBandwidthInResourceWeight", "loadBalancerBandwithInResourceWeight"
     both = {right: 1.0, wrong: 0.5}
-    assert from_pulsar(ThresholdShedder, both).weights.bandwidth_in == 0.5
+    found = {"loadBalancerLoadSheddingStrategy": "ThresholdShedder", right: "1.0", wrong: "0.5"}
+    assert f"{right} = 0.5" in import_settings(found, "localhost").toml()
     assert filled(ThresholdShedder, {right: 1.0}, "[x]").weights.bandwidth_in == 1.0
     with pytest.raises(ConfigError, match=f"{wrong} is unknown; did you mean {right}"):
         filled(ThresholdShedder, both, "[x]")

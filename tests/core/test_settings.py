@@ -2,12 +2,13 @@ from dataclasses import fields
 
 import pytest
 
+from loadmanager.config.strategies import filled
 from loadmanager.core.filters import Filters
 from loadmanager.core.placement import PLACEMENTS, LeastLongTermMessageRate
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.report import ReportRules
 from loadmanager.core.scores import ResourceWeights
-from loadmanager.core.settings import SettingOutOfRange, from_pulsar, groups_of, settings_of
+from loadmanager.core.settings import SettingOutOfRange, groups_of, settings_of
 from loadmanager.core.shedding import SHEDDERS, ThresholdShedder, UniformLoadShedder
 from loadmanager.core.splitting.finder import SplitRules
 from loadmanager.core.splitting.positions import SplitLimits
@@ -36,11 +37,6 @@ def test_every_setting_says_what_it_does_and_keeps_its_range(kind: type) -> None
             kind(**{setting.name: setting.kind(setting.most)})
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_keys_of_pulsar_give_the_defaults(kind: type) -> None:
-    assert from_pulsar(kind, {}) == kind()
-
-
 def test_the_error_names_strategy_field_value_and_range() -> None:
     with pytest.raises(SettingOutOfRange) as refused:
         ThresholdShedder(threshold=1.4)
@@ -53,29 +49,12 @@ def test_the_error_names_strategy_field_value_and_range() -> None:
 def test_pulsars_percentages_become_fractions_exactly() -> None:
     for percent in range(101):
         keys = {"loadBalancerBrokerOverloadedThresholdPercentage": percent}
-        assert from_pulsar(LeastLongTermMessageRate, keys).overloaded == percent / 100.0
+        assert filled(LeastLongTermMessageRate, keys, "[x]").overloaded == percent / 100.0
 
 
 def test_megabytes_become_bytes() -> None:
     keys = {"loadBalancerBundleUnloadMinThroughputThreshold": 10.0}
-    assert from_pulsar(ThresholdShedder, keys).min_bytes_per_s == 10 * 1024 * 1024
-
-
-RIGHT, WRONG = "loadBalancerBandwidthInResourceWeight", "loadBalancerBandwithInResourceWeight"
-
-
-@pytest.mark.parametrize(
-    ("keys", "weight"),
-    [
-        ({WRONG: 0.5}, 0.5),
-        ({WRONG: 0.5, RIGHT: 1.0}, 0.5),
-        ({WRONG: 0.5, RIGHT: 0.7}, 0.7),
-        ({RIGHT: 1.0}, 1.0),
-    ],
-)
-def test_the_misspelt_weight_counts_beside_a_default(keys: dict[str, float], weight: float) -> None:
-    shedder = from_pulsar(ThresholdShedder, {**keys, "loadBalancerCPUResourceWeight": 0.25})
-    assert shedder.weights == ResourceWeights(cpu=0.25, bandwidth_in=weight)
+    assert filled(ThresholdShedder, keys, "[x]").min_bytes_per_s == 10 * 1024 * 1024
 
 
 def test_pulsars_names_find_the_strategies() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ from loadmanager.core.placement.round_robin import take_turn
 from loadmanager.core.plan import Offer, Reason
 from loadmanager.core.rates import Rates
 from loadmanager.core.scores import ResourceWeights, max_usage, percent_usage, weighted_max_usage
-from loadmanager.core.settings import from_pulsar, with_arithmetic
+from loadmanager.core.settings import groups_of, settings_of, with_arithmetic
 from loadmanager.core.shedding import (
     AvgShedder,
     OverloadShedder,
@@ -57,6 +57,7 @@ from loadmanager.core.splitting.positions import (
 from loadmanager.core.top_k import heaviest
 
 Json = dict[str, Any]
+T = TypeVar("T")
 RESOURCES = ("cpu", "memory", "directMemory", "bandwidthIn", "bandwidthOut")
 
 
@@ -172,6 +173,19 @@ SKIPPED = {
     Reason.HITS_PENDING: "HitCount",
     Reason.COOLING_DOWN: "CoolDown",
 }
+
+
+def from_pulsar(kind: type[T], keys: Json) -> T:
+    """Return settings from Pulsar's own keys, with our defaults, which are Pulsar's, for others."""
+    given: Json = {name: from_pulsar(group, keys) for name, group in groups_of(kind).items()}
+    for setting in settings_of(kind):
+        key, divisor = setting.doc.pulsar_key, setting.doc.pulsar_divisor
+        value = keys.get(key)
+        if "Bandwidth" in key and (value is None or float(value) == setting.default):
+            value = keys.get(key.replace("Bandwidth", "Bandwith"), value)  # misspelt-weight
+        if value is not None:
+            given[setting.name] = value / divisor if divisor != 1.0 else value
+    return kind(**given)
 
 
 def check_shedder(kind: type[Shedder], scenario: Json, count: Count) -> None:
