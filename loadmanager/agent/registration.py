@@ -214,8 +214,8 @@ async def register(
     session_id = coordination.session.session_id
     broker = identity.broker
     folders = (znodes.BROKERS, znodes.LOADS, znodes.OWNED, znodes.LOCKS, znodes.agents(broker))
-    for folder in folders:
-        await coordination.ensure(folder)
+    for path in folders:
+        await coordination.ensure(path)
     mark = znodes.agent(broker, session_id)
     contents = {
         znodes.registration(broker): encode_registration(report),
@@ -224,10 +224,11 @@ async def register(
     }
     for _ in range(_ATTEMPTS):
         # Read before all else: its version shows that no agent registered since.
-        turn = await _turn(coordination, broker)
+        folder = await coordination.get(znodes.agents(broker))
         marks, rivals = await succession.marks()
         contents[mark] = encode_agent(succession.record(rivals))
         former = await coordination.get(znodes.owned(broker))
+        turn = SetData(znodes.agents(broker), b"", folder.stat.version if folder else 0)
         operations = [turn, *await _replacing(coordination, contents, marks)]
         before = succession.attempted(rivals)
         try:
@@ -237,22 +238,14 @@ async def register(
             if not isinstance(rejected.cause, NodeExists | NodeMissing | VersionMismatch):
                 raise rejected.cause from rejected
             continue
-        node = await coordination.get(znodes.registration(identity.broker))
+        node = await coordination.get(znodes.registration(broker))
         if node is None or node.stat.ephemeral_owner != session_id:
-            raise SessionLost(
-                f"{znodes.registration(identity.broker)} is not of this session any more"
-            )
-        log.info("broker.registration.created", broker=identity.broker, agent_epoch=node.stat.czxid)
-        membership = Membership(identity.broker, session_id, node.stat.czxid)
+            raise SessionLost(f"{znodes.registration(broker)} is not of this session any more")
+        log.info("broker.registration.created", broker=broker, agent_epoch=node.stat.czxid)
+        membership = Membership(broker, session_id, node.stat.czxid)
         succession.registered(membership.agent_epoch)
         return membership, listed_in(former, broker)
     raise SessionLost(f"{znodes.registration(broker)} changed at each of {_ATTEMPTS} attempts")
-
-
-async def _turn(coordination: Coordination, broker: BrokerId) -> Operation:
-    folder = znodes.agents(broker)
-    node = await coordination.get(folder)
-    return SetData(folder, b"", 0 if node is None else node.stat.version)
 
 
 async def _replacing(

@@ -1,7 +1,7 @@
 """The life of one bundle task, as a table: a placement, move, split or merge under way.
 
-This file holds everything that changes a task's state. `core/bundle_task.py` keeps the tasks that
-have not ended; the leader's task controller is the only caller of both.
+This file holds everything that changes a task's state, and the tasks that have not ended. The
+leader's task controller is its only caller.
 """
 
 from collections import Counter
