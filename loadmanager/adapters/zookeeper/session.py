@@ -6,7 +6,8 @@ import math
 import secrets
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import methodcaller
 from typing import Any, Final
 
 import structlog
@@ -77,21 +78,19 @@ CHECK_FRACTION: Final = 1 / 24
 MOST_REARMED_BYTES: Final = 131_072
 """The paths of one request that sets watches again, as in ZooKeeper's own client."""
 
-_UNKNOWN_OUTCOME = "no reply; it may or may not have been applied"
+_IN_DOUBT: Final = (
+    *(ConnectionLoss, OperationTimeoutError, RequestTimeoutError, SessionMovedError),
+    # kazoo gave up on a client that is closing or cannot log in; its session may live on.
+    *(ConnectionClosedError, AuthFailedError),
+)
 
 # The first match counts: ConnectionClosedError is a subclass of SessionExpiredError.
-_MEANINGS: Final[tuple[tuple[type[KazooException], type[CoordinationError], str], ...]] = (
+_MEANINGS: Final[tuple[tuple[Any, type[CoordinationError], str], ...]] = (
     (NoNodeError, NodeMissing, "no such node, or no parent to create it in"),
     (NodeExistsError, NodeExists, "exists already"),
     (BadVersionError, VersionMismatch, "has another version than expected"),
     (NotEmptyError, NotEmpty, "has children"),
-    (ConnectionLoss, Disconnected, _UNKNOWN_OUTCOME),
-    (OperationTimeoutError, Disconnected, _UNKNOWN_OUTCOME),
-    (RequestTimeoutError, Disconnected, _UNKNOWN_OUTCOME),
-    (SessionMovedError, Disconnected, _UNKNOWN_OUTCOME),
-    # kazoo gave up on a client that is closing or cannot log in; its session may live on.
-    (ConnectionClosedError, Disconnected, _UNKNOWN_OUTCOME),
-    (AuthFailedError, Disconnected, _UNKNOWN_OUTCOME),
+    (_IN_DOUBT, Disconnected, "no reply; it may or may not have been applied"),
     (SessionExpiredError, SessionLost, "the session has expired"),
 )
 
@@ -348,10 +347,7 @@ class KazooSession:
         """
         since, generation = self._watched_zxid, self._generation
         for some in _in_requests(triggers):
-
-            def send(client: GatedClient, some: Sequence[ArmedTrigger] = some) -> Any:
-                return client.rearm_async(since, some, self._watcher)
-
+            send = methodcaller("rearm_async", since, some, self._watcher)
             await self.ask("watches", send)
         if generation == self._generation:
             self._watches_stand = True
@@ -458,7 +454,7 @@ class KazooSession:
             self._become(Connection.SUSPENDED)
 
     def _become(self, connection: Connection) -> None:
-        self._state = SessionState(connection, self._state.session_id, self._state.timeout_s)
+        self._state = replace(self._state, connection=connection)
         self._changed(self._state)
 
     async def _replace(self, client: GatedClient, state: str, disposal: asyncio.Task[None]) -> None:
@@ -472,10 +468,7 @@ class KazooSession:
         delay_s = ceiling_s * (0.6 + 0.4 * secrets.randbelow(1000) / 1000)
         log.error("zookeeper.login.failed", state=state, retry_s=round(delay_s, 2))
         if self._resumption is not None:
-            session = self._resumption
-            self._resumption = Resumption(
-                session.session_id, session.session_password, client.last_zxid
-            )
+            self._resumption = replace(self._resumption, last_zxid=client.last_zxid)
         await asyncio.shield(disposal)
         await asyncio.sleep(delay_s)
         self._start_client()
