@@ -15,8 +15,8 @@ import structlog
 from loadmanager.agent.ownership import PARALLEL, OwnershipWorker
 from loadmanager.agent.registration import Membership, listed_in
 from loadmanager.common.context import Context
+from loadmanager.common.watching import readable
 from loadmanager.core import znodes
-from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BundleId
 from loadmanager.core.orders import encode_owned
 from loadmanager.core.ownership import Phase, holds_lock
@@ -160,11 +160,8 @@ class FormerLocks:
         node = await self._context.coordination.get(path)
         if node is None or folder is None:
             return
-        try:
-            if decode_lock(path, node.data).broker != membership.broker:
-                return
-        except MalformedContent as error:
-            log.warning("znode.content.refused", path=path, error=str(error))
+        lock = readable(decode_lock, path, node.data)
+        if lock is None or lock.broker != membership.broker:
             return
         if beside is None and node.stat.ephemeral_owner == membership.session_id:
             # Only another agent of this broker, which deletes our mark, would replace it.

@@ -24,6 +24,7 @@ import structlog
 from loadmanager.agent.ownership import Ownership, OwnershipRecords, OwnershipWorker, RangeChange
 from loadmanager.agent.registration import Membership
 from loadmanager.common.context import REST_S, Context
+from loadmanager.common.watching import readable
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BundleId, Namespace, namespace_of, range_of
@@ -450,11 +451,8 @@ class LockCommits:
     def _is_ours(self, bundle: BundleId, node: Node) -> bool:
         if node.stat.ephemeral_owner == self._session_id:
             return True
-        try:
-            holder = decode_lock(znodes.lock(bundle), node.data).broker
-        except MalformedContent as error:
-            log.warning("znode.content.refused", path=error.where, error=str(error))
-            return False
+        lock = readable(decode_lock, znodes.lock(bundle), node.data)
+        holder = lock.broker if lock else None
         if holder is not None and holder != self._context.identity.broker:
             # It is taken as soon as that broker's list, watched from now on, no longer contains it.
             self._context.cluster_state.lists.read_list(holder)

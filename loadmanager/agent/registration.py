@@ -15,8 +15,9 @@ from typing import Protocol
 import structlog
 
 from loadmanager.common.context import Context, Identity
+from loadmanager.common.watching import readable
 from loadmanager.core import znodes
-from loadmanager.core.errors import LoadManagerError, MalformedContent
+from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.leadership import Rival, Verdict, judge_rivals, take_overs
 from loadmanager.core.lease import longest_lease_fraction
@@ -149,7 +150,7 @@ class Takeover:
         for path in paths:
             node = await self._coordination.get(path)
             if node is not None:
-                record = _read(path, node.data)
+                record = readable(decode_agent, path, node.data) or AgentRecord()
                 ours = node.stat.ephemeral_owner == self._coordination.session.session_id
                 if not ours and record.instance != self._identity.instance:
                     rivals.append(Rival(record, node.stat.czxid))
@@ -179,14 +180,6 @@ class Takeover:
         """Raise `Displaced` or `OnStandby` if another agent still commands the broker."""
         _, rivals = await self.marks()
         self.record(rivals)
-
-
-def _read(path: str, data: bytes) -> AgentRecord:
-    try:
-        return decode_agent(path, data)
-    except MalformedContent as error:
-        log.warning("znode.content.refused", path=path, error=str(error))
-        return AgentRecord()
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,14 +255,9 @@ async def _replacing(
 
 def listed_in(former: Node | None, broker: str) -> Mapping[BundleId, int]:
     """Return the bundles that an owned list names, with tokens; none if it cannot be read."""
-    if former is None:
-        return {}
-    try:
-        listed = decode_owned(f"{znodes.OWNED}/{broker}", former.data, former.stat.mzxid)
-    except MalformedContent as error:
-        log.warning("znode.content.refused", path=error.where, error=str(error))
-        return {}
-    return listed.tokens
+    path = f"{znodes.OWNED}/{broker}"
+    listed = former and readable(decode_owned, path, former.data, former.stat.mzxid)
+    return listed.tokens if listed else {}
 
 
 async def deregister(coordination: Coordination, membership: Membership) -> None:

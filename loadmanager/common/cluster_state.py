@@ -20,9 +20,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Protocol
 
-import structlog
-
-from loadmanager.common.watching import Subscriptions, WatchedFolder
+from loadmanager.common.watching import Subscriptions, WatchedFolder, readable
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName, MalformedContent
@@ -38,8 +36,6 @@ from loadmanager.ports.host import Clock
 from loadmanager.ports.lookup import Missing, NamespaceUnknown, Unavailable
 from loadmanager.ports.session import Coordination
 from loadmanager.telemetry.metrics import Metrics
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -500,10 +496,8 @@ class ClusterState:
         self.leader, self.incumbent = None, None
         if node is not None:
             session_id = node.stat.ephemeral_owner
-            try:
-                record = self.leader = decode_leader(znodes.LEADER, node.data)
-            except MalformedContent as error:
-                log.warning("znode.content.refused", path=znodes.LEADER, error=str(error))
+            record = self.leader = readable(decode_leader, znodes.LEADER, node.data)
+            if record is None:
                 self._metrics.malformed("leader")
                 self.incumbent = Contender(None, "", session_id)
             else:
@@ -520,16 +514,13 @@ class ClusterState:
         elif self._boundaries_mzxid.get(namespace) == node.stat.mzxid:
             return  # As it was read before it was watched.
         else:
-            try:
-                self._boundaries[namespace] = decode_boundaries(
-                    path, namespace, node.data, node.stat.version
-                )
-                self._boundaries_mzxid[namespace] = node.stat.mzxid
-            except MalformedContent as error:
+            found = readable(decode_boundaries, path, namespace, node.data, node.stat.version)
+            if found is None:
                 # The former boundaries stay: without any, no topic would find its owner.
-                log.warning("znode.content.refused", path=path, error=str(error))
                 self._metrics.malformed("boundaries")
                 return
+            self._boundaries[namespace] = found
+            self._boundaries_mzxid[namespace] = node.stat.mzxid
         self._answers_changed()
         self.changes.notify()
 

@@ -1,7 +1,7 @@
 import asyncio
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Concatenate, Generic, ParamSpec, TypeVar
 
 import structlog
 
@@ -13,6 +13,22 @@ from loadmanager.ports.session import Coordination
 log = structlog.get_logger()
 
 _LOOK_S = 1.0
+Given = ParamSpec("Given")
+Value = TypeVar("Value")
+
+
+def readable(
+    decode: Callable[Concatenate[str, Given], Value],
+    path: str,
+    *given: Given.args,
+    **named: Given.kwargs,
+) -> Value | None:
+    """Return what a node holds, as ``decode(path, ...)`` returns it; None if it is refused."""
+    try:
+        return decode(path, *given, **named)
+    except (InvalidName, MalformedContent) as error:
+        log.warning("znode.content.refused", path=path, error=str(error))
+        return None
 
 
 class Subscriptions:
@@ -69,9 +85,6 @@ class Subscriptions:
                 return False
             await self.wait(min(left_s, _LOOK_S))
         return True
-
-
-Value = TypeVar("Value")
 
 
 class WatchedFolder(Generic[Value]):
