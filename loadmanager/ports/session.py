@@ -12,12 +12,10 @@ import structlog
 
 from loadmanager.core.errors import InvalidName
 from loadmanager.ports.coordination import (
-    Check,
     CommitRejected,
     Connection,
     CoordinationError,
     Create,
-    Delete,
     Disconnected,
     Link,
     Node,
@@ -243,7 +241,7 @@ class Coordination:
         and compares.
         """
         self._require_connected()
-        placed = tuple(self._placed(operation) for operation in operations)
+        placed = tuple(replace(one, path=self._place(one.path)) for one in operations)
         self._check_size("commit", sum(_size(operation) for operation in placed))
         return await self._link.commit(placed) if placed else ()
 
@@ -377,18 +375,6 @@ class Coordination:
     def _check_size(self, where: str, size_bytes: int) -> None:
         if size_bytes > self.max_request_bytes:
             raise TooLarge(where, size_bytes, self.max_request_bytes)
-
-    def _placed(self, operation: Operation) -> Operation:
-        where = self._place(operation.path)
-        match operation:
-            case Create():
-                return Create(where, operation.data, operation.ephemeral)
-            case SetData():
-                return SetData(where, operation.data, operation.version)
-            case Delete():
-                return Delete(where, operation.version)
-            case Check():
-                return Check(where, operation.version)
 
     async def _create(self, where: str, data: bytes, *, ephemeral: bool, private: bool) -> Stat:
         while True:
