@@ -36,20 +36,28 @@ class Candidate:
     payback: Payback | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """The leader's state at the time of a request.
+
+    ``refusals`` are those of the last round, None before the first round.
+    """
+
+    view: ClusterView
+    planner: Planner
+    memory: RoundMemory
+    refusals: Mapping[str, Sequence[Refusal]] | None
+
+
 def candidates_for(
-    bundle: BundleId,
-    owner: BrokerId | None,
-    *,
-    view: ClusterView,
-    planner: Planner,
-    memory: RoundMemory,
-    weighing: Weighing | None,
+    known: Known, bundle: BundleId, owner: BrokerId | None, weighing: Weighing | None
 ) -> tuple[Candidate, ...]:
     """Return every broker except the owner, best first, each with the reason against it."""
+    view, planner = known.view, known.planner
     names = view.brokers.names
     scores = loads(view, planner.weights)
     rows = np.arange(len(names))
-    cost = planner.costs(memory.shedder)
+    cost = planner.costs(known.memory.shedder)
     usage = cost.elsewhere(view, bundle, owner, cost.usage(view, bundle, owner), rows)
     msgs_per_s = float(view.short_rates(bundle)[:2].sum())
     with_it = loads_with(view, planner.weights, rows, usage, msgs_per_s)
@@ -187,19 +195,6 @@ class Explanation:
     weighing: Weighing | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """The leader's state at the time of a request.
-
-    ``refusals`` are those of the last round, None before the first round.
-    """
-
-    view: ClusterView
-    planner: Planner
-    memory: RoundMemory
-    refusals: Mapping[str, Sequence[Refusal]] | None
-
-
 def refusal_decision(refusal: Refusal, *, at_ms: int, epoch: int, number: int = 0) -> Decision:
     return Decision(
         at_ms=at_ms,
@@ -233,14 +228,7 @@ def explain_bundle(known: Known, bundle: BundleId, decisions: Sequence[Decision]
     rates = view.short_rates(bundle)
     scores = loads(view, known.planner.weights)
     weighing = _weighing(known, owner, bundle)
-    candidates = candidates_for(
-        bundle,
-        owner,
-        view=view,
-        planner=known.planner,
-        memory=known.memory,
-        weighing=weighing,
-    )
+    candidates = candidates_for(known, bundle, owner, weighing)
     return Explanation(
         subject=bundle,
         kind="bundle",

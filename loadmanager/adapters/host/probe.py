@@ -210,14 +210,11 @@ class PsutilHostProbe:
         else:
             cpu = self._known("cpu", lambda: self._cpu(broker_process_id, now_s))
             memory = self._known("memory", lambda: self._memory(broker_process_id))
-        bandwidth_in, bandwidth_out = self._network(now_s)
-        return HostUsage(
-            window_s=window_s,
-            cpu=self._flagged("cpu", cpu),
-            memory=self._flagged("memory", memory),
-            bandwidth_in=self._flagged("bandwidth_in", bandwidth_in),
-            bandwidth_out=self._flagged("bandwidth_out", bandwidth_out),
-        )
+        received, sent = self._network(now_s)
+        found = {"cpu": cpu, "memory": memory, "bandwidth_in": received, "bandwidth_out": sent}
+        for resource, usage in found.items():
+            self._flag(resource, usage)
+        return HostUsage(window_s=window_s, **found)
 
     # --- CPU and memory of a cgroup or the host ---------------------------------------
 
@@ -336,20 +333,15 @@ class PsutilHostProbe:
             log.info("host.resource.known", resource=resource)
         return found
 
-    def _flagged(self, resource: str, usage: ResourceUsage | None) -> ResourceUsage | None:
-        """Log an impossible usage once, and return it, because hiding it would hide the fault."""
-        fraction = usage.fraction if usage is not None else None
+    def _flag(self, resource: str, usage: ResourceUsage | None) -> None:
+        """Log an impossible usage once; it is reported, because hiding it would hide the fault."""
         key = f"{resource} above limit"
-        if (
-            usage is not None
-            and (fraction or 0.0) > _IMPOSSIBLE_FRACTION
-            and key not in self._logged
-        ):
-            self._logged[key] = ""
-            log.warning(
-                "host.usage.impossible", resource=resource, usage=usage.usage, limit=usage.limit
-            )
-        return usage
+        if not usage or (usage.fraction or 0.0) <= _IMPOSSIBLE_FRACTION or key in self._logged:
+            return
+        self._logged[key] = ""
+        log.warning(
+            "host.usage.impossible", resource=resource, usage=usage.usage, limit=usage.limit
+        )
 
 
 def _shared(levels: Sequence[Level], host_has: float, sharing: Sharing) -> float:
