@@ -334,10 +334,8 @@ class Storage:
         return (one for one in found if not one.name.is_open)
 
     def delete(self, found: Found) -> None:
-        try:
+        with contextlib.suppress(FileNotFoundError):
             self._disk.remove(found.path)
-        except FileNotFoundError:
-            return
 
 
 class RemoteStorage(Storage):

@@ -24,10 +24,6 @@ class Member:
     data: bytes
 
 
-def compressed(lines: list[bytes], level: int) -> bytes:
-    return zlib.compress(b"".join(lines), level, wbits=GZIP_WBITS)
-
-
 log = structlog.get_logger()
 
 _MIB: Final = 1 << 20
@@ -128,7 +124,8 @@ class StreamWriter:
         if not self._lines:
             return
         first_seq = self._seq - len(self._lines) + 1
-        data = compressed(self._lines, self._settings.compression_level)
+        level = self._settings.compression_level
+        data = zlib.compress(b"".join(self._lines), level, wbits=GZIP_WBITS)
         self._members.append(Member(self._hour, first_seq, len(self._lines), data))
         self._lines, self._lines_bytes = [], 0
 
