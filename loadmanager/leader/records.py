@@ -433,37 +433,18 @@ def _largest(load: BrokerLoad) -> float:
     return max(known, default=0.0)
 
 
-class TaskReports:
-    """Counts the tasks of one term by state, and passes each change on to history."""
+def show_live_tasks(metrics: Metrics, tasks: Iterable[BundleTask], clock: Clock) -> None:
+    def oldest_age_s() -> float:
+        now_s = clock.monotonic_s()
+        return now_s - min((one.proposed_at_s for one in tasks), default=now_s)
 
-    def __init__(
-        self, metrics: Metrics, recorder: HistoryRecorder, gains: TaskGains, clock: Clock
-    ) -> None:
-        self._metrics = metrics
-        self._recorder = recorder
-        self._gains = gains
-        self._clock = clock
-        self._proposed_at_s: dict[int, float] = {}
-        self._moving: set[int] = set()
-        metrics.oldest_task_age_seconds.set_function(self._oldest_age_s)
+    metrics.oldest_task_age_seconds.set_function(oldest_age_s)
+    metrics.moves_in_flight.set_function(lambda: sum(one.relocates for one in tasks))
 
-    def task_changed(self, task: BundleTask) -> None:
-        self._recorder.task_changed(task)
-        self._gains.task_changed(task)
-        if task.state.ended:
-            self._proposed_at_s.pop(task.number, None)
-            self._moving.discard(task.number)
-            self._metrics.tasks_ended.labels(task.kind.value, task.state.value).inc()
-        else:
-            self._proposed_at_s[task.number] = task.proposed_at_s
-            if task.relocates:
-                self._moving.add(task.number)
-        own = task.relocates and task.asked_by is not AskedBy.RECONCILIATION
-        if own and task.state is TaskState.SERVING and task.ended_at_s and task.ordered_at_s:
-            took_s = task.ended_at_s - task.ordered_at_s
-            self._metrics.hand_over_duration_seconds.observe(took_s)
-        self._metrics.moves_in_flight.set(len(self._moving))
 
-    def _oldest_age_s(self) -> float:
-        now_s = self._clock.monotonic_s()
-        return now_s - min(list(self._proposed_at_s.values()), default=now_s)
+def count_task(metrics: Metrics, task: BundleTask) -> None:
+    if task.state.ended:
+        metrics.tasks_ended.labels(task.kind.value, task.state.value).inc()
+    own = task.relocates and task.asked_by is not AskedBy.RECONCILIATION
+    if own and task.state is TaskState.SERVING and task.ended_at_s and task.ordered_at_s:
+        metrics.hand_over_duration_seconds.observe(task.ended_at_s - task.ordered_at_s)

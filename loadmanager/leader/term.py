@@ -12,7 +12,7 @@ from loadmanager.common.context import Context
 from loadmanager.common.documents import BalancingModeWatch
 from loadmanager.common.runtime_settings import RuntimeSettings, sleep_interruptibly
 from loadmanager.core.balancing import BalancingMode
-from loadmanager.core.bundle_task import AskedBy, Dispatched
+from loadmanager.core.bundle_task import AskedBy, BundleTask, Dispatched
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.orders import OrderChanges
@@ -24,7 +24,13 @@ from loadmanager.leader.leader_state import LeaderState
 from loadmanager.leader.order_book import OrderBook
 from loadmanager.leader.placement import PlacementWorker, why
 from loadmanager.leader.reconciliation import Reconciler, UnclaimedOrders
-from loadmanager.leader.records import DecisionLog, HistoryRecorder, TaskGains, TaskReports
+from loadmanager.leader.records import (
+    DecisionLog,
+    HistoryRecorder,
+    TaskGains,
+    count_task,
+    show_live_tasks,
+)
 from loadmanager.leader.splits import Splits
 from loadmanager.leader.task_controller import StandingOrders, TaskController
 from loadmanager.ports.coordination import Connection, CoordinationError
@@ -87,16 +93,16 @@ class LeaderTerm:
         self.is_open = False
         """Whether the input of decisions has been read; requests are refused until then."""
         self.gains = TaskGains(self.tracker)
-        reports = TaskReports(context.metrics, self._recorder, self.gains, context.clock)
         self.tasks = TaskController(
             term.epoch,
             OrderBook(context, term) if foreign is None else foreign.orders,
             owners,
             context.clock,
             bounds=lambda: settings.now.task_bounds,
-            listener=reports.task_changed,
+            listener=self._task_changed,
             caught=context.unexpected.caught,
         )
+        show_live_tasks(context.metrics, self.tasks.tasks, context.clock)
         self.decision_log = DecisionLog(
             context.clock, term.epoch, task_of=self.tasks.tasks.number_of
         )
@@ -144,6 +150,11 @@ class LeaderTerm:
         self._reconciler = Reconciler(
             context, self.tasks, self.splits.is_foreign, unclaimed, self.decision_log
         )
+
+    def _task_changed(self, task: BundleTask) -> None:
+        self._recorder.task_changed(task)
+        self.gains.task_changed(task)
+        count_task(self._context.metrics, task)
 
     @property
     def quarantined(self) -> Mapping[BrokerId, str]:
@@ -293,11 +304,6 @@ class LeaderTerm:
         return await self._round()
 
     async def _round(self) -> str:
-        outcome = await self._decided_and_ordered()
-        self._decider.round_succeeded()
-        return outcome
-
-    async def _decided_and_ordered(self) -> str:
         doubtful = self._context.coordination.session.connection is not Connection.CONNECTED
         if not doubtful:
             await self.tasks.confirm()
@@ -317,6 +323,7 @@ class LeaderTerm:
             await self._leader_state.leave(self._decider.memory)
         if not doubtful and self._foreign is None:
             await self._reconciler.reconcile()
+        self._decider.round_succeeded()
         if found is None:
             return "observed" if plan.observed else "quiet"
         if found.too_large is not None:

@@ -164,8 +164,8 @@ def _gone(cluster: PulsarCluster) -> dict[BrokerId, str]:
     }
 
 
-@dataclass(slots=True)
-class AttachOverviews:
+@dataclass
+class AttachOverviews(Tasks):
     """What the page shows; without an observation ``waits``: what makes moves instead of this."""
 
     balances: bool
@@ -255,11 +255,9 @@ class AttachOverviews:
         )
 
     def tasks(self, query: TasksQuery) -> TasksDocument:
-        every = sorted(self._tasks.values(), key=lambda one: (one.state.ended, -one.number))
-        wanted = [one for one in every if query.wants(one)]
         return tasks_document(
-            wanted[: query.limit],
-            found=len(wanted),
+            sorted(self._tasks.values(), key=lambda one: (one.state.ended, -one.number)),
+            query,
             leader=_NAME,
             epoch=self._epoch,
             at_ms=self._clock.wall_ms(),
@@ -268,9 +266,8 @@ class AttachOverviews:
 
     def routes(self) -> list[Route]:
         control = self.control
-        shown = (Overviews(self.overview), _Tasks(self))
-        resources = (*shown, AttachModes(control), AttachDrains(control))
-        routes = [*chain.from_iterable(one.routes() for one in resources)]
+        others = (Overviews(self.overview), AttachModes(control), AttachDrains(control))
+        routes = [*super().routes(), *chain.from_iterable(one.routes() for one in others)]
         plan = Route("GET", f"{_ADMIN}/plan", self._plan, Role.READ)
         return [*routes, *Describing(__version__, routes).routes(), plan]
 
@@ -280,14 +277,6 @@ class AttachOverviews:
             for m in (() if self.control.seen is None else self.control.seen.proposals)
         ]
         return json_reply({"moves": moves, "optimality": None, "withMoves": None})
-
-
-class _Tasks(Tasks):
-    def __init__(self, overviews: AttachOverviews) -> None:
-        self._overviews = overviews
-
-    def tasks(self, query: TasksQuery) -> TasksDocument:
-        return self._overviews.tasks(query)
 
 
 @asynccontextmanager
