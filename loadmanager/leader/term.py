@@ -21,7 +21,6 @@ from loadmanager.core.planner import EARLY_ROUND_S
 from loadmanager.leader.decisions import Choices, Decider, Observation, OptimalityWatch, report_plan
 from loadmanager.leader.election import Deposed, Term, TermGivenUp
 from loadmanager.leader.leader_state import LeaderState
-from loadmanager.leader.order_book import OrderBook
 from loadmanager.leader.placement import PlacementWorker, why
 from loadmanager.leader.reconciliation import Reconciler, UnclaimedOrders
 from loadmanager.leader.records import (
@@ -32,7 +31,7 @@ from loadmanager.leader.records import (
     show_live_tasks,
 )
 from loadmanager.leader.splits import Splits
-from loadmanager.leader.task_controller import StandingOrders, TaskController
+from loadmanager.leader.task_controller import OrderBook, StandingOrders, TaskController
 from loadmanager.ports.coordination import Connection, CoordinationError
 from loadmanager.ports.lookup import LeaderElsewhere, NotLeader, Unavailable
 

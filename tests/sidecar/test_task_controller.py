@@ -39,8 +39,7 @@ from loadmanager.core.plan import Cause
 from loadmanager.core.splitting.merging import Merge
 from loadmanager.core.wire.reports import encode_registration
 from loadmanager.leader.election import Deposed, Term
-from loadmanager.leader.order_book import OrderBook
-from loadmanager.leader.task_controller import TaskController
+from loadmanager.leader.task_controller import OrderBook, TaskController
 from loadmanager.ports.coordination import Disconnected, Operation, TooLarge
 from loadmanager.telemetry.metrics import Metrics
 from tests.testbed.faults.virtual_time import VirtualClock, run
