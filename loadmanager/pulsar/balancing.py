@@ -45,7 +45,7 @@ from loadmanager.pulsar.client import (
     answer_of,
 )
 from loadmanager.pulsar.held_brokers import Changes, Cordons, HeldTargets
-from loadmanager.pulsar.observation import Observation, Rules, observe
+from loadmanager.pulsar.observation import Observation, Rules, Strategy, observe
 from loadmanager.pulsar.orders import Dispatcher, Mandate
 from loadmanager.pulsar.sampling import BrokerSample, SampledLoads, Sampler, Samples
 from loadmanager.pulsar.state import (
@@ -55,7 +55,6 @@ from loadmanager.pulsar.state import (
     StoredBudget,
     switched_on,
 )
-from loadmanager.pulsar.strategy import Strategy
 
 _KNOWN_FOR_S: Final = 300.0
 _READ_A_ROUND: Final = 50  # Namespaces without a proposed move whose group is read in one window.

@@ -32,9 +32,8 @@ from loadmanager.ports.host import Clock
 from loadmanager.pulsar.answers import ClusterReader, PulsarCluster, addresses
 from loadmanager.pulsar.balancing import Balancer, Log, Observer
 from loadmanager.pulsar.client import PulsarAdmin, PulsarAdminError, RequestFailed
-from loadmanager.pulsar.control import pause_text
-from loadmanager.pulsar.held_brokers import Cordon, Cordons, HeldTargets
-from loadmanager.pulsar.observation import Observation, Rules
+from loadmanager.pulsar.held_brokers import Cordon, Cordons, HeldTargets, pause_text
+from loadmanager.pulsar.observation import Observation, Rules, Strategy
 from loadmanager.pulsar.orders import Elected, Mandate
 from loadmanager.pulsar.reports import (
     AttachOverviews,
@@ -56,7 +55,6 @@ from loadmanager.pulsar.state import (
     state_name,
     stored_brokers,
 )
-from loadmanager.pulsar.strategy import Strategy
 from loadmanager.telemetry.logging import warnings_alone
 from loadmanager.telemetry.metrics import AttachMetrics, Metrics
 

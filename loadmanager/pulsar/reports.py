@@ -72,11 +72,10 @@ from loadmanager.ports.history import HistorySink, NoHistory, offer_report
 from loadmanager.ports.lookup import Unavailable
 from loadmanager.pulsar.answers import PulsarCluster
 from loadmanager.pulsar.balancing import Log
-from loadmanager.pulsar.control import AttachDrains, AttachModes, Control, pause_of
+from loadmanager.pulsar.held_brokers import AttachDrains, AttachModes, Control, pause_of
 from loadmanager.pulsar.moves import STUCK_S
-from loadmanager.pulsar.observation import Observation
+from loadmanager.pulsar.observation import Observation, Strategy
 from loadmanager.pulsar.state import SHEDDING, Course
-from loadmanager.pulsar.strategy import Strategy
 from loadmanager.telemetry.logging import warnings_alone
 from loadmanager.telemetry.metrics import AttachMetrics, HistoryMetrics
 
