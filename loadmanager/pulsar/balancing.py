@@ -1,8 +1,8 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -326,7 +326,8 @@ class Balancer:
         try:
             await self._know(cluster)
             await StoredBudget(self.budget, self.pulsar_balancer.state).resume()
-            self._note(await self.course.resume(self.pulsar_balancer.state, self._now_ms()))
+            with self._reported("the course of the balance starts over: "):
+                await self.course.resume(self.pulsar_balancer.state, self._now_ms())
             await self.pulsar_balancer.begin(self.reader, cluster, take_over=take_over)
             self.log.event("Pulsar's own shedding and automatic splits are off")
             await self._sampler.sample(cluster)
@@ -430,8 +431,10 @@ class Balancer:
         self.log.round(seen, held)
         # A controller whose term has ended must not overwrite the state of its successor.
         if not self.mandate.lapsed():
-            self._note(await self.course.store(self.pulsar_balancer.state, self._now_ms()))
-            await self._note_drains(seen)
+            with self._reported("the course of the balance is not stored: "):
+                await self.course.store(self.pulsar_balancer.state, self._now_ms())
+            with self._reported("what is left on draining brokers is not stored: "):
+                await self._cordons.note(seen.leaving)
         lasting = self._lasting(seen.splits)
         # A limit is said of each move that it prevents.
         if held and reason is not HeldReason.BUDGET:
@@ -450,15 +453,12 @@ class Balancer:
     def _now_ms(self) -> int:
         return round(self.now().timestamp() * 1000)
 
-    async def _note_drains(self, seen: Observation) -> None:
+    @contextmanager
+    def _reported(self, what: str) -> Iterator[None]:
         try:
-            await self._cordons.note(seen.leaving)
-        except StateUnusable as error:
-            self.log.event(f"what is left on draining brokers is not stored: {error}")
-
-    def _note(self, trouble: str) -> None:
-        if trouble:
-            self.log.event(trouble)
+            yield
+        except (StateUnusable, MalformedContent) as error:
+            self.log.event(f"{what}{error}")
 
     async def _carried_out(self, seen: Observation) -> bool:
         """Carry out orders; store the budget before and after. Return whether it was stored first.
@@ -466,20 +466,16 @@ class Balancer:
         Nothing is carried out if the budget cannot be stored before.
         """
         stored = StoredBudget(self.budget, self.pulsar_balancer.state)
-        try:
+        with self._reported("nothing moves in this round: "):
             await stored.store([one.bundle for one in seen.splits or seen.proposals])
-        except StateUnusable as error:
-            self.log.event(f"nothing moves in this round: {error}")
-            return False
-        try:
-            await self._dispatcher.carry_out(seen)
-        finally:
-            if not self.mandate.lapsed():
-                try:
-                    await stored.store()
-                except StateUnusable as error:
-                    self.log.event(f"the next controller counts all moves of this round: {error}")
-        return True
+            try:
+                await self._dispatcher.carry_out(seen)
+            finally:
+                if not self.mandate.lapsed():
+                    with self._reported("the next controller counts all moves of this round: "):
+                        await stored.store()
+            return True
+        return False
 
     def _log_task(self, task: BundleTask) -> None:
         if task.state is TaskState.OWNED_NOT_SERVED:
@@ -490,10 +486,8 @@ class Balancer:
         held = dict(self._changes.held(monotonic()))
         for bundle, move in self._dispatcher.orders.stuck.items():
             held[move.target] = f"{move.source} does not release {bundle}, which is to move to it"
-        try:
+        with self._reported(""):
             await self._targets.refresh()
-        except StateUnusable as error:
-            self.log.event(str(error))
         return {**held, **self._targets.held}
 
     def _lasting(self, splits: tuple[BundleTask, ...]) -> list[BundleTask]:
@@ -528,10 +522,8 @@ class Balancer:
         if cluster.brokers == self._brokers or self.mandate.lapsed():
             return
         self._brokers = cluster.brokers
-        try:
+        with self._reported("the list of brokers is not stored: "):
             await self.pulsar_balancer.state.know(self.reader.urls)
-        except StateUnusable as error:
-            self.log.event(f"the list of brokers is not stored: {error}")
 
     def _note_restarts(self, samples: Mapping[BrokerId, BrokerSample]) -> None:
         for broker, sample in samples.items():
