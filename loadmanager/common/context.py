@@ -187,7 +187,7 @@ def make_identity(config: Config, port: int, clock: Clock) -> Identity:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Context:
     identity: Identity
     coordination: Coordination
@@ -207,9 +207,9 @@ class Context:
     oversized: OversizedWrites = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "liveness", Liveness(self.clock.monotonic_s))
-        object.__setattr__(self, "unexpected", UnexpectedErrors(self.clock, self.metrics))
-        object.__setattr__(self, "oversized", OversizedWrites(self.clock, self.metrics))
+        self.liveness = Liveness(self.clock.monotonic_s)
+        self.unexpected = UnexpectedErrors(self.clock, self.metrics)
+        self.oversized = OversizedWrites(self.clock, self.metrics)
 
 
 _RECHECK_S = 30.0

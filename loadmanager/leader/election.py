@@ -54,20 +54,11 @@ class TermGivenUp(LoadManagerError):
 class Elector(Protocol):
     """A candidate's part of the election: a sidecar's `Context`, or an attached controller."""
 
-    @property
-    def identity(self) -> Identity: ...
-
-    @property
-    def coordination(self) -> Coordination: ...
-
-    @property
-    def cluster_state(self) -> ClusterState: ...
-
-    @property
-    def clock(self) -> Clock: ...
-
-    @property
-    def unexpected(self) -> UnexpectedErrors: ...
+    identity: Identity
+    coordination: Coordination
+    cluster_state: ClusterState
+    clock: Clock
+    unexpected: UnexpectedErrors
 
 
 class Election:

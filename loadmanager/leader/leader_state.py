@@ -137,8 +137,10 @@ class LeaderState:
 
     async def seed(self) -> None:
         """Use the seed, unless the former leader left averages of half of the reported bundles."""
-        read_seed = self.context.read_seed
-        if read_seed is None or not self._is_cold():
+        read_seed, known = self.context.read_seed, self.tracker.averages().keys()
+        brokers = self.context.cluster_state.loads.reports.values()
+        reported = {bundle for one in brokers for bundle in one.report.bundles}
+        if read_seed is None or (known and 2 * len(reported & known) >= len(reported)):
             return
         try:
             async with asyncio.timeout(WITHIN_S):
@@ -147,12 +149,6 @@ class LeaderState:
             self._give_up("late", f"it was not read within {WITHIN_S:g} s")
         except (SeedUnreadable, CoordinationError, MalformedContent) as error:
             self._give_up("unreadable", str(error))
-
-    def _is_cold(self) -> bool:
-        known = self.tracker.averages().keys()
-        brokers = self.context.cluster_state.loads.reports.values()
-        reported = {bundle for one in brokers for bundle in one.report.bundles}
-        return not known or 2 * len(reported & known) < len(reported)
 
     async def _use(self, seed: Seed) -> None:
         if seed.head.cluster != self.cluster:

@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,8 +18,7 @@ from loadmanager.leader.election import Deposed
 from loadmanager.leader.reconciliation import UnclaimedOrders
 from loadmanager.leader.task_controller import TaskController
 from loadmanager.ports.coordination import CoordinationError
-from loadmanager.ports.lookup import LookupRefused, NotLeader, Unavailable
-from loadmanager.telemetry.metrics import Metrics
+from loadmanager.ports.lookup import LookupRefused, Unavailable
 
 log = structlog.get_logger()
 
@@ -31,12 +30,9 @@ _QUICK_S: Final = 0.005
 _REST_OF_TURN: Final = 2.0
 _LONGEST_REST_S: Final = 0.5
 
-Refusals = Mapping[BundleId, tuple[Refusal, ...]]
-
 
 class PlacementQueue:
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
+    def __init__(self) -> None:
         self._answers: dict[BundleId, asyncio.Future[BrokerId]] = {}
 
     def __iter__(self) -> Iterator[BundleId]:
@@ -49,39 +45,17 @@ class PlacementQueue:
             self._answers[bundle] = asyncio.get_running_loop().create_future()
         return self._answers[bundle], new
 
-    def answer_planned(self, planned: Callable[[BundleId], BrokerId | None]) -> None:
-        for bundle in list(self._answers):
-            broker = planned(bundle)
-            if broker is not None:
-                self._answers.pop(bundle).set_result(broker)
-
-    def answer(
-        self,
-        placed: Mapping[BundleId, BrokerId],
-        refusals: Refusals,
-        not_ordered: Mapping[BundleId, str],
-    ) -> None:
-        for bundle, broker in placed.items():
-            self._metrics.assignments.labels("placed").inc()
-            log.info("bundle.assignment.decided", bundle=bundle, target=broker)
+    def answer(self, brokers: Mapping[BundleId, BrokerId]) -> None:
+        for bundle, broker in brokers.items():
             future = self._answers.pop(bundle, None)
             if future and not future.done():
                 future.set_result(broker)
-        for bundle, reasons in refusals.items():
-            self._metrics.assignments.labels("refused").inc()
-            self._refuse(bundle, Unavailable(f"no broker can take {bundle} ({why(reasons)})"))
-        for bundle, reason in not_ordered.items():
-            self._refuse(bundle, Unavailable(f"{bundle} could not be ordered: {reason}"))
 
-    def refuse_all(self, reason: str) -> None:
+    def refuse_all(self, reason: str, kind: type[LookupRefused] = Unavailable) -> None:
         for bundle in list(self._answers):
-            self._refuse(bundle, Unavailable(reason))
+            self.refuse(bundle, kind(reason))
 
-    def end(self, epoch: int) -> None:
-        for bundle in list(self._answers):
-            self._refuse(bundle, NotLeader(f"epoch {epoch} is over"))
-
-    def _refuse(self, bundle: BundleId, error: LookupRefused) -> None:
+    def refuse(self, bundle: BundleId, error: LookupRefused) -> None:
         future = self._answers.pop(bundle, None)
         if future and not future.done():
             future.set_exception(error)
@@ -103,15 +77,12 @@ class PlacementWorker:
     decider: Decider
     unclaimed: UnclaimedOrders
     brokers_own: bool
-    wanted: PlacementQueue = field(init=False)
+    wanted: PlacementQueue = field(default_factory=PlacementQueue, init=False)
     _absences: Absences = field(default_factory=Absences, init=False)
     _drains: Drains = field(default_factory=Drains, init=False)
     _work: Subscriptions = field(default_factory=Subscriptions, init=False)
     _unplaced: frozenset[BundleId] = field(default=frozenset(), init=False)
     _retry_s: float = field(default=_RETRY_S, init=False)
-
-    def __post_init__(self) -> None:
-        self.wanted = PlacementQueue(self.context.metrics)
 
     @property
     def unowned(self) -> tuple[BundleId, ...]:
@@ -173,7 +144,7 @@ class PlacementWorker:
 
     async def _place(self) -> float:
         """Place what can be placed; return how long to wait for a change, 0 for no wait."""
-        self.wanted.answer_planned(self.planned)
+        self.wanted.answer({b: to for b in self.wanted if (to := self.planned(b))})
         orphans = self._orphans()
         awaited = self._awaited(orphans)
         # A bundle with a planned owner is placed elsewhere only if that broker has certainly
@@ -188,7 +159,16 @@ class PlacementWorker:
             return 0.0 if emptied else min([poll_s, *awaited.values()])
         choices = self.decider.choose(bundles)
         found = await self.decider.order(choices, AskedBy.UNOWNED)
-        self.wanted.answer(found.ordered, choices.refusals, found.refused)
+        for bundle, broker in found.ordered.items():
+            self.context.metrics.assignments.labels("placed").inc()
+            log.info("bundle.assignment.decided", bundle=bundle, target=broker)
+        self.wanted.answer(found.ordered)
+        for bundle, reasons in choices.refusals.items():
+            self.context.metrics.assignments.labels("refused").inc()
+            refused = Unavailable(f"no broker can take {bundle} ({why(reasons)})")
+            self.wanted.refuse(bundle, refused)
+        for bundle, reason in found.refused.items():
+            self.wanted.refuse(bundle, Unavailable(f"{bundle} could not be ordered: {reason}"))
         unplaced = frozenset(bundles) - found.ordered.keys()
         # The wait doubles as long as no others are left: each try iterates over all bundles, and
         # a change of the cluster ends the wait.

@@ -162,7 +162,7 @@ class UnclaimedOrders:
                 late.setdefault(assignee, []).append(bundle)
         for assignee, bundles in sorted(late.items()):
             others = self._has_others({assignee.broker, *self.excluded})
-            if others and await self._is_free(min(bundles)):
+            if others and await self.context.coordination.get(znodes.lock(min(bundles))) is None:
                 self._exclude(assignee, len(bundles), now_s)
             else:
                 self._since_s.update(dict.fromkeys(bundles, (assignee, now_s)))
@@ -198,9 +198,6 @@ class UnclaimedOrders:
             other not in brokers and known.registration.takes
             for other, known in self.context.cluster_state.brokers.items()
         )
-
-    async def _is_free(self, bundle: BundleId) -> bool:
-        return await self.context.coordination.get(znodes.lock(bundle)) is None
 
     def _exclude(self, assignee: _Assignee, bundles: int, now_s: float) -> None:
         broker, registered_as = assignee

@@ -199,7 +199,8 @@ class LeaderTerm:
         finally:
             for one in documents:
                 one.close()
-            self.placement_worker.wanted.end(self._term.epoch)
+            over = f"epoch {self._term.epoch} is over"
+            self.placement_worker.wanted.refuse_all(over, NotLeader)
             self.tasks.close()
             self._context.liveness.over("round")
             if self._foreign is not None:

@@ -64,7 +64,7 @@ _TICKS_LATE: Final = 2.0  # The most ticks until ZooKeeper ends a session that h
 Lead = Callable[[Elected, SharedState], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Candidate:
     identity: Identity
     coordination: Coordination
