@@ -28,7 +28,7 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, parse_broker, parse_bundle
 from loadmanager.core.leadership import Incumbent, successors
-from loadmanager.core.load import BrokerUrls, LoadReport, Registration, with_registration
+from loadmanager.core.load import LoadReport, Registration, with_registration
 from loadmanager.core.orders import OwnedList, decode_owned
 from loadmanager.core.wire.policies import decode_boundaries
 from loadmanager.core.wire.records import decode_leader
@@ -117,9 +117,7 @@ class ClusterLoads:
         before = self._folder.values.get(broker) if self._folder else None
         if before and before.mzxid == node.stat.mzxid:
             return before
-        urls = BrokerUrls(http_url="")
-        unregistered = Registration(broker=broker, urls=urls, sidecar_url="", started_at_ms=0)
-        report = decode_loads(znodes.loads(broker), node.data, unregistered)
+        report = decode_loads(znodes.loads(broker), node.data, Registration(broker=broker))
         return KnownLoads(report, self._clock.monotonic_s(), node.stat.mzxid)
 
 

@@ -4,7 +4,7 @@ import secrets
 import shlex
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -38,8 +38,8 @@ from loadmanager.pulsar.orders import Elected, Mandate
 from loadmanager.pulsar.reports import (
     AttachOverviews,
     TermReports,
+    history_in,
     host_name,
-    recording,
     served_metrics,
     served_page,
 )
@@ -166,7 +166,7 @@ async def candidate(path: Path) -> AsyncIterator[Candidate]:
             cluster_state.open()
             identity = make_identity(config, 0, clock)
             yield Candidate(
-                identity=replace(identity, urls=BrokerUrls(http_url=""), sidecar_url=""),
+                identity=replace(identity, urls=BrokerUrls(), sidecar_url=""),
                 coordination=coordination,
                 cluster_state=cluster_state,
                 clock=clock,
@@ -298,19 +298,22 @@ class AttachActions:
             if self._options["once"] or isinstance(error, BrokenPipeError):
                 raise
 
-    def _reports(
+    @asynccontextmanager
+    async def _reports(
         self, cluster: PulsarCluster, strategy: Strategy, **more: Any
-    ) -> AbstractAsyncContextManager[TermReports]:
-        return recording(
-            self._options["history_dir"],
-            cluster,
-            printed=self._log,
-            metrics=self._metrics,
-            overviews=self._overviews,
-            strategy=strategy,
-            interval_s=self._options["interval_s"],
-            **more,
-        )
+    ) -> AsyncIterator[TermReports]:
+        async with history_in(self._options["history_dir"], cluster.name) as sink:
+            reports = TermReports(
+                printed=self._log,
+                metrics=self._metrics,
+                overviews=self._overviews,
+                strategy=strategy,
+                interval_s=self._options["interval_s"],
+                sink=sink,
+                **more,
+            )
+            with reports.recording():
+                yield reports
 
     def _address(self, broker: BrokerId) -> str:
         return self._admin.reachable(addresses(self._reader.url)(broker))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import nan
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -70,7 +70,6 @@ from loadmanager.core.splitting.cutting import parts_at
 from loadmanager.leader.records import HistoryRecorder
 from loadmanager.ports.history import HistorySink, NoHistory, offer_report
 from loadmanager.ports.lookup import Unavailable
-from loadmanager.pulsar.answers import PulsarCluster
 from loadmanager.pulsar.balancing import Log
 from loadmanager.pulsar.held_brokers import AttachDrains, AttachModes, Control, pause_of
 from loadmanager.pulsar.moves import STUCK_S
@@ -156,13 +155,6 @@ _NAME: Final = "attach"
 _ADMIN: Final = "/admin/v2/loadmanager"
 
 
-def _gone(cluster: PulsarCluster) -> dict[BrokerId, str]:
-    return {
-        broker: f"{'drained' if broker in cluster.draining else 'cordoned'}, and not there"
-        for broker in sorted(cluster.cordoned - set(cluster.brokers))
-    }
-
-
 @dataclass
 class AttachOverviews(Tasks):
     """What the page shows; without an observation ``waits``: what makes moves instead of this."""
@@ -222,6 +214,10 @@ class AttachOverviews(Tasks):
         seen, at_ms = self.control.seen, self._clock.wall_ms()
         if seen is None:
             raise Unavailable(self.waits() or "no window of the cluster is over yet")
+        gone = {
+            broker: f"{'drained' if broker in seen.cluster.draining else 'cordoned'}, and not there"
+            for broker in sorted(seen.cluster.cordoned - set(seen.cluster.brokers))
+        }
         return overview_document(
             (
                 broker_document(
@@ -246,7 +242,7 @@ class AttachOverviews(Tasks):
             unowned=0,
             missing=[
                 MissingDocument(broker=one, why=why, since_ms=None)
-                for one, why in {**seen.missing, **_gone(seen.cluster)}.items()
+                for one, why in {**seen.missing, **gone}.items()
             ],
             refusals=most_refused(seen.refusals),
             held=self._held,
@@ -324,7 +320,6 @@ class TermReports:
     begun: Callable[[float], None] = lambda _: None
     sink: HistorySink = field(default_factory=NoHistory)
     epoch: int = 0
-    base_every_rounds: int = 60
     _trouble: str = ""
     _reported_s: dict[BrokerId, float] = field(default_factory=dict)
     _ordered: set[BundleId] = field(default_factory=set)
@@ -338,7 +333,7 @@ class TermReports:
             self,
             self.epoch,
             self.strategy.loads.tracker,
-            base_every_rounds=self.base_every_rounds,
+            base_every_rounds=HistorySettings().base_every_rounds,
         )
 
     def wall_ms(self) -> int:
@@ -440,22 +435,17 @@ class TermReports:
 
 
 @asynccontextmanager
-async def recording(
-    folder: Path | None, cluster: PulsarCluster, **parts: Any
-) -> AsyncIterator[TermReports]:
-    """Yield `TermReports` of these parts, which write a history if there is a folder for it."""
+async def history_in(folder: Path | None, cluster: str) -> AsyncIterator[HistorySink]:
     if folder is None:
-        yield TermReports(**parts)
+        yield NoHistory()
         return
-    origin = Origin(cluster.name, BrokerId(f"attach-{host_name()}:0"), secrets.token_hex(8))
-    settings = HistorySettings(dir=str(folder))
+    origin = Origin(cluster, BrokerId(f"attach-{host_name()}:0"), secrets.token_hex(8))
     with warnings_alone():
+        settings = HistorySettings(dir=str(folder))
         sink = ThreadedHistory(settings, origin, HistoryMetrics(CollectorRegistry()))
         sink.start()
-        reports = TermReports(sink=sink, base_every_rounds=settings.base_every_rounds, **parts)
         try:
-            with reports.recording():
-                yield reports
+            yield sink
         finally:
             # Not on the loop: it waits for the disk.
             await asyncio.to_thread(sink.close, _CLOSE_S)

@@ -490,7 +490,6 @@ class SampledLoads:
         return LoadReport(
             broker=broker,
             urls=BrokerUrls(http_url=self.address(broker)),
-            sidecar_url="",
             started_at_ms=self.at_ms if former is None else former.started_at_ms,
             version=cluster.version,
             reported_at_ms=self.at_ms,
