@@ -22,7 +22,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from loadmanager.common.watching import Subscriptions, WatchedFolder
+from loadmanager.common.watching import Subscriptions, WatchedFolder, readable
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName, MalformedContent
@@ -31,7 +31,7 @@ from loadmanager.core.leadership import Incumbent, successors
 from loadmanager.core.load import LoadReport, Registration, with_registration
 from loadmanager.core.orders import OwnedList, decode_owned
 from loadmanager.core.wire.policies import decode_boundaries
-from loadmanager.core.wire.records import decode_leader
+from loadmanager.core.wire.records import LeaderRecord, decode_leader
 from loadmanager.core.wire.reports import decode_loads, decode_registration
 from loadmanager.ports.coordination import (
     Connection,
@@ -42,7 +42,7 @@ from loadmanager.ports.coordination import (
     Watch,
 )
 from loadmanager.ports.host import Clock
-from loadmanager.ports.lookup import LeaderInfo, Missing, NamespaceUnknown, Unavailable
+from loadmanager.ports.lookup import Missing, NamespaceUnknown, Unavailable
 from loadmanager.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
@@ -345,7 +345,7 @@ class ClusterState:
         self.version = 0
         self.connected_at_s = clock.monotonic_s()
         """When this sidecar's connection was established, or when it last broke."""
-        self.leader: LeaderInfo | None = None
+        self.leader: LeaderRecord | None = None
         self.incumbent: Incumbent | None = None
         self._leader_read = False
         self._boundaries: dict[Namespace, Boundaries] = {}
@@ -504,21 +504,10 @@ class ClusterState:
         self.leader, self.incumbent = None, None
         if node is not None:
             session_id = node.stat.ephemeral_owner
-            try:
-                record = decode_leader(znodes.LEADER, node.data)
-            except MalformedContent as error:
-                log.warning("znode.content.refused", path=znodes.LEADER, error=str(error))
-                self._metrics.malformed("leader")
-                self.incumbent = Incumbent(None, "", session_id)
-            else:
-                self.incumbent = Incumbent(record.broker, record.instance, session_id)
-                self.leader = LeaderInfo(
-                    broker=record.broker,
-                    service_url=record.service_url,
-                    sidecar_url=record.sidecar_url,
-                    instance=record.instance,
-                    epoch=record.epoch,
-                )
+            self.incumbent = Incumbent(None, "", session_id)
+            with readable(self._metrics, "leader", znodes.LEADER):
+                self.leader = leader = decode_leader(znodes.LEADER, node.data)
+                self.incumbent = Incumbent(leader.broker, leader.instance, session_id)
         self._answers_changed()
         self.changes.notify()
 

@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from loadmanager.common.context import Context
-from loadmanager.common.watching import Subscriptions, WatchedFolder
+from loadmanager.common.watching import Subscriptions, WatchedFolder, readable
 from loadmanager.core import znodes
-from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BrokerId, Namespace, parse_namespace
 from loadmanager.core.policies import IsolationPolicy, Policies
 from loadmanager.core.wire.policies import (
@@ -94,11 +93,8 @@ class Constraints:
         if node is None or not node.data:
             self._isolation = {}
         else:
-            try:
+            with readable(self._metrics, "isolation", self._isolation_path):
                 self._isolation = decode_isolation(self._isolation_path, node.data)
-            except MalformedContent as error:
-                log.warning("znode.content.refused", path=self._isolation_path, error=str(error))
-                self._refused("isolation")
         self._troubles.pop(self._isolation_path, None)
         self._anything_changed()
         if why := self.policies.refusals:

@@ -7,7 +7,7 @@ from typing import Final
 import structlog
 
 from loadmanager.common.context import Context
-from loadmanager.common.watching import Subscriptions
+from loadmanager.common.watching import Subscriptions, readable
 from loadmanager.core import znodes
 from loadmanager.core.balancing import Balancing, BalancingMode
 from loadmanager.core.errors import MalformedContent
@@ -201,12 +201,9 @@ class BalancingModeWatch:
         if node is None:
             self._read = Balancing()
         else:
-            try:
+            self._read = self.wanted
+            with readable(self._metrics, "balancing", znodes.BALANCING):
                 self._read = decode_balancing(znodes.BALANCING, node.data)
-            except MalformedContent as error:
-                log.warning("znode.content.refused", path=znodes.BALANCING, error=str(error))
-                self._metrics.malformed("balancing")
-                self._read = before or Balancing(mode=BalancingMode.PAUSED)
         if before is None or before.mode is not self._read.mode:
             log.info("balancing.mode.changed", mode=self._read.mode.value)
         self._metrics.balancing_changed(self._read.mode.value)

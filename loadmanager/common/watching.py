@@ -1,5 +1,6 @@
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -8,10 +9,21 @@ import structlog
 from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.ports.coordination import Coordination, Node, NodeWatch, Watch
 from loadmanager.ports.host import Clock
+from loadmanager.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 
 _LOOK_S = 1.0
+
+
+@contextmanager
+def readable(metrics: Metrics, kind: str, path: str) -> Iterator[None]:
+    """Log and count content that is malformed, and continue after the block."""
+    try:
+        yield
+    except MalformedContent as error:
+        log.warning("znode.content.refused", path=path, error=str(error))
+        metrics.malformed(kind)
 
 
 class Subscriptions:

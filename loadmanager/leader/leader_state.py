@@ -14,6 +14,7 @@ from typing import Final
 import structlog
 
 from loadmanager.common.context import Context
+from loadmanager.common.watching import readable
 from loadmanager.core import znodes
 from loadmanager.core.bounds import DAY_MS
 from loadmanager.core.bundles import Boundaries
@@ -75,13 +76,10 @@ class LeaderState:
         memory = standby.memory
         if not standby.joint:
             return memory
-        try:
+        with readable(self.context.metrics, "state", znodes.STATE):
             joint = decode_joint(f"{znodes.STATE}: joint", standby.joint, now_s)
-        except MalformedContent as error:
-            log.warning("znode.content.refused", path=znodes.STATE, error=str(error))
-            self.context.metrics.malformed("state")
-            return memory
-        return replace(memory, shedder=replace(memory.shedder, joint=joint))
+            return replace(memory, shedder=replace(memory.shedder, joint=joint))
+        return memory
 
     async def leave(self, memory: RoundMemory) -> None:
         """Raises `Deposed`, or `Disconnected`: the state may or may not have been stored."""
@@ -115,13 +113,10 @@ class LeaderState:
         node = await self.context.coordination.get(znodes.STATE)
         if node is None:
             await self.context.coordination.ensure(znodes.STATE)
-        if node is None or not node.data:
-            return Standby(RoundMemory(), {})
-        try:
-            standby = decode_standby(znodes.STATE, node.data)
-        except MalformedContent as error:
-            log.warning("znode.content.refused", path=znodes.STATE, error=str(error))
-            self.context.metrics.malformed("state")
+        standby = None
+        with readable(self.context.metrics, "state", znodes.STATE):
+            standby = decode_standby(znodes.STATE, node.data) if node and node.data else None
+        if standby is None:
             return Standby(RoundMemory(), {})
         log.info("leadership.state.inherited", bundles=len(standby.averages))
         by_s = -self._wall_offset_s()

@@ -22,6 +22,7 @@ import structlog
 from loadmanager.common.cluster_state import READ_AHEAD, OwnerView
 from loadmanager.common.context import Context
 from loadmanager.common.runtime_settings import TaskBounds
+from loadmanager.common.watching import readable
 from loadmanager.core import znodes
 from loadmanager.core.bundle_task import (
     CUT_WITHIN_S,
@@ -38,7 +39,7 @@ from loadmanager.core.bundle_task import (
     stands,
     unfollowed,
 )
-from loadmanager.core.errors import InvalidName, LoadManagerError, MalformedContent
+from loadmanager.core.errors import InvalidName, LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker
 from loadmanager.core.orders import (
     OrderChanges,
@@ -649,12 +650,9 @@ class OrderBook:
 
     def _decoded(self, broker: BrokerId, node: Node) -> Orders | None:
         path = znodes.orders(broker)
-        try:
+        with readable(self._metrics, "orders", path):
             return decode_orders(path, node.data)
-        except MalformedContent as error:
-            log.warning("znode.content.refused", path=path, error=str(error))
-            self._metrics.malformed("orders")
-            return None
+        return None
 
     def _kept(self, broker: BrokerId) -> Orders:
         """Return a broker's owned bundles in place of orders that are not readable.

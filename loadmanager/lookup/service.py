@@ -15,10 +15,10 @@ from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, namespace_of
-from loadmanager.core.wire.records import decode_lock, decode_partitions
+from loadmanager.core.wire.records import LeaderRecord, decode_lock, decode_partitions
 from loadmanager.ports.coordination import Connection, CoordinationError
 from loadmanager.ports.host import Clock
-from loadmanager.ports.lookup import AskLeader, LeaderInfo, NotLeader, Owner, Readiness, Unavailable
+from loadmanager.ports.lookup import AskLeader, NotLeader, Owner, Readiness, Unavailable
 
 
 class OwnBundles(Protocol):
@@ -165,7 +165,7 @@ class LookupService:
         return self._naming.version
 
     @property
-    def leader(self) -> LeaderInfo | None:
+    def leader(self) -> LeaderRecord | None:
         return self._cluster_state.leader
 
     def readiness(self) -> Readiness:
@@ -336,7 +336,7 @@ class LookupService:
                 await self._naming.changes.wait(min(deadline_s - now_s, _ASK_AGAIN_S))
 
     async def _ask(
-        self, bundle: BundleId, leader: LeaderInfo, left_s: float
+        self, bundle: BundleId, leader: LeaderRecord, left_s: float
     ) -> tuple[BrokerId | None, str]:
         try:
             async with asyncio.timeout(max(left_s, _ASK_AGAIN_S)):

@@ -5,6 +5,7 @@ from typing import Protocol
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId, TopicName
 from loadmanager.core.load import BrokerUrls
+from loadmanager.core.wire.records import LeaderRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,17 +21,6 @@ class Owner:
     urls: BrokerUrls
     listeners: Mapping[str, BrokerUrls]
     fencing_token: int
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderInfo:
-    """The elected leader, as its election node names it."""
-
-    broker: BrokerId
-    service_url: str
-    sidecar_url: str
-    instance: str
     epoch: int
 
 
@@ -98,7 +88,7 @@ class LookupService(Protocol):
     def cluster_state_version(self) -> int: ...
 
     @property
-    def leader(self) -> LeaderInfo | None: ...
+    def leader(self) -> LeaderRecord | None: ...
 
     def readiness(self) -> Readiness:
         """Return whether lookups can be answered from a current cluster state."""
@@ -126,7 +116,7 @@ class LookupService(Protocol):
         """
 
 
-AskLeader = Callable[[LeaderInfo, BundleId], Awaitable[BrokerId]]
+AskLeader = Callable[[LeaderRecord, BundleId], Awaitable[BrokerId]]
 """Has the leader assign a bundle, and returns the broker that is to own it.
 
 Raises as `LookupService.assign`; `Unavailable` also if the leader does not answer.

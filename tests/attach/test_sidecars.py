@@ -23,10 +23,10 @@ from loadmanager.core.balancing import Balancing, BalancingMode
 from loadmanager.core.bundle_task import TaskKind
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, parse_broker, parse_full_topic
 from loadmanager.core.load import BrokerUrls, HostUsage, ResourceUsage
-from loadmanager.core.wire.records import encode_balancing
+from loadmanager.core.wire.records import LeaderRecord, encode_balancing
 from loadmanager.core.wire.standby import decode_standby
 from loadmanager.leader.term import LeaderTerm
-from loadmanager.ports.lookup import LeaderInfo, NamespaceUnknown, Unavailable
+from loadmanager.ports.lookup import NamespaceUnknown, Unavailable
 from loadmanager.pulsar.sidecar import BesidePulsar, make_pulsar_broker
 from loadmanager.pulsar.state import SHEDDING, SWITCHES
 from loadmanager.telemetry.metrics import Metrics
@@ -68,7 +68,7 @@ class BusyProbe:
         )
 
 
-async def ask_leader(leader: LeaderInfo, bundle: BundleId) -> BrokerId:
+async def ask_leader(leader: LeaderRecord, bundle: BundleId) -> BrokerId:
     raise Unavailable(f"{leader.broker} was asked to place {bundle}")
 
 

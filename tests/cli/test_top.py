@@ -26,7 +26,8 @@ from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import ResourceUsage
 from loadmanager.core.snapshot.codec import encode_snapshot
 from loadmanager.core.snapshot.document import Snapshot
-from loadmanager.ports.lookup import LeaderInfo, LookupService
+from loadmanager.core.wire.records import LeaderRecord
+from loadmanager.ports.lookup import LookupService
 
 LEAVE_SCREEN = b"\x1b[?1049l"
 SHOW_CURSOR = b"\x1b[?25h"
@@ -108,8 +109,8 @@ def test_the_picture_is_no_higher_than_the_terminal(height: int) -> None:
 
 class Lookups(LookupService):
     @property
-    def leader(self) -> LeaderInfo | None:
-        return LeaderInfo(
+    def leader(self) -> LeaderRecord | None:
+        return LeaderRecord(
             broker=BrokerId("b1:8080"),
             service_url="http://b1:8080",
             sidecar_url="http://b1:7750",

@@ -25,9 +25,9 @@ from loadmanager.core.ids import (
     parse_full_topic,
 )
 from loadmanager.core.rates import Rates
+from loadmanager.core.wire.records import LeaderRecord
 from loadmanager.core.wire.shared_forms import rates_from, rates_to_json
 from loadmanager.ports.lookup import (
-    LeaderInfo,
     LookupService,
     NamespaceUnknown,
     NotLeader,
@@ -110,7 +110,7 @@ class HttpAssignClient:
         self._credentials = credentials
         self._session: aiohttp.ClientSession | None = None
 
-    async def assign(self, leader: LeaderInfo, bundle: BundleId) -> BrokerId:
+    async def assign(self, leader: LeaderRecord, bundle: BundleId) -> BrokerId:
         url = leader.sidecar_url.rstrip("/") + ASSIGN_PATH
         asked = {"bundle": bundle}
         answer = await self.ask(
@@ -209,7 +209,7 @@ async def _read(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
     return bytes(body)
 
 
-def _decision(text: str, url: str, leader: LeaderInfo) -> BrokerId:
+def _decision(text: str, url: str, leader: LeaderRecord) -> BrokerId:
     try:
         answer = json.loads(text)
         broker, epoch = parse_broker(answer["broker"]), answer["epoch"]

@@ -27,9 +27,9 @@ from loadmanager.core.hashing import position
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, namespace_of, range_of
 from loadmanager.core.load import BrokerUrls
 from loadmanager.core.wire.policies import bundles_to_json
+from loadmanager.core.wire.records import LeaderRecord
 from loadmanager.ports.lookup import (
     Conflict,
-    LeaderInfo,
     Missing,
     NamespaceTaken,
     NamespaceUnknown,
@@ -71,7 +71,7 @@ class FakeLookup:
     """
 
     cluster_state_version: int = 1
-    leader: LeaderInfo | None = None
+    leader: LeaderRecord | None = None
     leads: bool = True
     taker: str | None = "b1:8080"
     reasons: tuple[str, ...] = ()

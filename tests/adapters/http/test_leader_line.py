@@ -10,7 +10,8 @@ from raw_server import raw_server
 from loadmanager.adapters.http.assign_client import HttpAssignClient
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.ports.lookup import LeaderInfo, NamespaceUnknown, NotLeader, Unavailable
+from loadmanager.core.wire.records import LeaderRecord
+from loadmanager.ports.lookup import NamespaceUnknown, NotLeader, Unavailable
 from tests.adapters.http.conftest import PUBLIC, FakeLookup, RunningServer, StartServer, until
 
 Line = HttpAssignClient
@@ -18,8 +19,8 @@ BUNDLE = Boundaries.even(PUBLIC, 4).bundles[1]
 ASSIGN = "/loadmanager/v1/assign"
 
 
-def leader_at(url: str, epoch: int = 4) -> LeaderInfo:
-    return LeaderInfo(
+def leader_at(url: str, epoch: int = 4) -> LeaderRecord:
+    return LeaderRecord(
         broker=BrokerId("b1:8080"),
         service_url="http://b1:8080",
         sidecar_url=url,

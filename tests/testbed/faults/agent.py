@@ -14,7 +14,8 @@ from loadmanager.common.context import Context, Identity, first_leaf
 from loadmanager.config import Config
 from loadmanager.core.ids import BrokerId, BundleId, TopicName
 from loadmanager.core.load import BrokerUrls
-from loadmanager.ports.lookup import LeaderInfo, Owner, Unavailable
+from loadmanager.core.wire.records import LeaderRecord
+from loadmanager.ports.lookup import Owner, Unavailable
 from loadmanager.telemetry.metrics import Metrics
 from loadmanager.wiring.application import Application, Sidecar
 from tests.testbed.faults.host import BrokerLine, Host, ScriptedProbe
@@ -185,7 +186,7 @@ class CallingLine:
     world: World
     caller: Agent
 
-    async def assign(self, leader: LeaderInfo, bundle: BundleId) -> BrokerId:
+    async def assign(self, leader: LeaderRecord, bundle: BundleId) -> BrokerId:
         self.caller.questions += 1
         await asyncio.sleep(0.001 + self.caller.line_slow_s)
         callee = self.world.agent_at(leader.sidecar_url)
