@@ -41,15 +41,8 @@ class Standing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    broker: BrokerId
-    instance: str
-    session_id: int
-
-
-@dataclass(frozen=True, slots=True)
 class Incumbent:
-    """Content and owner of the election node.
+    """Content and owner of the election node, or what a candidate would make them.
 
     ``broker`` is None if the content of the node cannot be read: only the session counts.
     """
@@ -59,7 +52,7 @@ class Incumbent:
     session_id: int
 
 
-def judge(candidate: Candidate, incumbent: Incumbent | None, *, connected: bool) -> Standing:
+def judge(candidate: Incumbent, incumbent: Incumbent | None, *, connected: bool) -> Standing:
     """Return what ``candidate`` has to do about the leadership.
 
     The session decides and the instance confirms: two processes configured with the same broker

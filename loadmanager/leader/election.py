@@ -10,7 +10,7 @@ from loadmanager.common.cluster_state import ClusterState
 from loadmanager.common.context import Identity, Liveness, UnexpectedErrors, first_leaf
 from loadmanager.core import znodes
 from loadmanager.core.errors import LoadManagerError
-from loadmanager.core.leadership import Candidate, Standing, judge
+from loadmanager.core.leadership import Incumbent, Standing, judge
 from loadmanager.ports.coordination import (
     Check,
     CommitRejected,
@@ -109,7 +109,7 @@ class Election:
 
     def _standing(self) -> Standing:
         session = self._coordination.session
-        candidate = Candidate(self._identity.broker, self._identity.instance, session.session_id)
+        candidate = Incumbent(self._identity.broker, self._identity.instance, session.session_id)
         connected = session.connection is Connection.CONNECTED and self._cluster_state.complete
         standing = judge(candidate, self._cluster_state.incumbent, connected=connected)
         if standing is Standing.LEAD and self._won and self._is_ahead_of(self._won.epoch):

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.core.ids import BrokerId
-from loadmanager.core.leadership import Candidate, Incumbent, Standing, judge, successors
+from loadmanager.core.leadership import Incumbent, Standing, judge, successors
 
-ME = Candidate(BrokerId("b1:8080"), "run-2", session_id=22)
+ME = Incumbent(BrokerId("b1:8080"), "run-2", session_id=22)
 
 
 @pytest.mark.parametrize(
