@@ -32,7 +32,7 @@ from loadmanager.core.planner import NONE_LEAVE, Plan, Planner
 from loadmanager.core.playback import Playback
 from loadmanager.core.rates import Rates
 from loadmanager.core.shadow import Seen, Shadow, after_round
-from loadmanager.leader.reconciliation import UnclaimedOrders
+from loadmanager.leader.reconciliation import Reconciler
 from loadmanager.leader.records import DecisionLog, HistoryRecorder, ViewInput
 from loadmanager.leader.task_controller import TaskController
 from loadmanager.ports.coordination import SetData
@@ -105,7 +105,7 @@ class Decider:
     constraints: Constraints
     tracker: LoadTracker
     recorder: HistoryRecorder
-    unclaimed: UnclaimedOrders
+    reconciler: Reconciler
     decision_log: DecisionLog
     steering: BalancingModeWatch
     rng: np.random.Generator
@@ -172,7 +172,7 @@ class Decider:
             tally=self.tracker.tally(),
             assigned=dict(self.tasks.assigned),
             policies=self.constraints.policies,
-            excluded=self.unclaimed.excluded,
+            excluded=self.reconciler.excluded,
         )
 
     # --- brokers whose reports may have made a round fail ------------------------------
@@ -308,7 +308,7 @@ class Decider:
         if why:
             return dict.fromkeys((move.bundle for move in decided.plan.moves), why)
         brokers, began = self.context.cluster_state.brokers, decided.view_input.tally.started_at_ms
-        unassignable = {*self.unclaimed.excluded, *self._quarantined}
+        unassignable = {*self.reconciler.excluded, *self._quarantined}
         found: dict[BundleId, str] = {}
         for bundle, target in ((move.bundle, move.target) for move in decided.plan.moves):
             if target not in brokers:

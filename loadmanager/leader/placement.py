@@ -15,7 +15,6 @@ from loadmanager.core.ids import BrokerId, BundleId, belongs_to_a_broker
 from loadmanager.core.plan import Cause, Refusal
 from loadmanager.leader.decisions import Decider
 from loadmanager.leader.election import Deposed
-from loadmanager.leader.reconciliation import UnclaimedOrders
 from loadmanager.leader.task_controller import TaskController
 from loadmanager.ports.coordination import CoordinationError
 from loadmanager.ports.lookup import LookupRefused, Unavailable
@@ -75,7 +74,6 @@ class PlacementWorker:
     tasks: TaskController
     settings: RuntimeSettings
     decider: Decider
-    unclaimed: UnclaimedOrders
     brokers_own: bool
     wanted: PlacementQueue = field(default_factory=PlacementQueue, init=False)
     _absences: Absences = field(default_factory=Absences, init=False)
@@ -90,7 +88,7 @@ class PlacementWorker:
 
     def planned(self, bundle: BundleId) -> BrokerId | None:
         planned = self.tasks.assigned.get(bundle)
-        excluded = planned in self.unclaimed.excluded
+        excluded = planned in self.decider.reconciler.excluded
         return planned if planned in self.context.cluster_state.brokers and not excluded else None
 
     async def assign(self, bundle: BundleId) -> BrokerId:
@@ -150,12 +148,12 @@ class PlacementWorker:
         # A bundle with a planned owner is placed elsewhere only if that broker has certainly
         # left, which is unknown while the cluster state is incomplete.
         planless = [bundle for bundle in self.wanted if bundle not in self.tasks.assigned]
-        await self.unclaimed.check()
-        everything = dict.fromkeys([*planless, *orphans, *self.unclaimed.bundles()])
+        await self.decider.reconciler.check()
+        everything = dict.fromkeys([*planless, *orphans, *self.decider.reconciler.bundles()])
         bundles = [bundle for bundle in everything if bundle not in awaited]
         emptied = await self._empty_draining()
         if not bundles:
-            poll_s = _UNCLAIMED_POLL_S if self.unclaimed.waiting else _POLL_S
+            poll_s = _UNCLAIMED_POLL_S if self.decider.reconciler.waiting else _POLL_S
             return 0.0 if emptied else min([poll_s, *awaited.values()])
         choices = self.decider.choose(bundles)
         found = await self.decider.order(choices, AskedBy.UNOWNED)

@@ -22,7 +22,7 @@ from loadmanager.leader.decisions import Choices, Decider, Observation, Optimali
 from loadmanager.leader.election import Deposed, Term, TermGivenUp
 from loadmanager.leader.leader_state import LeaderState
 from loadmanager.leader.placement import PlacementWorker, why
-from loadmanager.leader.reconciliation import Reconciler, UnclaimedOrders
+from loadmanager.leader.reconciliation import Reconciler
 from loadmanager.leader.records import (
     DecisionLog,
     HistoryRecorder,
@@ -105,7 +105,7 @@ class LeaderTerm:
         self.decision_log = DecisionLog(
             context.clock, term.epoch, task_of=self.tasks.tasks.number_of
         )
-        unclaimed = UnclaimedOrders(context, self.tasks)
+        self._reconciler = Reconciler(context, self.tasks, self.decision_log)
         self.steering = BalancingModeWatch(context, foreign.held if foreign else str)
         self._decider = Decider(
             context,
@@ -114,7 +114,7 @@ class LeaderTerm:
             self._constraints,
             self.tracker,
             self._recorder,
-            unclaimed,
+            self._reconciler,
             self.decision_log,
             self.steering,
             rng,
@@ -143,11 +143,7 @@ class LeaderTerm:
             self.tasks,
             settings,
             self._decider,
-            unclaimed,
             brokers_own=foreign is not None,
-        )
-        self._reconciler = Reconciler(
-            context, self.tasks, self.splits.is_foreign, unclaimed, self.decision_log
         )
 
     def _task_changed(self, task: BundleTask) -> None:
@@ -322,7 +318,7 @@ class LeaderTerm:
         if found is None or not found.piggybacked:
             await self._leader_state.leave(self._decider.memory)
         if not doubtful and self._foreign is None:
-            await self._reconciler.reconcile()
+            await self._reconciler.reconcile(self.splits.is_foreign)
         self._decider.round_succeeded()
         if found is None:
             return "observed" if plan.observed else "quiet"
