@@ -30,37 +30,6 @@ _REST_OF_TURN: Final = 2.0
 _LONGEST_REST_S: Final = 0.5
 
 
-class PlacementQueue:
-    def __init__(self) -> None:
-        self._answers: dict[BundleId, asyncio.Future[BrokerId]] = {}
-
-    def __iter__(self) -> Iterator[BundleId]:
-        return iter(self._answers)
-
-    def ask(self, bundle: BundleId) -> tuple[asyncio.Future[BrokerId], bool]:
-        """Return the future answer, and whether this is the first request for it."""
-        new = bundle not in self._answers
-        if new:
-            self._answers[bundle] = asyncio.get_running_loop().create_future()
-        return self._answers[bundle], new
-
-    def answer(self, brokers: Mapping[BundleId, BrokerId]) -> None:
-        for bundle, broker in brokers.items():
-            future = self._answers.pop(bundle, None)
-            if future and not future.done():
-                future.set_result(broker)
-
-    def refuse_all(self, reason: str, kind: type[LookupRefused] = Unavailable) -> None:
-        for bundle in list(self._answers):
-            self.refuse(bundle, kind(reason))
-
-    def refuse(self, bundle: BundleId, error: LookupRefused) -> None:
-        future = self._answers.pop(bundle, None)
-        if future and not future.done():
-            future.set_exception(error)
-            future.exception()  # The requester may be gone; the error is then no fault.
-
-
 def why(reasons: Iterable[Refusal]) -> str:
     return ", ".join(reason.detail or reason.reason.value for reason in reasons)
 
@@ -75,7 +44,7 @@ class PlacementWorker:
     settings: RuntimeSettings
     decider: Decider
     brokers_own: bool
-    wanted: PlacementQueue = field(default_factory=PlacementQueue, init=False)
+    _wanted: dict[BundleId, asyncio.Future[BrokerId]] = field(default_factory=dict, init=False)
     _absences: Absences = field(default_factory=Absences, init=False)
     _drains: Drains = field(default_factory=Drains, init=False)
     _work: Subscriptions = field(default_factory=Subscriptions, init=False)
@@ -84,7 +53,7 @@ class PlacementWorker:
 
     @property
     def unowned(self) -> tuple[BundleId, ...]:
-        return tuple(dict.fromkeys([*self.wanted, *self._orphans()]))
+        return tuple(dict.fromkeys([*self._wanted, *self._orphans()]))
 
     def planned(self, bundle: BundleId) -> BrokerId | None:
         planned = self.tasks.assigned.get(bundle)
@@ -92,10 +61,24 @@ class PlacementWorker:
         return planned if planned in self.context.cluster_state.brokers and not excluded else None
 
     async def assign(self, bundle: BundleId) -> BrokerId:
-        answer, new = self.wanted.ask(bundle)
-        if new:
+        if bundle not in self._wanted:
+            self._wanted[bundle] = asyncio.get_running_loop().create_future()
             self._work.notify()
-        return await asyncio.shield(answer)
+        return await asyncio.shield(self._wanted[bundle])
+
+    def _answer(self, bundle: BundleId, answer: BrokerId | LookupRefused) -> None:
+        future = self._wanted.pop(bundle, None)
+        if future is None or future.done():
+            return
+        if isinstance(answer, LookupRefused):
+            future.set_exception(answer)
+            future.exception()  # The requester may be gone; the error is then no fault.
+        else:
+            future.set_result(answer)
+
+    def refuse_all(self, reason: str, kind: type[LookupRefused] = Unavailable) -> None:
+        for bundle in list(self._wanted):
+            self._answer(bundle, kind(reason))
 
     async def run(self) -> None:
         """Place bundles requested by lookups, or of departed brokers. Raises `Deposed`."""
@@ -108,7 +91,7 @@ class PlacementWorker:
                     raise
                 except Exception as error:  # noqa: BLE001 - waiting lookups get it, and it continues
                     self.context.unexpected.caught("placing", error)
-                    self.wanted.refuse_all("the leader failed unexpectedly; see its log")
+                    self.refuse_all("the leader failed unexpectedly; see its log")
                     await self.context.clock.sleep(_AFTER_ERROR_S)
         finally:
             self.context.cluster_state.changes.unsubscribe(self._work.notify)
@@ -131,7 +114,7 @@ class PlacementWorker:
         except CoordinationError as error:
             if self.brokers_own:
                 log.warning("broker.drain.failed", error=str(error))
-            self.wanted.refuse_all(f"the order could not be written: {error}")
+            self.refuse_all(f"the order could not be written: {error}")
             await clock.sleep(_RETRY_S)
             wait_s = 0.0
         took_s = clock.monotonic_s() - began_s
@@ -142,12 +125,14 @@ class PlacementWorker:
 
     async def _place(self) -> float:
         """Place what can be placed; return how long to wait for a change, 0 for no wait."""
-        self.wanted.answer({b: to for b in self.wanted if (to := self.planned(b))})
+        for bundle in list(self._wanted):
+            if (planned := self.planned(bundle)) is not None:
+                self._answer(bundle, planned)
         orphans = self._orphans()
         awaited = self._awaited(orphans)
         # A bundle with a planned owner is placed elsewhere only if that broker has certainly
         # left, which is unknown while the cluster state is incomplete.
-        planless = [bundle for bundle in self.wanted if bundle not in self.tasks.assigned]
+        planless = [bundle for bundle in self._wanted if bundle not in self.tasks.assigned]
         await self.decider.reconciler.check()
         everything = dict.fromkeys([*planless, *orphans, *self.decider.reconciler.bundles()])
         bundles = [bundle for bundle in everything if bundle not in awaited]
@@ -160,13 +145,12 @@ class PlacementWorker:
         for bundle, broker in found.ordered.items():
             self.context.metrics.assignments.labels("placed").inc()
             log.info("bundle.assignment.decided", bundle=bundle, target=broker)
-        self.wanted.answer(found.ordered)
+            self._answer(bundle, broker)
         for bundle, reasons in choices.refusals.items():
             self.context.metrics.assignments.labels("refused").inc()
-            refused = Unavailable(f"no broker can take {bundle} ({why(reasons)})")
-            self.wanted.refuse(bundle, refused)
+            self._answer(bundle, Unavailable(f"no broker can take {bundle} ({why(reasons)})"))
         for bundle, reason in found.refused.items():
-            self.wanted.refuse(bundle, Unavailable(f"{bundle} could not be ordered: {reason}"))
+            self._answer(bundle, Unavailable(f"{bundle} could not be ordered: {reason}"))
         unplaced = frozenset(bundles) - found.ordered.keys()
         # The wait doubles as long as no others are left: each try iterates over all bundles, and
         # a change of the cluster ends the wait.

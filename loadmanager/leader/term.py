@@ -196,7 +196,7 @@ class LeaderTerm:
             for one in documents:
                 one.close()
             over = f"epoch {self._term.epoch} is over"
-            self.placement_worker.wanted.refuse_all(over, NotLeader)
+            self.placement_worker.refuse_all(over, NotLeader)
             self.tasks.close()
             self._context.liveness.over("round")
             if self._foreign is not None:
