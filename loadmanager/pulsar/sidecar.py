@@ -52,15 +52,6 @@ _RULES: Final = Rules(pinned=(SNAPSHOTS,))
 log = structlog.get_logger()
 
 
-class ObservedBundles:
-    def __init__(self) -> None:
-        self.changes = Subscriptions()
-        self.handovers: Mapping[BundleId, BrokerId] = {}
-
-    def serves(self, _bundle: BundleId) -> bool:
-        return True
-
-
 class ObservedLookups(LookupService):
     def __init__(self, broker: PulsarBroker, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -140,7 +131,7 @@ class BesidePulsar:
                 await self._term.orders.settled()
 
         member = ObservingAgent(context, self.broker, publisher, settled=settled, last_left=left)
-        return member, ObservedBundles()
+        return member, member
 
     @property
     def answering(self) -> Callable[..., LookupService]:
@@ -182,6 +173,8 @@ class ObservingAgent:
     publisher: Publisher
     settled: Callable[[], Awaitable[None]]
     last_left: Callable[[], Awaitable[None]]
+    changes: Subscriptions = field(default_factory=Subscriptions, init=False)
+    handovers: Mapping[BundleId, BrokerId] = field(default_factory=dict, init=False)
     _takeover: Takeover = field(init=False)
     _registrar: Registrar = field(init=False)
     _membership: Membership | None = None
@@ -195,6 +188,9 @@ class ObservingAgent:
         self._takeover = Takeover(context.identity, context.coordination, context.clock)
         self._registrar = Registrar(context)
         context.metrics.broker_leased.set(0)
+
+    def serves(self, _bundle: BundleId) -> bool:
+        return True
 
     @property
     def registered(self) -> bool:
