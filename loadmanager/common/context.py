@@ -187,7 +187,7 @@ def make_identity(config: Config, port: int, clock: Clock) -> Identity:
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False)
 class Context:
     identity: Identity
     coordination: Coordination
@@ -202,9 +202,6 @@ class Context:
     computing: Computing = field(default_factory=ComputingInline)
     troubles: dict[str, str] = field(default_factory=dict)
     """Problems that readiness names besides, by what has them."""
-    liveness: Liveness = field(init=False)
-    unexpected: UnexpectedErrors = field(init=False)
-    oversized: OversizedWrites = field(init=False)
 
     def __post_init__(self) -> None:
         self.liveness = Liveness(self.clock.monotonic_s)

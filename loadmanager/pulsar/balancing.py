@@ -267,7 +267,7 @@ class Stopped(LoadManagerError):
     """Balancing has to stop until an operator changes something; the message says what."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Balancer:
     """Balances one cluster until asked to stop.
 
@@ -291,20 +291,12 @@ class Balancer:
     course: Course = field(default_factory=Course)
     unread: Callable[[str], None] = lambda _: None
     refused_s: float = REFUSED_S
-    _changes: Changes = field(init=False)
-    _targets: HeldTargets = field(init=False)
-    _cordons: Cordons = field(init=False)
     _oversized: dict[BundleId, int] = field(default_factory=dict)
     _more_windows: int = SPLIT_WINDOWS - 1
     _goes_on: bool = False
     _brokers: tuple[BrokerId, ...] = ()
     _refusal: RightMissing | None = None
     _refused_since_s: float = float("inf")
-    _observer: Observer = field(init=False)
-    _new: NewNamespaces = field(init=False)
-    _sampler: Sampler = field(init=False)
-    _address: Callable[[BrokerId], str] = field(init=False)
-    _dispatcher: Dispatcher = field(init=False)
 
     def __post_init__(self) -> None:
         admin, self._address = self.reader.admin, addresses(self.reader.url)

@@ -161,7 +161,6 @@ class AttachOverviews(Tasks):
 
     balances: bool
     waits: Callable[[], str] = lambda: ""
-    control: Control = field(init=False)
     course: Course = field(default_factory=Course)
     _clock: SystemClock = field(default_factory=SystemClock)
     _began_ms: int = 0
@@ -170,7 +169,6 @@ class AttachOverviews(Tasks):
     _epoch: int = 0
     _decisions: deque[Decision] = field(default_factory=lambda: deque(maxlen=MOST_DECISIONS))
     _tasks: dict[int, BundleTask] = field(default_factory=dict)
-    _usual: Balancing = field(init=False)
 
     def __post_init__(self) -> None:
         mode = BalancingMode.ACTIVE if self.balances else BalancingMode.OBSERVING
@@ -303,7 +301,7 @@ def host_name() -> str:
     return re.sub(r"[^-.\w]", "_", socket.gethostname(), flags=re.ASCII) or "localhost"
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class TermReports:
     """Reports what a term sees and does: to the history, the metrics, the page, and as text.
 
@@ -325,7 +323,6 @@ class TermReports:
     _ordered: set[BundleId] = field(default_factory=set)
     _unordered: str = ""
     _window_ms: int = 0
-    _recorder: HistoryRecorder = field(init=False)
 
     def __post_init__(self) -> None:
         self._recorder = HistoryRecorder(

@@ -164,7 +164,7 @@ _LOG_EVERY_S: Final = 60.0
 _READY_TIMEOUT_S: Final = 5.0
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class ObservingAgent:
     """Keeps a broker registered, and its report and owned list published, while it answers."""
 
@@ -175,8 +175,6 @@ class ObservingAgent:
     last_left: Callable[[], Awaitable[None]]
     changes: Subscriptions = field(default_factory=Subscriptions, init=False)
     handovers: Mapping[BundleId, BrokerId] = field(default_factory=dict, init=False)
-    _takeover: Takeover = field(init=False)
-    _registrar: Registrar = field(init=False)
     _membership: Membership | None = None
     _tokens: Mapping[BundleId, int] = field(default_factory=dict)
     _leaving: bool = False
