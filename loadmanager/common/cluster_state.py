@@ -57,21 +57,15 @@ class KnownLoads:
     mzxid: int
 
 
+@dataclass(eq=False)
 class ClusterLoads:
-    def __init__(
-        self,
-        coordination: Coordination,
-        clock: Clock,
-        metrics: Metrics,
-        *,
-        registered: Callable[[BrokerId], Registration | None],
-        changed: Callable[[], None],
-    ) -> None:
-        self._coordination = coordination
-        self._clock = clock
-        self._metrics = metrics
-        self._registered = registered
-        self._changed = changed
+    coordination: Coordination
+    clock: Clock
+    metrics: Metrics
+    registered: Callable[[BrokerId], Registration | None]
+    changed: Callable[[], None]
+
+    def __post_init__(self) -> None:
         self._folder: WatchedFolder[KnownLoads] | None = None
         self.reports: dict[BrokerId, KnownLoads] = {}
 
@@ -79,12 +73,12 @@ class ClusterLoads:
         if self._folder is not None:
             return
         self._folder = WatchedFolder(
-            self._coordination,
+            self.coordination,
             znodes.LOADS,
-            read=self._read,
+            decode=self._read,
             changed=lambda name, _before, _after: self._broker_changed(BrokerId(name)),
-            malformed=lambda: self._metrics.malformed("loads"),
-            completed=self._changed,
+            malformed=lambda: self.metrics.malformed("loads"),
+            completed=self.changed,
         )
         self._folder.open()
 
@@ -101,7 +95,7 @@ class ClusterLoads:
 
     def registration_changed(self, broker: BrokerId) -> None:
         known = self._folder.values.get(broker) if self._folder else None
-        registration = self._registered(broker)
+        registration = self.registered(broker)
         if known is None or registration is None:
             self.reports.pop(broker, None)
         else:
@@ -110,7 +104,7 @@ class ClusterLoads:
 
     def _broker_changed(self, broker: BrokerId) -> None:
         self.registration_changed(broker)
-        self._changed()
+        self.changed()
 
     def _read(self, name: str, node: Node) -> KnownLoads:
         broker = parse_broker(name)
@@ -118,7 +112,7 @@ class ClusterLoads:
         if before and before.mzxid == node.stat.mzxid:
             return before
         report = decode_loads(znodes.loads(broker), node.data, Registration(broker=broker))
-        return KnownLoads(report, self._clock.monotonic_s(), node.stat.mzxid)
+        return KnownLoads(report, self.clock.monotonic_s(), node.stat.mzxid)
 
 
 _OWNS_NOTHING: Final = OwnedList({})
@@ -170,7 +164,7 @@ class ClusterOwners:
         self._lists = WatchedFolder(
             coordination,
             znodes.OWNED,
-            read=self._read_list,
+            decode=self._read_list,
             changed=self._list_changed,
             malformed=lambda: metrics.malformed("owned"),
             completed=completed,
@@ -356,7 +350,7 @@ class ClusterState:
         self._brokers = WatchedFolder(
             coordination,
             znodes.BROKERS,
-            read=self._read_registration,
+            decode=self._read_registration,
             changed=self._broker_changed,
             malformed=lambda: metrics.malformed("registration"),
             completed=self.changes.notify,

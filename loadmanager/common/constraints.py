@@ -38,7 +38,7 @@ class Constraints:
         self._domains = WatchedFolder[tuple[BrokerId, ...]](
             context.coordination,
             znodes.failure_domains(cluster),
-            read=lambda name, node: decode_failure_domain(
+            decode=lambda name, node: decode_failure_domain(
                 f"{znodes.failure_domains(cluster)}/{name}", node.data
             ),
             changed=self._anything_changed,
@@ -141,7 +141,7 @@ class Constraints:
         return WatchedFolder[str](
             self._coordination,
             f"{znodes.LOCAL_POLICIES}/{tenant}",
-            read=read,
+            decode=read,
             changed=self._anything_changed,
             completed=self._anything_changed,
             malformed=lambda: self._refused("local_policies"),

@@ -124,47 +124,40 @@ class _Request:
     found: Dispatched = field(default_factory=Dispatched)
 
 
+@dataclass(eq=False)
 class TaskController:
     """Arbitrates proposals, writes orders, and follows tasks, for one term.
 
     ``listener`` is called with each task in its new state; ``caught`` with a fault and its place.
     """
 
-    def __init__(
-        self,
-        epoch: int,
-        orders: StandingOrders,
-        owners: OwnerView,
-        clock: Clock,
-        *,
-        bounds: Callable[[], TaskBounds],
-        listener: Callable[[BundleTask], None],
-        caught: Callable[[str, BaseException], None],
-    ) -> None:
-        self._orders = orders
-        self._owners = owners
-        self._clock = clock
-        self._bounds = bounds
-        self._listener = listener
-        self._caught = caught
+    epoch: int
+    orders: StandingOrders
+    owners: OwnerView
+    clock: Clock
+    bounds: Callable[[], TaskBounds]
+    listener: Callable[[BundleTask], None]
+    caught: Callable[[str, BaseException], None]
+
+    def __post_init__(self) -> None:
         self._writing = asyncio.Lock()
         self._writes: set[asyncio.Task[None]] = set()
         self._waiting: list[_Request] = []
         self._unconfirmed: list[_Request] = []
         self._closed = False
         self._ended: deque[BundleTask] = deque(maxlen=_ENDED_KEPT)
-        self.tasks = LiveTasks(epoch)
+        self.tasks = LiveTasks(self.epoch)
         # Owners, and the outcomes of orders that owners do not show.
-        owners.owner_changes.subscribe(self._follow)
-        orders.follow(self._reported)
+        self.owners.owner_changes.subscribe(self._follow)
+        self.orders.follow(self._reported)
 
     @property
     def assigned(self) -> Mapping[BundleId, BrokerId]:
-        return self._orders.assigned
+        return self.orders.assigned
 
     @property
     def splits(self) -> Mapping[BundleId, SplitOrder]:
-        return self._orders.splits
+        return self.orders.splits
 
     @property
     def ended(self) -> Sequence[BundleTask]:
@@ -172,7 +165,7 @@ class TaskController:
 
     @property
     def _now_s(self) -> float:
-        return self._clock.monotonic_s()
+        return self.clock.monotonic_s()
 
     async def open(self) -> None:
         """Read the orders of former leaders. Raises `Deposed`, or `Disconnected`: not read now."""
@@ -181,9 +174,9 @@ class TaskController:
     def close(self) -> None:
         """End all tasks with the term; their orders stand, for the next leader to follow."""
         self._closed = True
-        self._orders.close()
+        self.orders.close()
         self._unconfirmed.clear()
-        self._owners.owner_changes.unsubscribe(self._follow)
+        self.owners.owner_changes.unsubscribe(self._follow)
         for task in self.tasks:
             self._advance(task, TaskEvent.TERM_ENDED, "the term ended")
 
@@ -222,7 +215,7 @@ class TaskController:
         async with self._writing:
             await self._confirm()
             changes = compute()
-            await self._orders.write(changes)
+            await self.orders.write(changes)
             self._check_open()
             if then is not None:
                 then()
@@ -240,7 +233,7 @@ class TaskController:
     def observe(self) -> None:
         """Compare tasks with owners and orders, and open missing ones, over all bundles."""
         self._follow()
-        if not self._orders.known:
+        if not self.orders.known:
             return  # A write is under way.
         for task in self.tasks:
             ended = ended_by(task, self.assigned, self.splits)
@@ -249,13 +242,13 @@ class TaskController:
                 why = "its order was withdrawn" if there else "the bundle no longer exists"
                 self._advance(task, ended, "" if ended is TaskEvent.DONE else why)
         for proposal in unfollowed(
-            self.tasks, self._owners.listed_owner, self.assigned, self.splits
+            self.tasks, self.owners.listed_owner, self.assigned, self.splits
         ):
             self._advance(self.tasks.admit(proposal, self._now_s), TaskEvent.ORDER_WRITTEN)
 
     def _follow(self) -> None:
         for task in self.tasks:
-            holding = self._owners.owners.get(task.bundle)
+            holding = self.owners.owners.get(task.bundle)
             owner, serving = (holding.broker, holding.serving) if holding else (None, False)
             now = task
             for event in seen(task, owner, serving=serving):
@@ -275,16 +268,16 @@ class TaskController:
             changed = self.tasks.advance(task, event, self._now_s, note, pause)
         except LoadManagerError as error:
             # A fault of this program. `observe` opens the task again if its order stands.
-            self._caught("tasks", error)
+            self.caught("tasks", error)
             self.tasks.drop(task)
             return task
         for one in changed:
             if one.state.ended:
                 self._ended.append(one)
             try:
-                self._listener(one)
+                self.listener(one)
             except Exception as error:  # noqa: BLE001 - the other tasks are followed, too
-                self._caught("tasks", error)
+                self.caught("tasks", error)
         return changed[-1]
 
     async def tend(self, event: TaskEvent) -> Sequence[BundleTask]:
@@ -314,7 +307,7 @@ class TaskController:
         return due
 
     def _due(self, event: TaskEvent) -> list[BundleTask]:
-        now_s, owners, lost_after_s = self._now_s, self._owners, self._bounds().lost_after_s
+        now_s, owners, lost_after_s = self._now_s, self.owners, self.bounds().lost_after_s
         return [
             task
             for task in self.tasks
@@ -325,7 +318,7 @@ class TaskController:
         """Rewrite orders that others changed; return their brokers. Raises as `change`."""
         async with self._writing:
             await self._confirm()
-            return await self._orders.rewrite_changed()
+            return await self.orders.rewrite_changed()
 
     async def _write_next(self, batch: list[_Request]) -> None:
         async with self._writing:
@@ -359,9 +352,9 @@ class TaskController:
         """Write the admitted proposals; return why not all of them stand, if already known."""
         arbitration = Arbitration(
             tasks=self.tasks,
-            assigned=self._orders.assigned,
-            owner=self._owners.listed_owner,
-            most_per_broker=self._bounds().most_per_broker,
+            assigned=self.orders.assigned,
+            owner=self.owners.listed_owner,
+            most_per_broker=self.bounds().most_per_broker,
             now_s=self._now_s,
         )
         for request in batch:
@@ -372,9 +365,9 @@ class TaskController:
         piggybacking = [request for request in admitted if request.extra_write][-1:]
         extra_write = piggybacking[0].extra_write if piggybacking else None
         try:
-            piggybacked = await self._orders.write(arbitration.changes, extra_write)
+            piggybacked = await self.orders.write(arbitration.changes, extra_write)
         except BaseException as error:
-            if isinstance(error, CoordinationError) and self._orders.known:
+            if isinstance(error, CoordinationError) and self.orders.known:
                 return error
             self._check_open()
             self._unconfirmed = admitted
@@ -403,7 +396,7 @@ class TaskController:
             if request.known is not None:
                 request.known(found)
         except Exception as error:  # noqa: BLE001 - the other deciders are to be answered, too
-            self._caught("tasks", error)
+            self.caught("tasks", error)
         if not request.answer.done():
             request.answer.set_result(found)
 
@@ -413,8 +406,8 @@ class TaskController:
 
     async def _confirm(self) -> None:
         self._check_open()
-        if not self._orders.known:
-            await self._orders.read()
+        if not self.orders.known:
+            await self.orders.read()
             self._check_open()
         unconfirmed, self._unconfirmed = self._unconfirmed, []
         for request in unconfirmed:

@@ -311,7 +311,7 @@ async def test_a_failing_listener_keeps_no_task_from_its_end(cluster: Controller
     failed: list[tuple[str, BaseException]] = []
     cluster.context.unexpected.followers.append(lambda *one: failed.append(one))
     await cluster.controller.dispatch(cluster.moves((A, B2), (B, B2)))
-    cluster.controller._listener = _fail
+    cluster.controller.listener = _fail
     await cluster.own(B1, [])
     await cluster.own(B2, [A, B])
     assert len(cluster.controller.tasks) == 0
