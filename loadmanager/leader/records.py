@@ -1,7 +1,7 @@
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
@@ -140,12 +140,6 @@ class _Decided:
     over: bool = False
 
 
-class RecordClock(Protocol):
-    def wall_ms(self) -> int: ...
-
-    def monotonic_s(self) -> float: ...
-
-
 @dataclass(eq=False)
 class HistoryRecorder:
     """Passes the records of one term to the sink; does nothing if history is disabled.
@@ -155,7 +149,8 @@ class HistoryRecorder:
     """
 
     history: HistorySink
-    clock: RecordClock
+    wall_ms: Callable[[], int]
+    monotonic_s: Callable[[], float]
     epoch: int
     tracker: LoadTracker
     base_every_rounds: int
@@ -230,7 +225,7 @@ class HistoryRecorder:
             self._record_tick(sampled=False)
         self._rounds += 1
         facts = RoundFacts(
-            at_ms=self.clock.wall_ms(),
+            at_ms=self.wall_ms(),
             epoch=self.epoch,
             number=self._rounds,
             outcome="",
@@ -312,7 +307,7 @@ class HistoryRecorder:
             return
         first_move = self._moves + 1
         self._moves += len(moves)
-        at_ms = self.clock.wall_ms()
+        at_ms = self.wall_ms()
         self.history.offer(
             Stream.ROUNDS,
             at_ms,
@@ -334,7 +329,7 @@ class HistoryRecorder:
     def task_changed(self, task: BundleTask) -> None:
         if not self._began:
             return
-        at_ms, now_s = self.clock.wall_ms(), self.clock.monotonic_s()
+        at_ms, now_s = self.wall_ms(), self.monotonic_s()
         self.history.offer(Stream.ROUNDS, at_ms, lambda: task_records(at_ms, task, now_s))
 
     def cut(self, action: str, whole: BundleId, parts: Sequence[BundleId]) -> None:
@@ -349,7 +344,7 @@ class HistoryRecorder:
         return former != self._based_on or (self._rounds - 1) % self.base_every_rounds == 0
 
     def _record(self, kind: Kind, source: object = None, **given: Any) -> None:
-        at_ms, term = self.clock.wall_ms(), {"epoch": self.epoch, "round": self._rounds}
+        at_ms, term = self.wall_ms(), {"epoch": self.epoch, "round": self._rounds}
         self.history.offer(
             Stream.ROUNDS, at_ms, lambda: [record_of(kind, at_ms, source, **term, **given)]
         )

@@ -83,7 +83,8 @@ class LeaderTerm:
         self.tracker = LoadTracker(weights=settings.now.planner.weights)
         self._recorder = HistoryRecorder(
             context.history,
-            context.clock,
+            context.clock.wall_ms,
+            context.clock.monotonic_s,
             term.epoch,
             self.tracker,
             base_every_rounds=base_every_rounds,

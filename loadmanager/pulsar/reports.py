@@ -327,17 +327,12 @@ class TermReports:
     def __post_init__(self) -> None:
         self._recorder = HistoryRecorder(
             self.sink,
-            self,
+            lambda: self._window_ms or self.strategy.loads.wall_ms(),
+            self.strategy.loads.monotonic_s,
             self.epoch,
             self.strategy.loads.tracker,
             base_every_rounds=HistorySettings().base_every_rounds,
         )
-
-    def wall_ms(self) -> int:
-        return self._window_ms or self.strategy.loads.wall_ms()
-
-    def monotonic_s(self) -> float:
-        return self.strategy.loads.monotonic_s()
 
     @contextmanager
     def recording(self) -> Iterator[None]:
