@@ -236,7 +236,8 @@ class HistoryRecorder:
             session_doubtful=doubtful,
             reported_at_ms=reported_at_ms,
         )
-        if self._is_base(policies, planner):
+        former, self._based_on = self._based_on, (planner, policies)
+        if former != self._based_on or (self._rounds - 1) % self.base_every_rounds == 0:
             offset_s = facts.at_ms / 1000 - now_s
             memory = shifted(memory, offset_s)
             facts = replace(facts, memory=memory, averages=self.tracker.averages())
@@ -338,10 +339,6 @@ class HistoryRecorder:
         self._record(CUT, action=action, whole=whole, parts=list(parts))
 
     # --- within ----------------------------------------------------------------------------
-
-    def _is_base(self, policies: Policies, planner: Planner) -> bool:
-        former, self._based_on = self._based_on, (planner, policies)
-        return former != self._based_on or (self._rounds - 1) % self.base_every_rounds == 0
 
     def _record(self, kind: Kind, source: object = None, **given: Any) -> None:
         at_ms, term = self.wall_ms(), {"epoch": self.epoch, "round": self._rounds}

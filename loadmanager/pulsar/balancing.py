@@ -427,7 +427,11 @@ class Balancer:
                 await self.course.store(self.pulsar_balancer.state, self._now_ms())
             with self._reported("what is left on draining brokers is not stored: "):
                 await self._cordons.note(seen.leaving)
-        lasting = self._lasting(seen.splits)
+        self._oversized = {
+            one.bundle: self._oversized.get(one.bundle, 0) + 1 for one in seen.splits
+        }
+        # They were too large in each of the last windows.
+        lasting = [one for one in seen.splits if self._oversized[one.bundle] >= SPLIT_WINDOWS]
         # A limit is said of each move that it prevents.
         if held and reason is not HeldReason.BUDGET:
             goes_on = Cause.DRAINING if reason in _DRAINS_GO_ON else None
@@ -481,11 +485,6 @@ class Balancer:
         with self._reported(""):
             await self._targets.refresh()
         return {**held, **self._targets.held}
-
-    def _lasting(self, splits: tuple[BundleTask, ...]) -> list[BundleTask]:
-        """Return the splits of bundles that were too large in each of the last windows."""
-        self._oversized = {one.bundle: self._oversized.get(one.bundle, 0) + 1 for one in splits}
-        return [one for one in splits if self._oversized[one.bundle] >= SPLIT_WINDOWS]
 
     async def _allowed(self, url: str, splits: list[BundleTask]) -> tuple[BundleTask, ...]:
         most, allowed, counts = self.rules.most_bundles, [], Counter[Namespace]()
