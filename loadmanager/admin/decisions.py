@@ -247,11 +247,9 @@ class Decisions(Tasks, tag="decisions"):
 
     def tasks(self, query: TasksQuery) -> TasksDocument:
         controller = self._leading.require_term().tasks
-        every = (*controller.tasks, *reversed(controller.ended))
-        wanted = [task for task in every if query.wants(task)]
         return tasks_document(
-            wanted[: query.limit],
-            found=len(wanted),
+            (*controller.tasks, *reversed(controller.ended)),
+            query,
             leader=self._context.identity.broker,
             epoch=controller.tasks.epoch,
             at_ms=self._context.clock.wall_ms(),

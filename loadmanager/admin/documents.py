@@ -219,11 +219,18 @@ class TasksDocument(Document):
 
 
 def tasks_document(
-    tasks: Iterable[BundleTask], *, found: int, leader: str, epoch: int, at_ms: int, now_s: float
+    tasks: Iterable[BundleTask],
+    query: TasksQuery,
+    *,
+    leader: str,
+    epoch: int,
+    at_ms: int,
+    now_s: float,
 ) -> TasksDocument:
-    """Return tasks as they are at one moment of the leader's two clocks."""
-    listed = [_document(task, at_ms, now_s) for task in tasks]
-    return TasksDocument(leader=leader, epoch=epoch, at_ms=at_ms, found=found, tasks=listed)
+    """Return the tasks asked for as they are at one moment of the leader's two clocks."""
+    wanted = [task for task in tasks if query.wants(task)]
+    listed = [_document(task, at_ms, now_s) for task in wanted[: query.limit]]
+    return TasksDocument(leader=leader, epoch=epoch, at_ms=at_ms, found=len(wanted), tasks=listed)
 
 
 def _document(task: BundleTask, at_ms: int, now_s: float) -> TaskDocument:

@@ -160,8 +160,10 @@ class FormerLocks:
         node = await self._context.coordination.get(path)
         if node is None or folder is None:
             return
-        lock = readable(decode_lock, path, node.data)
-        if lock is None or lock.broker != membership.broker:
+        holder = None
+        with readable(path):
+            holder = decode_lock(path, node.data).broker
+        if holder != membership.broker:
             return
         if beside is None and node.stat.ephemeral_owner == membership.session_id:
             # Only another agent of this broker, which deletes our mark, would replace it.

@@ -451,8 +451,9 @@ class LockCommits:
     def _is_ours(self, bundle: BundleId, node: Node) -> bool:
         if node.stat.ephemeral_owner == self._session_id:
             return True
-        lock = readable(decode_lock, znodes.lock(bundle), node.data)
-        holder = lock.broker if lock else None
+        holder = None
+        with readable(path := znodes.lock(bundle)):
+            holder = decode_lock(path, node.data).broker
         if holder is not None and holder != self._context.identity.broker:
             # It is taken as soon as that broker's list, watched from now on, no longer contains it.
             self._context.cluster_state.lists.read_list(holder)

@@ -150,7 +150,9 @@ class Takeover:
         for path in paths:
             node = await self._coordination.get(path)
             if node is not None:
-                record = readable(decode_agent, path, node.data) or AgentRecord()
+                record = AgentRecord()
+                with readable(path):
+                    record = decode_agent(path, node.data)
                 ours = node.stat.ephemeral_owner == self._coordination.session.session_id
                 if not ours and record.instance != self._identity.instance:
                     rivals.append(Rival(record, node.stat.czxid))
@@ -256,8 +258,10 @@ async def _replacing(
 def listed_in(former: Node | None, broker: str) -> Mapping[BundleId, int]:
     """Return the bundles that an owned list names, with tokens; none if it cannot be read."""
     path = f"{znodes.OWNED}/{broker}"
-    listed = former and readable(decode_owned, path, former.data, former.stat.mzxid)
-    return listed.tokens if listed else {}
+    with readable(path):
+        if former is not None:
+            return decode_owned(path, former.data, former.stat.mzxid).tokens
+    return {}
 
 
 async def deregister(coordination: Coordination, membership: Membership) -> None:

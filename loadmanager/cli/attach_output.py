@@ -35,11 +35,10 @@ from loadmanager.pulsar.answers import (
 )
 from loadmanager.pulsar.client import Cost
 from loadmanager.pulsar.moves import CUT_AT, cut_of
-from loadmanager.pulsar.observation import Observation, document, refusal_text
+from loadmanager.pulsar.observation import Observation, Strategy, document, refusal_text
 from loadmanager.pulsar.orders import name_in
 from loadmanager.pulsar.sampling import BrokerSample, Hosts, SampledLoads
 from loadmanager.pulsar.state import SHEDDING, SWITCHES
-from loadmanager.pulsar.strategy import Strategy
 
 _NO_BROKER: Final = "attach:1"  # A candidate has none; what it is called is never seen.
 

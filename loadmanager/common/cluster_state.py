@@ -26,7 +26,7 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, parse_broker, parse_bundle
 from loadmanager.core.leadership import Contender, successors
-from loadmanager.core.load import BrokerUrls, LoadReport, Registration, with_registration
+from loadmanager.core.load import LoadReport, Registration, with_registration
 from loadmanager.core.orders import OwnedList, decode_owned
 from loadmanager.core.wire.policies import decode_boundaries
 from loadmanager.core.wire.records import LeaderRecord, decode_leader
@@ -47,21 +47,15 @@ class KnownLoads:
     mzxid: int
 
 
+@dataclass(eq=False)
 class ClusterLoads:
-    def __init__(
-        self,
-        coordination: Coordination,
-        clock: Clock,
-        metrics: Metrics,
-        *,
-        registered: Callable[[BrokerId], Registration | None],
-        changed: Callable[[], None],
-    ) -> None:
-        self._coordination = coordination
-        self._clock = clock
-        self._metrics = metrics
-        self._registered = registered
-        self._changed = changed
+    coordination: Coordination
+    clock: Clock
+    metrics: Metrics
+    registered: Callable[[BrokerId], Registration | None]
+    changed: Callable[[], None]
+
+    def __post_init__(self) -> None:
         self._folder: WatchedFolder[KnownLoads] | None = None
         self.reports: dict[BrokerId, KnownLoads] = {}
 
@@ -69,12 +63,12 @@ class ClusterLoads:
         if self._folder is not None:
             return
         self._folder = WatchedFolder(
-            self._coordination,
+            self.coordination,
             znodes.LOADS,
-            read=self._read,
+            decode=self._read,
             changed=lambda name, _before, _after: self._broker_changed(BrokerId(name)),
-            malformed=lambda: self._metrics.malformed("loads"),
-            completed=self._changed,
+            malformed=lambda: self.metrics.malformed("loads"),
+            completed=self.changed,
         )
         self._folder.open()
 
@@ -91,7 +85,7 @@ class ClusterLoads:
 
     def registration_changed(self, broker: BrokerId) -> None:
         known = self._folder.values.get(broker) if self._folder else None
-        registration = self._registered(broker)
+        registration = self.registered(broker)
         if known is None or registration is None:
             self.reports.pop(broker, None)
         else:
@@ -100,17 +94,15 @@ class ClusterLoads:
 
     def _broker_changed(self, broker: BrokerId) -> None:
         self.registration_changed(broker)
-        self._changed()
+        self.changed()
 
     def _read(self, name: str, node: Node) -> KnownLoads:
         broker = parse_broker(name)
         before = self._folder.values.get(broker) if self._folder else None
         if before and before.mzxid == node.stat.mzxid:
             return before
-        urls = BrokerUrls(http_url="")
-        unregistered = Registration(broker=broker, urls=urls, sidecar_url="", started_at_ms=0)
-        report = decode_loads(znodes.loads(broker), node.data, unregistered)
-        return KnownLoads(report, self._clock.monotonic_s(), node.stat.mzxid)
+        report = decode_loads(znodes.loads(broker), node.data, Registration(broker=broker))
+        return KnownLoads(report, self.clock.monotonic_s(), node.stat.mzxid)
 
 
 _OWNS_NOTHING: Final = OwnedList({})
@@ -162,7 +154,7 @@ class ClusterOwners:
         self._lists = WatchedFolder(
             coordination,
             znodes.OWNED,
-            read=self._read_list,
+            decode=self._read_list,
             changed=self._list_changed,
             malformed=lambda: metrics.malformed("owned"),
             completed=completed,
@@ -348,7 +340,7 @@ class ClusterState:
         self._brokers = WatchedFolder(
             coordination,
             znodes.BROKERS,
-            read=self._read_registration,
+            decode=self._read_registration,
             changed=self._broker_changed,
             malformed=lambda: metrics.malformed("registration"),
             completed=self.changes.notify,
@@ -496,12 +488,10 @@ class ClusterState:
         self.leader, self.incumbent = None, None
         if node is not None:
             session_id = node.stat.ephemeral_owner
-            record = self.leader = readable(decode_leader, znodes.LEADER, node.data)
-            if record is None:
-                self._metrics.malformed("leader")
-                self.incumbent = Contender(None, "", session_id)
-            else:
-                self.incumbent = Contender(record.broker, record.instance, session_id)
+            self.incumbent = Contender(None, "", session_id)
+            with readable(znodes.LEADER, self._metrics, "leader"):
+                self.leader = leader = decode_leader(znodes.LEADER, node.data)
+                self.incumbent = Contender(leader.broker, leader.instance, session_id)
         self._answers_changed()
         self.changes.notify()
 
@@ -514,13 +504,11 @@ class ClusterState:
         elif self._boundaries_mzxid.get(namespace) == node.stat.mzxid:
             return  # As it was read before it was watched.
         else:
-            found = readable(decode_boundaries, path, namespace, node.data, node.stat.version)
-            if found is None:
-                # The former boundaries stay: without any, no topic would find its owner.
-                self._metrics.malformed("boundaries")
-                return
-            self._boundaries[namespace] = found
-            self._boundaries_mzxid[namespace] = node.stat.mzxid
+            # Malformed ones leave those as they were: without any, no topic would find its owner.
+            with readable(path, self._metrics, "boundaries"):
+                found = decode_boundaries(path, namespace, node.data, node.stat.version)
+                self._boundaries[namespace] = found
+                self._boundaries_mzxid[namespace] = node.stat.mzxid
         self._answers_changed()
         self.changes.notify()
 

@@ -4,7 +4,8 @@ Unreadable content is left out, counted and logged. An isolation policy that bec
 keeps its last content, because without it a namespace could be placed on any broker.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
+from typing import Any
 
 import structlog
 
@@ -37,32 +38,42 @@ class Constraints:
         self._domains = WatchedFolder[tuple[BrokerId, ...]](
             context.coordination,
             znodes.failure_domains(cluster),
-            read=lambda name, node: decode_failure_domain(
+            decode=lambda name, node: decode_failure_domain(
                 f"{znodes.failure_domains(cluster)}/{name}", node.data
             ),
             changed=self._anything_changed,
             completed=self._anything_changed,
             malformed=lambda: self._refused("failure_domain"),
         )
-        self._groups = _Groups(context, self._anything_changed, self._refused)
+        self._groups: dict[str, WatchedFolder[str]] = {}
+        self._tenants_watch: Watch | None = None
+        self._tenants_listed = False
         self._policies: Policies | None = None
         self._changes = Subscriptions()
 
     def open(self) -> None:
         self._isolation_watch = self._coordination.watch(self._isolation_path, self._on_isolation)
         self._domains.open()
-        self._groups.open()
+        self._tenants_watch = self._coordination.watch_children(
+            znodes.LOCAL_POLICIES, self._tenants_changed
+        )
 
     def close(self) -> None:
-        if self._isolation_watch:
-            self._isolation_watch.close()
+        for watch in (self._isolation_watch, self._tenants_watch):
+            if watch:
+                watch.close()
         self._troubles.pop(self._isolation_path, None)
-        self._domains.close()
-        self._groups.close()
+        for folder in self._folders:
+            folder.close()
+
+    @property
+    def _folders(self) -> Sequence[WatchedFolder[Any]]:
+        return (self._domains, *self._groups.values())
 
     @property
     def complete(self) -> bool:
-        return self._isolation_read and self._domains.complete and self._groups.complete
+        read = self._isolation_read and self._tenants_listed
+        return read and all(folder.complete for folder in self._folders)
 
     async def read(self) -> None:
         """Wait until everything has been read, which decisions require."""
@@ -75,7 +86,12 @@ class Constraints:
         if self._policies is None:
             self._policies = Policies(
                 isolation=dict(self._isolation),
-                anti_affinity=self._groups.values,
+                anti_affinity={
+                    Namespace(f"{tenant}/{name}"): group
+                    for tenant, folder in self._groups.items()
+                    for name, group in folder.values.items()
+                    if group
+                },
                 domains={
                     broker: name
                     for name, brokers in sorted(self._domains.values.items(), reverse=True)
@@ -93,11 +109,8 @@ class Constraints:
         if node is None or not node.data:
             self._isolation = {}
         else:
-            found = readable(decode_isolation, self._isolation_path, node.data)
-            if found is None:
-                self._refused("isolation")
-            else:
-                self._isolation = found
+            with readable(self._isolation_path, self._metrics, "isolation"):
+                self._isolation = decode_isolation(self._isolation_path, node.data)
         self._troubles.pop(self._isolation_path, None)
         self._anything_changed()
         if why := self.policies.refusals:
@@ -109,53 +122,17 @@ class Constraints:
         self._metrics.malformed(kind)
         self._anything_changed()
 
-
-class _Groups:
-    def __init__(
-        self, context: Context, changed: Callable[..., None], refused: Callable[[str], None]
-    ) -> None:
-        self._coordination = context.coordination
-        self._changed = changed
-        self._refused = refused
-        self._tenants: dict[str, WatchedFolder[str]] = {}
-        self._tenants_watch: Watch | None = None
-        self._listed = False
-
-    def open(self) -> None:
-        self._tenants_watch = self._coordination.watch_children(
-            znodes.LOCAL_POLICIES, self._tenants_changed
-        )
-
-    def close(self) -> None:
-        if self._tenants_watch:
-            self._tenants_watch.close()
-        for folder in self._tenants.values():
-            folder.close()
-
-    @property
-    def complete(self) -> bool:
-        return self._listed and all(folder.complete for folder in self._tenants.values())
-
-    @property
-    def values(self) -> Mapping[Namespace, str]:
-        return {
-            Namespace(f"{tenant}/{name}"): group
-            for tenant, folder in self._tenants.items()
-            for name, group in folder.values.items()
-            if group
-        }
-
     def _tenants_changed(self, names: tuple[str, ...]) -> None:
-        self._listed = True
-        for tenant in self._tenants.keys() - set(names):
-            self._tenants.pop(tenant).close()
+        self._tenants_listed = True
+        for tenant in self._groups.keys() - set(names):
+            self._groups.pop(tenant).close()
         for tenant in names:
-            if tenant not in self._tenants:
-                self._tenants[tenant] = folder = self._folder(tenant)
+            if tenant not in self._groups:
+                self._groups[tenant] = folder = self._groups_of(tenant)
                 folder.open()
-        self._changed()
+        self._anything_changed()
 
-    def _folder(self, tenant: str) -> WatchedFolder[str]:
+    def _groups_of(self, tenant: str) -> WatchedFolder[str]:
         def read(name: str, node: Node) -> str:
             path = znodes.local_policies(parse_namespace(f"{tenant}/{name}"))
             # A folder of the older, cluster-qualified names holds nothing itself.
@@ -164,8 +141,8 @@ class _Groups:
         return WatchedFolder[str](
             self._coordination,
             f"{znodes.LOCAL_POLICIES}/{tenant}",
-            read=read,
-            changed=self._changed,
-            completed=self._changed,
+            decode=read,
+            changed=self._anything_changed,
+            completed=self._anything_changed,
             malformed=lambda: self._refused("local_policies"),
         )

@@ -188,7 +188,7 @@ def make_identity(config: Config, port: int, clock: Clock) -> Identity:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class Context:
     identity: Identity
     coordination: Coordination
@@ -203,14 +203,11 @@ class Context:
     computing: Computing = field(default_factory=ComputingInline)
     troubles: dict[str, str] = field(default_factory=dict)
     """Problems that readiness names besides, by what has them."""
-    liveness: Liveness = field(init=False)
-    unexpected: UnexpectedErrors = field(init=False)
-    oversized: OversizedWrites = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "liveness", Liveness(self.clock.monotonic_s))
-        object.__setattr__(self, "unexpected", UnexpectedErrors(self.clock, self.metrics))
-        object.__setattr__(self, "oversized", OversizedWrites(self.clock, self.metrics))
+        self.liveness = Liveness(self.clock.monotonic_s)
+        self.unexpected = UnexpectedErrors(self.clock, self.metrics)
+        self.oversized = OversizedWrites(self.clock, self.metrics)
 
 
 _RECHECK_S = 30.0

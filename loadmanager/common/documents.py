@@ -201,10 +201,9 @@ class BalancingModeWatch:
         if node is None:
             self._read = Balancing()
         else:
-            read = readable(decode_balancing, znodes.BALANCING, node.data)
-            if read is None:
-                self._metrics.malformed("balancing")
-            self._read = read or before or Balancing(mode=BalancingMode.PAUSED)
+            self._read = self.wanted
+            with readable(znodes.BALANCING, self._metrics, "balancing"):
+                self._read = decode_balancing(znodes.BALANCING, node.data)
         if before is None or before.mode is not self._read.mode:
             log.info("balancing.mode.changed", mode=self._read.mode.value)
         self._metrics.balancing_changed(self._read.mode.value)

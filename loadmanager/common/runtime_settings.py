@@ -12,11 +12,11 @@ from typing import Final
 import structlog
 
 from loadmanager.common.context import Context
+from loadmanager.common.watching import readable
 from loadmanager.config import Config
 from loadmanager.config.dynamic import override
 from loadmanager.config.strategies import planner_of, shadows_of
 from loadmanager.core import znodes
-from loadmanager.core.errors import MalformedContent
 from loadmanager.core.fields import parse_fields
 from loadmanager.core.planner import Planner
 from loadmanager.ports.coordination import Node, Watch
@@ -110,14 +110,9 @@ class RuntimeSettings:
         log.info("configuration.values.applied", names=sorted(values.keys() - result.faults.keys()))
 
     def _read(self, metrics: Metrics, node: Node | None) -> None:
-        try:
-            values = parse_settings(node.data if node else None)
-        except MalformedContent as error:
-            # The former settings stay: they were not removed.
-            log.warning("znode.content.refused", path=znodes.CONFIGURATION, error=str(error))
-            metrics.malformed("configuration")
-        else:
-            self.changed(values)
+        # Else the former settings stay: they were not removed.
+        with readable(znodes.CONFIGURATION, metrics, "configuration"):
+            self.changed(parse_settings(node.data if node else None))
 
 
 def runtime_values(config: Config) -> RuntimeValues:

@@ -1,7 +1,9 @@
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import Concatenate, Generic, ParamSpec, TypeVar
+from typing import Generic, TypeVar
 
 import structlog
 
@@ -9,26 +11,23 @@ from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.ports.coordination import Node, NodeWatch, Watch
 from loadmanager.ports.host import Clock
 from loadmanager.ports.session import Coordination
+from loadmanager.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 
 _LOOK_S = 1.0
-Given = ParamSpec("Given")
 Value = TypeVar("Value")
 
 
-def readable(
-    decode: Callable[Concatenate[str, Given], Value],
-    path: str,
-    *given: Given.args,
-    **named: Given.kwargs,
-) -> Value | None:
-    """Return what a node holds, as ``decode(path, ...)`` returns it; None if it is refused."""
+@contextmanager
+def readable(path: str, metrics: Metrics | None = None, kind: str = "") -> Iterator[None]:
+    """Log content that is malformed, count it by its kind, and continue after the block."""
     try:
-        return decode(path, *given, **named)
+        yield
     except (InvalidName, MalformedContent) as error:
         log.warning("znode.content.refused", path=path, error=str(error))
-        return None
+        if metrics is not None:
+            metrics.malformed(kind)
 
 
 class Subscriptions:
@@ -87,10 +86,11 @@ class Subscriptions:
         return True
 
 
+@dataclass(eq=False)
 class WatchedFolder(Generic[Value]):
     """The children of one node, each decoded; those that cannot be are left out.
 
-    ``read`` turns a child's name and node into a value and may raise `InvalidName` or
+    ``decode`` turns a child's name and node into a value and may raise `InvalidName` or
     `MalformedContent`: then the child is logged, reported to ``malformed`` and left out
     until it changes. ``changed`` is called with a name, its former and its new value;
     ``completed`` when the folder was found with no child to read, which nothing else reports.
@@ -98,24 +98,15 @@ class WatchedFolder(Generic[Value]):
     is True to leave it unread for now.
     """
 
-    def __init__(
-        self,
-        coordination: Coordination,
-        path: str,
-        *,
-        read: Callable[[str, Node], Value],
-        changed: Callable[[str, Value | None, Value | None], None],
-        malformed: Callable[[], None],
-        completed: Callable[[], None],
-        postpone: Callable[[str], bool] | None = None,
-    ) -> None:
-        self._coordination = coordination
-        self._path = path
-        self._read = read
-        self._changed = changed
-        self._malformed = malformed
-        self._completed = completed
-        self._postpone = postpone
+    coordination: Coordination
+    path: str
+    decode: Callable[[str, Node], Value]
+    changed: Callable[[str, Value | None, Value | None], None]
+    malformed: Callable[[], None]
+    completed: Callable[[], None]
+    postpone: Callable[[str], bool] | None = None
+
+    def __post_init__(self) -> None:
         self.names: Collection[str] = ()
         self._postponed: dict[str, None] = {}
         self._watches: dict[str, NodeWatch] = {}
@@ -139,7 +130,7 @@ class WatchedFolder(Generic[Value]):
             self._watches[name].read()
 
     def open(self) -> None:
-        self._folder_watch = self._coordination.watch_children(self._path, self._children_changed)
+        self._folder_watch = self.coordination.watch_children(self.path, self._children_changed)
 
     def close(self) -> None:
         """Stop watching; the values are kept."""
@@ -160,17 +151,17 @@ class WatchedFolder(Generic[Value]):
         for name in names:
             if name not in self._watches:
                 self._unread.add(name)
-                path = f"{self._path}/{name}"
-                self._watches[name] = self._coordination.watch(
+                path = f"{self.path}/{name}"
+                self._watches[name] = self.coordination.watch(
                     path,
                     partial(self._child_changed, name),
-                    postpone=partial(self._postpones, name) if self._postpone else None,
+                    postpone=partial(self._postpones, name) if self.postpone else None,
                 )
         if not was_listed and not self._unread:
-            self._completed()
+            self.completed()
 
     def _postpones(self, name: str) -> bool:
-        postpones = self._postpone is not None and self._postpone(name)
+        postpones = self.postpone is not None and self.postpone(name)
         if postpones:
             self._postponed[name] = None
             self._unread.discard(name)
@@ -185,10 +176,10 @@ class WatchedFolder(Generic[Value]):
 
     def _decode(self, name: str, node: Node) -> Value | None:
         try:
-            return self._read(name, node)
+            return self.decode(name, node)
         except (InvalidName, MalformedContent) as error:
-            log.warning("znode.content.refused", path=f"{self._path}/{name}", error=str(error))
-            self._malformed()
+            log.warning("znode.content.refused", path=f"{self.path}/{name}", error=str(error))
+            self.malformed()
             return None
 
     def _replace(self, name: str, value: Value | None) -> None:
@@ -198,4 +189,4 @@ class WatchedFolder(Generic[Value]):
         else:
             self.values[name] = value
         if before is not None or value is not None:
-            self._changed(name, before, value)
+            self.changed(name, before, value)

@@ -42,7 +42,7 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A sidecar that stands in the election, or that wrote and owns its node.
+    """Content and owner of the election node, or what a candidate would make them.
 
     ``broker`` is None if the content of the node cannot be read: only the session counts.
     """

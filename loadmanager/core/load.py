@@ -66,7 +66,7 @@ class BundleStats(Rates):
 
 @dataclass(frozen=True, slots=True)
 class BrokerUrls:
-    http_url: str
+    http_url: str = ""
     http_url_tls: str = ""
     broker_url: str = ""
     broker_url_tls: str = ""
@@ -82,16 +82,16 @@ class Registration:
     """
 
     broker: BrokerId
-    urls: BrokerUrls
+    urls: BrokerUrls = BrokerUrls()
     persistent_topics: bool = True
     non_persistent_topics: bool = True
     protocols: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     advertised_listeners: Mapping[str, BrokerUrls] = field(
         default_factory=lambda: MappingProxyType({})
     )
-    started_at_ms: int
+    started_at_ms: int = 0
     version: str = ""
-    sidecar_url: str
+    sidecar_url: str = ""
     draining: bool = False
     healthy: bool = True
     broker_class: str = ""
@@ -110,7 +110,7 @@ class LoadReport(Registration):
     when the leader saw the loads, on the leader's own clock.
     """
 
-    reported_at_ms: int
+    reported_at_ms: int = 0
     cpu: ResourceUsage | None = None
     memory: ResourceUsage | None = None
     direct_memory: ResourceUsage | None = None

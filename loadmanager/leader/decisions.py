@@ -26,13 +26,13 @@ from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.memory import RoundMemory
-from loadmanager.core.optimality import BalancePoint, Divided, Optimality
+from loadmanager.core.optimality import BalancePoint, Optimality
 from loadmanager.core.plan import Cause, Move, Reason, Refusal, cut_short
 from loadmanager.core.planner import NONE_LEAVE, Plan, Planner
 from loadmanager.core.playback import Playback
 from loadmanager.core.rates import Rates
 from loadmanager.core.shadow import Seen, Shadow, after_round
-from loadmanager.leader.reconciliation import UnclaimedOrders
+from loadmanager.leader.reconciliation import Reconciler
 from loadmanager.leader.records import DecisionLog, HistoryRecorder, ViewInput
 from loadmanager.leader.task_controller import TaskController
 from loadmanager.ports.coordination import SetData
@@ -105,7 +105,7 @@ class Decider:
     constraints: Constraints
     tracker: LoadTracker
     recorder: HistoryRecorder
-    unclaimed: UnclaimedOrders
+    reconciler: Reconciler
     decision_log: DecisionLog
     steering: BalancingModeWatch
     rng: np.random.Generator
@@ -172,7 +172,7 @@ class Decider:
             tally=self.tracker.tally(),
             assigned=dict(self.tasks.assigned),
             policies=self.constraints.policies,
-            excluded=self.unclaimed.excluded,
+            excluded=self.reconciler.excluded,
         )
 
     # --- brokers whose reports may have made a round fail ------------------------------
@@ -244,7 +244,8 @@ class Decider:
 
     async def due_early(self) -> bool:
         view_input, memory, planner = self.view_input(), self.memory, self.steered
-        return await self.context.computing.compute(_due_early, planner, view_input, memory)
+        compute = self.context.computing.compute
+        return await compute(lambda: planner.due_early(view_input.view(), memory))
 
     async def order_round(self, decided: Decided, extra_write: SetData) -> Dispatched:
         """Order the moves that are not outdated; raises as `TaskController.dispatch`."""
@@ -307,7 +308,7 @@ class Decider:
         if why:
             return dict.fromkeys((move.bundle for move in decided.plan.moves), why)
         brokers, began = self.context.cluster_state.brokers, decided.view_input.tally.started_at_ms
-        unassignable = {*self.unclaimed.excluded, *self._quarantined}
+        unassignable = {*self.reconciler.excluded, *self._quarantined}
         found: dict[BundleId, str] = {}
         for bundle, target in ((move.bundle, move.target) for move in decided.plan.moves):
             if target not in brokers:
@@ -363,10 +364,6 @@ def decide_round(
     view = view_input.view()
     playback = Playback(planner, rng, memory)
     return view, playback.round(view, session_doubtful=session_doubtful)
-
-
-def _due_early(planner: Planner, view_input: ViewInput, memory: RoundMemory) -> bool:
-    return planner.due_early(view_input.view(), memory)
 
 
 def report_plan(metrics: Metrics, strategy: str, plan: Plan, epoch: int) -> None:
@@ -440,7 +437,9 @@ class OptimalityWatch:
         planner, memory = self.decider.planner, self.decider.memory
         found, parts = None, None
         try:
-            found, parts = await context.computing.compute(_assessed, planner, view, memory)
+            found, parts = await context.computing.compute(
+                lambda: (planner.optimality(view, memory), planner.divided(view, memory))
+            )
         except Exception as error:  # noqa: BLE001 - a failed assessment does not fail the round
             context.unexpected.caught("round", error)
         if found is None or parts is None:
@@ -495,9 +494,3 @@ class OptimalityWatch:
         for strategy in list(self._planners):
             self._forget(strategy)
         self.decider.context.metrics.optimality.found(None)
-
-
-def _assessed(
-    planner: Planner, view: ClusterView, memory: RoundMemory
-) -> tuple[Optimality | None, Divided | None]:
-    return planner.optimality(view, memory), planner.divided(view, memory)

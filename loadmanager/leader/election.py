@@ -1,7 +1,7 @@
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import structlog
@@ -54,22 +54,14 @@ class TermGivenUp(LoadManagerError):
 class Elector(Protocol):
     """A candidate's part of the election: a sidecar's `Context`, or an attached controller."""
 
-    @property
-    def identity(self) -> Identity: ...
-
-    @property
-    def coordination(self) -> Coordination: ...
-
-    @property
-    def cluster_state(self) -> ClusterState: ...
-
-    @property
-    def clock(self) -> Clock: ...
-
-    @property
-    def unexpected(self) -> UnexpectedErrors: ...
+    identity: Identity
+    coordination: Coordination
+    cluster_state: ClusterState
+    clock: Clock
+    unexpected: UnexpectedErrors
 
 
+@dataclass(eq=False)
 class Election:
     """Takes part in the election for as long as it runs.
 
@@ -77,30 +69,24 @@ class Election:
     ``barred``: others cannot reach it, so it must not lead, and gives up its term.
     """
 
-    def __init__(
-        self,
-        parts: Elector,
-        *,
-        eligible: Callable[[], bool],
-        lead: Callable[[Term], Awaitable[None]],
-        barred: Callable[[], bool] = lambda: False,
-        liveness: Liveness | None = None,
-    ) -> None:
-        self._liveness = liveness or Liveness()
-        self._coordination = parts.coordination
-        self._cluster_state = parts.cluster_state
-        self._identity = parts.identity
-        self._clock = parts.clock
-        self._eligible = eligible
-        self._lead = lead
-        self._barred = barred
+    parts: Elector
+    eligible: Callable[[], bool]
+    lead: Callable[[Term], Awaitable[None]]
+    barred: Callable[[], bool] = lambda: False
+    liveness: Liveness = field(default_factory=Liveness)
+
+    def __post_init__(self) -> None:
+        self._coordination = self.parts.coordination
+        self._cluster_state = self.parts.cluster_state
+        self._identity = self.parts.identity
+        self._clock = self.parts.clock
         self._won: Term | None = None
-        self._unexpected = parts.unexpected
+        self._unexpected = self.parts.unexpected
         self._held_back_until_s = -math.inf
 
     async def run(self) -> None:
         while True:
-            self._liveness.begun(TURN, lambda: _RECHECK_S)
+            self.liveness.begun(TURN, lambda: _RECHECK_S)
             try:
                 await self._next_turn()
             except CoordinationError as error:
@@ -112,7 +98,7 @@ class Election:
 
     async def resign(self) -> None:
         """Delete the election node, so that others need not wait for the session to expire."""
-        self._eligible = lambda: False
+        self.eligible = lambda: False
         if self._won is not None and self._standing() is Standing.LEAD:
             await self._vacate(self._won)
 
@@ -134,19 +120,19 @@ class Election:
         held_back_s = self._held_back_until_s - self._clock.monotonic_s()
         if standing is Standing.CAMPAIGN and held_back_s > 0:
             await self._cluster_state.changes.wait(min(held_back_s, _RECHECK_S))
-        elif standing is Standing.CAMPAIGN and self._eligible() and not self._barred():
+        elif standing is Standing.CAMPAIGN and self.eligible() and not self.barred():
             first = self._cluster_state.successors
             if first and self._identity.broker not in first:
                 # The successors have already read the loads, and can decide at once.
                 await self._clock.sleep(_HEAD_START_S)
-            if self._standing() is Standing.CAMPAIGN and self._eligible():
+            if self._standing() is Standing.CAMPAIGN and self.eligible():
                 await self._campaign()
         elif standing is Standing.CLEAR or (standing is Standing.LEAD and held_back_s > 0):
             await self._clear()
         elif standing is Standing.LEAD and self._won is None:
             # The reply to the electing commit was lost: the epoch node shows the result.
             await self._recover()
-        elif standing is Standing.LEAD and self._won is not None and self._barred():
+        elif standing is Standing.LEAD and self._won is not None and self.barred():
             await self._give_up(self._won)
         elif standing is Standing.LEAD and self._won is not None:
             await self._lead_while_elected(self._won)
@@ -230,15 +216,15 @@ class Election:
         ended does no harm until this is detected.
         """
         log.info("leadership.term.begun", epoch=term.epoch)
-        leading = asyncio.ensure_future(self._lead(term))
+        leading = asyncio.ensure_future(self.lead(term))
         try:
             while not leading.done():
                 session_id = self._coordination.session.session_id
                 if session_id != term.session_id:
                     break
-                if self._standing() not in {Standing.LEAD, Standing.DOUBT} or self._barred():
+                if self._standing() not in {Standing.LEAD, Standing.DOUBT} or self.barred():
                     break
-                self._liveness.begun(TURN, lambda: _RECHECK_S)
+                self.liveness.begun(TURN, lambda: _RECHECK_S)
                 changed = asyncio.ensure_future(self._cluster_state.changes.wait(_RECHECK_S))
                 await asyncio.wait({leading, changed}, return_when=asyncio.FIRST_COMPLETED)
                 changed.cancel()

@@ -14,6 +14,7 @@ from typing import Final
 import structlog
 
 from loadmanager.common.context import Context
+from loadmanager.common.watching import readable
 from loadmanager.core import znodes
 from loadmanager.core.bounds import DAY_MS
 from loadmanager.core.bundles import Boundaries
@@ -75,13 +76,10 @@ class LeaderState:
         memory = standby.memory
         if not standby.joint:
             return memory
-        try:
+        with readable(znodes.STATE, self.context.metrics, "state"):
             joint = decode_joint(f"{znodes.STATE}: joint", standby.joint, now_s)
-        except MalformedContent as error:
-            log.warning("znode.content.refused", path=znodes.STATE, error=str(error))
-            self.context.metrics.malformed("state")
-            return memory
-        return replace(memory, shedder=replace(memory.shedder, joint=joint))
+            return replace(memory, shedder=replace(memory.shedder, joint=joint))
+        return memory
 
     async def leave(self, memory: RoundMemory) -> None:
         """Raises `Deposed`, or `Disconnected`: the state may or may not have been stored."""
@@ -115,13 +113,10 @@ class LeaderState:
         node = await self.context.coordination.get(znodes.STATE)
         if node is None:
             await self.context.coordination.ensure(znodes.STATE)
-        if node is None or not node.data:
-            return Standby(RoundMemory(), {})
-        try:
-            standby = decode_standby(znodes.STATE, node.data)
-        except MalformedContent as error:
-            log.warning("znode.content.refused", path=znodes.STATE, error=str(error))
-            self.context.metrics.malformed("state")
+        standby = None
+        with readable(znodes.STATE, self.context.metrics, "state"):
+            standby = decode_standby(znodes.STATE, node.data) if node and node.data else None
+        if standby is None:
             return Standby(RoundMemory(), {})
         log.info("leadership.state.inherited", bundles=len(standby.averages))
         by_s = -self._wall_offset_s()
@@ -137,8 +132,10 @@ class LeaderState:
 
     async def seed(self) -> None:
         """Use the seed, unless the former leader left averages of half of the reported bundles."""
-        read_seed = self.context.read_seed
-        if read_seed is None or not self._is_cold():
+        read_seed, known = self.context.read_seed, self.tracker.averages().keys()
+        brokers = self.context.cluster_state.loads.reports.values()
+        reported = {bundle for one in brokers for bundle in one.report.bundles}
+        if read_seed is None or (known and 2 * len(reported & known) >= len(reported)):
             return
         try:
             async with asyncio.timeout(WITHIN_S):
@@ -147,12 +144,6 @@ class LeaderState:
             self._give_up("late", f"it was not read within {WITHIN_S:g} s")
         except (SeedUnreadable, CoordinationError, MalformedContent) as error:
             self._give_up("unreadable", str(error))
-
-    def _is_cold(self) -> bool:
-        known = self.tracker.averages().keys()
-        brokers = self.context.cluster_state.loads.reports.values()
-        reported = {bundle for one in brokers for bundle in one.report.bundles}
-        return not known or 2 * len(reported & known) < len(reported)
 
     async def _use(self, seed: Seed) -> None:
         if seed.head.cluster != self.cluster:

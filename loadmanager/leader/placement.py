@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,11 +15,9 @@ from loadmanager.core.ids import BrokerId, BundleId, belongs_to_a_broker
 from loadmanager.core.plan import Cause, Refusal
 from loadmanager.leader.decisions import Decider
 from loadmanager.leader.election import Deposed
-from loadmanager.leader.reconciliation import UnclaimedOrders
 from loadmanager.leader.task_controller import TaskController
 from loadmanager.ports.coordination import CoordinationError
-from loadmanager.ports.lookup import LookupRefused, NotLeader, Unavailable
-from loadmanager.telemetry.metrics import Metrics
+from loadmanager.ports.lookup import LookupRefused, Unavailable
 
 log = structlog.get_logger()
 
@@ -30,62 +28,6 @@ _AFTER_ERROR_S = 1.0
 _QUICK_S: Final = 0.005
 _REST_OF_TURN: Final = 2.0
 _LONGEST_REST_S: Final = 0.5
-
-Refusals = Mapping[BundleId, tuple[Refusal, ...]]
-
-
-class PlacementQueue:
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-        self._answers: dict[BundleId, asyncio.Future[BrokerId]] = {}
-
-    def __iter__(self) -> Iterator[BundleId]:
-        return iter(self._answers)
-
-    def ask(self, bundle: BundleId) -> tuple[asyncio.Future[BrokerId], bool]:
-        """Return the future answer, and whether this is the first request for it."""
-        new = bundle not in self._answers
-        if new:
-            self._answers[bundle] = asyncio.get_running_loop().create_future()
-        return self._answers[bundle], new
-
-    def answer_planned(self, planned: Callable[[BundleId], BrokerId | None]) -> None:
-        for bundle in list(self._answers):
-            broker = planned(bundle)
-            if broker is not None:
-                self._answers.pop(bundle).set_result(broker)
-
-    def answer(
-        self,
-        placed: Mapping[BundleId, BrokerId],
-        refusals: Refusals,
-        not_ordered: Mapping[BundleId, str],
-    ) -> None:
-        for bundle, broker in placed.items():
-            self._metrics.assignments.labels("placed").inc()
-            log.info("bundle.assignment.decided", bundle=bundle, target=broker)
-            future = self._answers.pop(bundle, None)
-            if future and not future.done():
-                future.set_result(broker)
-        for bundle, reasons in refusals.items():
-            self._metrics.assignments.labels("refused").inc()
-            self._refuse(bundle, Unavailable(f"no broker can take {bundle} ({why(reasons)})"))
-        for bundle, reason in not_ordered.items():
-            self._refuse(bundle, Unavailable(f"{bundle} could not be ordered: {reason}"))
-
-    def refuse_all(self, reason: str) -> None:
-        for bundle in list(self._answers):
-            self._refuse(bundle, Unavailable(reason))
-
-    def end(self, epoch: int) -> None:
-        for bundle in list(self._answers):
-            self._refuse(bundle, NotLeader(f"epoch {epoch} is over"))
-
-    def _refuse(self, bundle: BundleId, error: LookupRefused) -> None:
-        future = self._answers.pop(bundle, None)
-        if future and not future.done():
-            future.set_exception(error)
-            future.exception()  # The requester may be gone; the error is then no fault.
 
 
 def why(reasons: Iterable[Refusal]) -> str:
@@ -101,32 +43,42 @@ class PlacementWorker:
     tasks: TaskController
     settings: RuntimeSettings
     decider: Decider
-    unclaimed: UnclaimedOrders
     brokers_own: bool
-    wanted: PlacementQueue = field(init=False)
+    _wanted: dict[BundleId, asyncio.Future[BrokerId]] = field(default_factory=dict, init=False)
     _absences: Absences = field(default_factory=Absences, init=False)
     _drains: Drains = field(default_factory=Drains, init=False)
     _work: Subscriptions = field(default_factory=Subscriptions, init=False)
     _unplaced: frozenset[BundleId] = field(default=frozenset(), init=False)
     _retry_s: float = field(default=_RETRY_S, init=False)
 
-    def __post_init__(self) -> None:
-        self.wanted = PlacementQueue(self.context.metrics)
-
     @property
     def unowned(self) -> tuple[BundleId, ...]:
-        return tuple(dict.fromkeys([*self.wanted, *self._orphans()]))
+        return tuple(dict.fromkeys([*self._wanted, *self._orphans()]))
 
     def planned(self, bundle: BundleId) -> BrokerId | None:
         planned = self.tasks.assigned.get(bundle)
-        excluded = planned in self.unclaimed.excluded
+        excluded = planned in self.decider.reconciler.excluded
         return planned if planned in self.context.cluster_state.brokers and not excluded else None
 
     async def assign(self, bundle: BundleId) -> BrokerId:
-        answer, new = self.wanted.ask(bundle)
-        if new:
+        if bundle not in self._wanted:
+            self._wanted[bundle] = asyncio.get_running_loop().create_future()
             self._work.notify()
-        return await asyncio.shield(answer)
+        return await asyncio.shield(self._wanted[bundle])
+
+    def _answer(self, bundle: BundleId, answer: BrokerId | LookupRefused) -> None:
+        future = self._wanted.pop(bundle, None)
+        if future is None or future.done():
+            return
+        if isinstance(answer, LookupRefused):
+            future.set_exception(answer)
+            future.exception()  # The requester may be gone; the error is then no fault.
+        else:
+            future.set_result(answer)
+
+    def refuse_all(self, reason: str, kind: type[LookupRefused] = Unavailable) -> None:
+        for bundle in list(self._wanted):
+            self._answer(bundle, kind(reason))
 
     async def run(self) -> None:
         """Place bundles requested by lookups, or of departed brokers. Raises `Deposed`."""
@@ -139,7 +91,7 @@ class PlacementWorker:
                     raise
                 except Exception as error:  # noqa: BLE001 - waiting lookups get it, and it continues
                     self.context.unexpected.caught("placing", error)
-                    self.wanted.refuse_all("the leader failed unexpectedly; see its log")
+                    self.refuse_all("the leader failed unexpectedly; see its log")
                     await self.context.clock.sleep(_AFTER_ERROR_S)
         finally:
             self.context.cluster_state.changes.unsubscribe(self._work.notify)
@@ -162,7 +114,7 @@ class PlacementWorker:
         except CoordinationError as error:
             if self.brokers_own:
                 log.warning("broker.drain.failed", error=str(error))
-            self.wanted.refuse_all(f"the order could not be written: {error}")
+            self.refuse_all(f"the order could not be written: {error}")
             await clock.sleep(_RETRY_S)
             wait_s = 0.0
         took_s = clock.monotonic_s() - began_s
@@ -173,22 +125,32 @@ class PlacementWorker:
 
     async def _place(self) -> float:
         """Place what can be placed; return how long to wait for a change, 0 for no wait."""
-        self.wanted.answer_planned(self.planned)
+        for bundle in list(self._wanted):
+            if (planned := self.planned(bundle)) is not None:
+                self._answer(bundle, planned)
         orphans = self._orphans()
         awaited = self._awaited(orphans)
         # A bundle with a planned owner is placed elsewhere only if that broker has certainly
         # left, which is unknown while the cluster state is incomplete.
-        planless = [bundle for bundle in self.wanted if bundle not in self.tasks.assigned]
-        await self.unclaimed.check()
-        everything = dict.fromkeys([*planless, *orphans, *self.unclaimed.bundles()])
+        planless = [bundle for bundle in self._wanted if bundle not in self.tasks.assigned]
+        await self.decider.reconciler.check()
+        everything = dict.fromkeys([*planless, *orphans, *self.decider.reconciler.bundles()])
         bundles = [bundle for bundle in everything if bundle not in awaited]
         emptied = await self._empty_draining()
         if not bundles:
-            poll_s = _UNCLAIMED_POLL_S if self.unclaimed.waiting else _POLL_S
+            poll_s = _UNCLAIMED_POLL_S if self.decider.reconciler.waiting else _POLL_S
             return 0.0 if emptied else min([poll_s, *awaited.values()])
         choices = self.decider.choose(bundles)
         found = await self.decider.order(choices, AskedBy.UNOWNED)
-        self.wanted.answer(found.ordered, choices.refusals, found.refused)
+        for bundle, broker in found.ordered.items():
+            self.context.metrics.assignments.labels("placed").inc()
+            log.info("bundle.assignment.decided", bundle=bundle, target=broker)
+            self._answer(bundle, broker)
+        for bundle, reasons in choices.refusals.items():
+            self.context.metrics.assignments.labels("refused").inc()
+            self._answer(bundle, Unavailable(f"no broker can take {bundle} ({why(reasons)})"))
+        for bundle, reason in found.refused.items():
+            self._answer(bundle, Unavailable(f"{bundle} could not be ordered: {reason}"))
         unplaced = frozenset(bundles) - found.ordered.keys()
         # The wait doubles as long as no others are left: each try iterates over all bundles, and
         # a change of the cluster ends the wait.

@@ -30,7 +30,6 @@ from loadmanager.core.orders import OrderChanges
 from loadmanager.core.plan import Reason, Refusal
 from loadmanager.leader.records import DecisionLog
 from loadmanager.leader.task_controller import TaskController
-from loadmanager.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 
@@ -66,25 +65,6 @@ class Inconsistency:
     repaired: bool
 
 
-def report(
-    found: Iterable[Inconsistency],
-    kinds: Iterable[Kind],
-    metrics: Metrics,
-    decision_log: DecisionLog,
-) -> None:
-    found = list(found)
-    for one in found:
-        event = "cluster.state.repaired" if one.repaired else "cluster.state.inconsistent"
-        log.warning(event, kind=one.kind.value, subject=one.subject, detail=one.detail)
-    details: dict[str, list[str]] = {}
-    for one in found:
-        details.setdefault(one.subject, []).append(f"{one.kind}: {one.detail}")
-    decision_log.unplaced(
-        Refusal(subject, Reason.OUT_OF_STEP, "; ".join(said)) for subject, said in details.items()
-    )
-    metrics.disagreements_found(Counter(one.kind.value for one in found), [*map(str, kinds)])
-
-
 CLAIMED_WITHIN_FRACTION: Final = 0.5
 """Fraction of a session timeout within which a broker has to take a free lock."""
 
@@ -104,10 +84,16 @@ class _Rest:
     rest_s: float
 
 
+_LOOK_AGAIN_S = 1.0
+_LISTED_AT_ONCE = 64
+
+
 @dataclass(slots=True, eq=False)
-class UnclaimedOrders:
+class Reconciler:
     context: Context
     tasks: TaskController
+    decision_log: DecisionLog
+    _suspects: set[tuple[BundleId, BrokerId]] = field(default_factory=set, init=False)
     _since_s: dict[BundleId, tuple[_Assignee, float]] = field(default_factory=dict, init=False)
     _claimed_at_s: dict[BrokerId, float] = field(default_factory=dict, init=False)
     _rests: dict[BrokerId, _Rest] = field(default_factory=dict, init=False)
@@ -136,18 +122,6 @@ class UnclaimedOrders:
         assigned = self.tasks.assigned.items()
         return {b: to for b, to in assigned if to in excluded and b not in owners}
 
-    def inconsistencies(self) -> list[Inconsistency]:
-        now_s = self.context.clock.monotonic_s()
-        return [
-            Inconsistency(
-                Kind.LOCKS_UNTAKEN,
-                broker,
-                f"gets nothing for {self._rests[broker].until_s - now_s:.0f} s",
-                repaired=True,
-            )
-            for broker in sorted(self.excluded)
-        ]
-
     async def check(self) -> None:
         """Pass over brokers that are too late. Raises `CoordinationError`."""
         if not self.context.cluster_state.current:
@@ -162,7 +136,7 @@ class UnclaimedOrders:
                 late.setdefault(assignee, []).append(bundle)
         for assignee, bundles in sorted(late.items()):
             others = self._has_others({assignee.broker, *self.excluded})
-            if others and await self._is_free(min(bundles)):
+            if others and await self.context.coordination.get(znodes.lock(min(bundles))) is None:
                 self._exclude(assignee, len(bundles), now_s)
             else:
                 self._since_s.update(dict.fromkeys(bundles, (assignee, now_s)))
@@ -199,9 +173,6 @@ class UnclaimedOrders:
             for other, known in self.context.cluster_state.brokers.items()
         )
 
-    async def _is_free(self, bundle: BundleId) -> bool:
-        return await self.context.coordination.get(znodes.lock(bundle)) is None
-
     def _exclude(self, assignee: _Assignee, bundles: int, now_s: float) -> None:
         broker, registered_as = assignee
         former = self._rests.get(broker)
@@ -210,21 +181,7 @@ class UnclaimedOrders:
         self._rests[broker] = _Rest(now_s + rest_s, registered_as, rest_s)
         log.warning("broker.locks.not_acquired", broker=broker, bundles=bundles, rest_s=rest_s)
 
-
-_LOOK_AGAIN_S = 1.0
-_LISTED_AT_ONCE = 64
-
-
-@dataclass(slots=True, eq=False)
-class Reconciler:
-    context: Context
-    tasks: TaskController
-    is_foreign: Callable[[BundleId, Boundaries], bool]
-    unclaimed: UnclaimedOrders
-    decision_log: DecisionLog
-    _suspects: set[tuple[BundleId, BrokerId]] = field(default_factory=set, init=False)
-
-    async def reconcile(self) -> None:
+    async def reconcile(self, is_foreign: Callable[[BundleId, Boundaries], bool]) -> None:
         """Raises `CoordinationError`: the state cannot be read, or the orders be written, now."""
         found = [
             Inconsistency(Kind.ORDERS_CHANGED, broker, "written by another client", repaired=True)
@@ -235,44 +192,56 @@ class Reconciler:
             for task in await self.tasks.tend(TaskEvent.REPEATED)
             for bundle in task.bundles
         ]
-        found += self.unclaimed.inconsistencies()
-        found += await self._recall_what_is_no_bundle()
+        now_s = self.context.clock.monotonic_s()
+        for broker in sorted(self.excluded):
+            why = f"gets nothing for {self._rests[broker].until_s - now_s:.0f} s"
+            found.append(Inconsistency(Kind.LOCKS_UNTAKEN, broker, why, repaired=True))
+        found += await self._recall_what_is_no_bundle(is_foreign)
         found += self._served_unlocked()
-        kinds = [kind for kind in Kind if kind is not Kind.STRAY_LOCK]
-        report(found, kinds, self.context.metrics, self.decision_log)
+        self._report(found, [kind for kind in Kind if kind is not Kind.STRAY_LOCK])
 
-    async def _recall_what_is_no_bundle(self) -> list[Inconsistency]:
+    def _report(self, found: Sequence[Inconsistency], kinds: Iterable[Kind]) -> None:
+        details: dict[str, list[str]] = {}
+        for one in found:
+            event = "cluster.state.repaired" if one.repaired else "cluster.state.inconsistent"
+            log.warning(event, kind=one.kind.value, subject=one.subject, detail=one.detail)
+            details.setdefault(one.subject, []).append(f"{one.kind}: {one.detail}")
+        self.decision_log.unplaced(
+            Refusal(subject, Reason.OUT_OF_STEP, "; ".join(whys))
+            for subject, whys in details.items()
+        )
+        counts = Counter(one.kind.value for one in found)
+        self.context.metrics.disagreements_found(counts, [*map(str, kinds)])
+
+    async def _recall_what_is_no_bundle(
+        self, is_foreign: Callable[[BundleId, Boundaries], bool]
+    ) -> list[Inconsistency]:
         found: list[Inconsistency] = []
         ordered: dict[Namespace, list[BundleId]] = {}
         for bundle in self.tasks.assigned:
             ordered.setdefault(namespace_of(bundle), []).append(bundle)
-        for namespace, bundles in sorted(ordered.items()):
-            found += await self._no_bundles_of(namespace, bundles)
-        if found:
-            gone = [BundleId(one.subject) for one in found]
-            await self.tasks.change(lambda: OrderChanges(gone=gone))
-        return found
-
-    async def _no_bundles_of(
-        self, namespace: Namespace, bundles: Sequence[BundleId]
-    ) -> list[Inconsistency]:
         cluster_state = self.context.cluster_state
-        try:
-            boundaries = await cluster_state.boundaries(namespace)
+        for namespace, bundles in sorted(ordered.items()):
+            try:
+                boundaries = await cluster_state.boundaries(namespace)
+                if boundaries is None:
+                    # Before a whole namespace is recalled, the server must be up to date.
+                    await self.context.coordination.sync(znodes.local_policies(namespace))
+                    boundaries = await cluster_state.reread_boundaries(namespace)
+            except MalformedContent:
+                continue
+            gone = [bundle for bundle in bundles if bundle in self.tasks.assigned]
             if boundaries is None:
-                # Before a whole namespace is recalled, the server must be up to date.
-                await self.context.coordination.sync(znodes.local_policies(namespace))
-                boundaries = await cluster_state.reread_boundaries(namespace)
-        except MalformedContent:
-            return []
-        bundles = [bundle for bundle in bundles if bundle in self.tasks.assigned]
-        if boundaries is None:
-            log.warning("namespace.bundles.missing", namespace=namespace)
-            kind, detail = Kind.VANISHED_NAMESPACE, f"{namespace} does not exist"
-        else:
-            kind, detail = Kind.UNKNOWN_RANGE, "no bundle of its namespace, nor cut into some"
-            bundles = [bundle for bundle in bundles if self.is_foreign(bundle, boundaries)]
-        return [Inconsistency(kind, bundle, detail, repaired=True) for bundle in bundles]
+                log.warning("namespace.bundles.missing", namespace=namespace)
+                kind, detail = Kind.VANISHED_NAMESPACE, f"{namespace} does not exist"
+            else:
+                kind, detail = Kind.UNKNOWN_RANGE, "no bundle of its namespace, nor cut into some"
+                gone = [bundle for bundle in gone if is_foreign(bundle, boundaries)]
+            found += [Inconsistency(kind, bundle, detail, repaired=True) for bundle in gone]
+        if found:
+            changes = OrderChanges(gone=[BundleId(one.subject) for one in found])
+            await self.tasks.change(lambda: changes)
+        return found
 
     async def find_strays(self) -> None:
         """Find the locks that are in no owned list at two checks: no broker would drop them.
@@ -290,7 +259,7 @@ class Reconciler:
             Inconsistency(Kind.STRAY_LOCK, bundle, znodes.lock(bundle), repaired=False)
             for bundle in sorted(suspects)
         ]
-        report(found, [Kind.STRAY_LOCK], self.context.metrics, self.decision_log)
+        self._report(found, [Kind.STRAY_LOCK])
 
     async def _unlisted_locks(self) -> set[BundleId]:
         found: set[BundleId] = set()

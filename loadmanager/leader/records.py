@@ -1,7 +1,7 @@
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
@@ -55,23 +55,18 @@ MOST_SUBJECTS: Final = 20_000
 _Kept = tuple[Decision | None, Decision | None]
 
 
+@dataclass(eq=False)
 class DecisionLog:
     """The latest decisions of one term overall, and the last move and refusal of each subject."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        epoch: int,
-        *,
-        task_of: Callable[[BundleId], int] = lambda _: 0,
-        most_decisions: int = MOST_DECISIONS,
-        most_subjects: int = MOST_SUBJECTS,
-    ) -> None:
-        self._clock = clock
-        self._epoch = epoch
-        self._task_of = task_of
-        self._recent: deque[Decision] = deque(maxlen=most_decisions)
-        self._most_subjects = most_subjects
+    clock: Clock
+    epoch: int
+    task_of: Callable[[BundleId], int] = lambda _: 0
+    most_decisions: int = MOST_DECISIONS
+    most_subjects: int = MOST_SUBJECTS
+
+    def __post_init__(self) -> None:
+        self._recent: deque[Decision] = deque(maxlen=self.most_decisions)
         self._about: OrderedDict[str, _Kept] = OrderedDict()
         self.refusals: dict[str, list[Refusal]] | None = None
         self.rounds = 0
@@ -81,12 +76,12 @@ class DecisionLog:
     def round_done(self, plan: Plan, brokers: Iterable[BrokerId]) -> None:
         """Record the refusals and observed moves of a round; `moved` records what is ordered."""
         self.rounds += 1
-        self.last_round_at_ms = self._clock.wall_ms()
+        self.last_round_at_ms = self.clock.wall_ms()
         self.refusals = {}
         for refusal in plan.refusals:
             self.refusals.setdefault(refusal.subject, []).append(refusal)
         known = frozenset[str](brokers)
-        at: Any = {"at_ms": self.last_round_at_ms, "epoch": self._epoch, "number": self.rounds}
+        at: Any = {"at_ms": self.last_round_at_ms, "epoch": self.epoch, "number": self.rounds}
         found = [move_decision(one, Outcome.OBSERVED, **at) for one in plan.observed]
         found += [refusal_decision(one, **at) for one in plan.refusals]
         for decision in map(self._entered, found):
@@ -98,19 +93,19 @@ class DecisionLog:
         self._order(moves, Outcome.MOVED, at_ms=self.last_round_at_ms, number=self.rounds)
 
     def placed(self, moves: Iterable[Move]) -> None:
-        self._order(moves, Outcome.PLACED, at_ms=self._clock.wall_ms(), number=0)
+        self._order(moves, Outcome.PLACED, at_ms=self.clock.wall_ms(), number=0)
 
     def _order(self, moves: Iterable[Move], outcome: Outcome, *, at_ms: int, number: int) -> None:
         for move in moves:
-            decision = move_decision(move, outcome, at_ms=at_ms, epoch=self._epoch, number=number)
-            decision = replace(decision, task=self._task_of(move.bundle))
+            decision = move_decision(move, outcome, at_ms=at_ms, epoch=self.epoch, number=number)
+            decision = replace(decision, task=self.task_of(move.bundle))
             self._recent.append(self._entered(decision))
 
     def unplaced(self, refusals: Iterable[Refusal]) -> None:
         """Record why unowned bundles were not placed; they are tried again soon."""
-        at_ms = self._clock.wall_ms()
+        at_ms = self.clock.wall_ms()
         for one in refusals:
-            self._entered(refusal_decision(one, at_ms=at_ms, epoch=self._epoch))
+            self._entered(refusal_decision(one, at_ms=at_ms, epoch=self.epoch))
 
     def decisions(self, subject: str = "") -> Sequence[Decision]:
         """Return the latest decisions, and with them the last about ``subject``, newest first."""
@@ -129,7 +124,7 @@ class DecisionLog:
         for subject in dict.fromkeys(party for party in parties if party):
             move, refusal = self._about.pop(subject, (None, None))
             self._about[subject] = (move, decision) if left_alone else (decision, refusal)
-        while len(self._about) > self._most_subjects:
+        while len(self._about) > self.most_subjects:
             self._about.popitem(last=False)
         return decision
 
@@ -145,12 +140,7 @@ class _Decided:
     over: bool = False
 
 
-class RecordClock(Protocol):
-    def wall_ms(self) -> int: ...
-
-    def monotonic_s(self) -> float: ...
-
-
+@dataclass(eq=False)
 class HistoryRecorder:
     """Passes the records of one term to the sink; does nothing if history is disabled.
 
@@ -158,21 +148,15 @@ class HistoryRecorder:
     a change of settings, constraints or bundle ranges.
     """
 
-    def __init__(
-        self,
-        history: HistorySink,
-        clock: RecordClock,
-        epoch: int,
-        tracker: LoadTracker,
-        *,
-        base_every_rounds: int,
-    ) -> None:
-        self._on = history.wants(Stream.ROUNDS)
-        self._history = history
-        self._clock = clock
-        self._epoch = epoch
-        self._tracker = tracker
-        self._base_every_rounds = base_every_rounds
+    history: HistorySink
+    wall_ms: Callable[[], int]
+    monotonic_s: Callable[[], float]
+    epoch: int
+    tracker: LoadTracker
+    base_every_rounds: int
+
+    def __post_init__(self) -> None:
+        self._on = self.history.wants(Stream.ROUNDS)
         self._began = False
         self._ticks = 0
         self._rounds = 0
@@ -241,8 +225,8 @@ class HistoryRecorder:
             self._record_tick(sampled=False)
         self._rounds += 1
         facts = RoundFacts(
-            at_ms=self._clock.wall_ms(),
-            epoch=self._epoch,
+            at_ms=self.wall_ms(),
+            epoch=self.epoch,
             round=self._rounds,
             outcome="",
             took_s=None,
@@ -252,15 +236,14 @@ class HistoryRecorder:
             session_doubtful=doubtful,
             reported_at_ms=reported_at_ms,
         )
-        if self._is_base(policies, planner):
+        former, self._based_on = self._based_on, (planner, policies)
+        if former != self._based_on or (self._rounds - 1) % self.base_every_rounds == 0:
             offset_s = facts.at_ms / 1000 - now_s
             memory = shifted(memory, offset_s)
-            facts = replace(facts, memory=memory, averages=self._tracker.averages())
+            facts = replace(facts, memory=memory, averages=self.tracker.averages())
             # Recorded at once: ticks before the end of the round apply on top of these.
             bundles = facts
-            self._history.offer(
-                Stream.ROUNDS, facts.at_ms, lambda: bundles_records(bundles, view())
-            )
+            self.history.offer(Stream.ROUNDS, facts.at_ms, lambda: bundles_records(bundles, view()))
         self._facts = facts
 
     def decided(self, view: ClusterView, plan: Plan) -> None:
@@ -310,7 +293,7 @@ class HistoryRecorder:
             outcome="moved" if ordered else decided.facts.outcome or "failed",
             not_ordered={move.bundle for move in plan.moves} - ordered,
         )
-        self._history.offer(
+        self.history.offer(
             Stream.ROUNDS, facts.at_ms, lambda: round_records(facts, view, plan, first_move)
         )
 
@@ -325,8 +308,8 @@ class HistoryRecorder:
             return
         first_move = self._moves + 1
         self._moves += len(moves)
-        at_ms = self._clock.wall_ms()
-        self._history.offer(
+        at_ms = self.wall_ms()
+        self.history.offer(
             Stream.ROUNDS,
             at_ms,
             lambda: [
@@ -336,7 +319,7 @@ class HistoryRecorder:
                     view=view,
                     planner=planner,
                     at_ms=at_ms,
-                    epoch=self._epoch,
+                    epoch=self.epoch,
                     number=0,
                     move_number=number,
                 )
@@ -347,8 +330,8 @@ class HistoryRecorder:
     def task_changed(self, task: BundleTask) -> None:
         if not self._began:
             return
-        at_ms, now_s = self._clock.wall_ms(), self._clock.monotonic_s()
-        self._history.offer(Stream.ROUNDS, at_ms, lambda: task_records(at_ms, task, now_s))
+        at_ms, now_s = self.wall_ms(), self.monotonic_s()
+        self.history.offer(Stream.ROUNDS, at_ms, lambda: task_records(at_ms, task, now_s))
 
     def cut(self, action: str, whole: BundleId, parts: Sequence[BundleId]) -> None:
         # Averages were divided or summed: a replay has to restart from a new base.
@@ -357,13 +340,9 @@ class HistoryRecorder:
 
     # --- within ----------------------------------------------------------------------------
 
-    def _is_base(self, policies: Policies, planner: Planner) -> bool:
-        former, self._based_on = self._based_on, (planner, policies)
-        return former != self._based_on or (self._rounds - 1) % self._base_every_rounds == 0
-
     def _record(self, kind: Kind, source: object = None, **given: Any) -> None:
-        at_ms, term = self._clock.wall_ms(), {"epoch": self._epoch, "round": self._rounds}
-        self._history.offer(
+        at_ms, term = self.wall_ms(), {"epoch": self.epoch, "round": self._rounds}
+        self.history.offer(
             Stream.ROUNDS, at_ms, lambda: [record_of(kind, at_ms, source, **term, **given)]
         )
 
@@ -433,37 +412,18 @@ def _largest(load: BrokerLoad) -> float:
     return max(known, default=0.0)
 
 
-class TaskReports:
-    """Counts the tasks of one term by state, and passes each change on to history."""
+def show_live_tasks(metrics: Metrics, tasks: Iterable[BundleTask], clock: Clock) -> None:
+    def oldest_age_s() -> float:
+        now_s = clock.monotonic_s()
+        return now_s - min((one.proposed_at_s for one in tasks), default=now_s)
 
-    def __init__(
-        self, metrics: Metrics, recorder: HistoryRecorder, gains: TaskGains, clock: Clock
-    ) -> None:
-        self._metrics = metrics
-        self._recorder = recorder
-        self._gains = gains
-        self._clock = clock
-        self._proposed_at_s: dict[int, float] = {}
-        self._moving: set[int] = set()
-        metrics.oldest_task_age_seconds.set_function(self._oldest_age_s)
+    metrics.oldest_task_age_seconds.set_function(oldest_age_s)
+    metrics.moves_in_flight.set_function(lambda: sum(one.relocates for one in tasks))
 
-    def task_changed(self, task: BundleTask) -> None:
-        self._recorder.task_changed(task)
-        self._gains.task_changed(task)
-        if task.state.ended:
-            self._proposed_at_s.pop(task.number, None)
-            self._moving.discard(task.number)
-            self._metrics.tasks_ended.labels(task.kind.value, task.state.value).inc()
-        else:
-            self._proposed_at_s[task.number] = task.proposed_at_s
-            if task.relocates:
-                self._moving.add(task.number)
-        own = task.relocates and task.asked_by is not AskedBy.RECONCILIATION
-        if own and task.state is TaskState.SERVING and task.ended_at_s and task.ordered_at_s:
-            took_s = task.ended_at_s - task.ordered_at_s
-            self._metrics.hand_over_duration_seconds.observe(took_s)
-        self._metrics.moves_in_flight.set(len(self._moving))
 
-    def _oldest_age_s(self) -> float:
-        now_s = self._clock.monotonic_s()
-        return now_s - min(list(self._proposed_at_s.values()), default=now_s)
+def count_task(metrics: Metrics, task: BundleTask) -> None:
+    if task.state.ended:
+        metrics.tasks_ended.labels(task.kind.value, task.state.value).inc()
+    own = task.relocates and task.asked_by is not AskedBy.RECONCILIATION
+    if own and task.state is TaskState.SERVING and task.ended_at_s and task.ordered_at_s:
+        metrics.hand_over_duration_seconds.observe(task.ended_at_s - task.ordered_at_s)

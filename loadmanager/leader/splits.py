@@ -83,7 +83,9 @@ class Splits:
             for broker, known in self.context.cluster_state.loads.reports.items()
         }
         compute, averages = self.context.computing.compute, self.tracker.averages()
-        counts = await self._bundle_counts(await compute(_namespaces_in, reports))
+        names = await compute(lambda: {namespace_of(b) for some in reports.values() for b in some})
+        known = {name: await self.boundaries(name) for name in names}
+        counts = {name: len(one.bundles) for name, one in known.items() if one is not None}
         rules = split_rules_of(config.split, config.planner)
         found = await compute(find_splits, rules, reports, averages.long_rates, counts)
         due = [split.bundle for split in found.chosen if self._may_split(split.bundle)]
@@ -193,14 +195,6 @@ class Splits:
     def _rest(self, bundles: Iterable[BundleId]) -> None:
         until_s = self.context.clock.monotonic_s() + _REST_S
         self._resting_until_s |= dict.fromkeys(bundles, until_s)
-
-    async def _bundle_counts(self, namespaces: Iterable[Namespace]) -> dict[Namespace, int]:
-        counts: dict[Namespace, int] = {}
-        for namespace in namespaces:
-            boundaries = await self.boundaries(namespace)
-            if boundaries is not None:
-                counts[namespace] = len(boundaries.bundles)
-        return counts
 
     # --- adoption: bundles in the orders are replaced by their parts, or by the merged one ---
 
@@ -317,10 +311,6 @@ class Splits:
             if half in known:
                 halves.setdefault(whole, []).append(known[half])
         self.tracker.seed({whole: supposed_of(averages) for whole, averages in halves.items()})
-
-
-def _namespaces_in(reports: Mapping[BrokerId, Collection[BundleId]]) -> set[Namespace]:
-    return {namespace_of(bundle) for bundles in reports.values() for bundle in bundles}
 
 
 def _width(bundle: BundleId) -> int:

@@ -10,16 +10,20 @@ decider of this term proposed (for orders of former leaders, or after a lost loc
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Final, Protocol
 
 import structlog
 
-from loadmanager.common.cluster_state import OwnerView
+from loadmanager.common.cluster_state import READ_AHEAD, OwnerView
+from loadmanager.common.context import Context
 from loadmanager.common.runtime_settings import TaskBounds
+from loadmanager.common.watching import readable
+from loadmanager.core import znodes
 from loadmanager.core.bundle_task import (
     CUT_WITHIN_S,
     Arbitration,
@@ -35,11 +39,32 @@ from loadmanager.core.bundle_task import (
     stands,
     unfollowed,
 )
-from loadmanager.core.errors import LoadManagerError
-from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.orders import OrderChanges, SplitOrder
-from loadmanager.leader.election import Deposed
-from loadmanager.ports.coordination import CoordinationError, Disconnected, SetData, TooLarge
+from loadmanager.core.errors import InvalidName, LoadManagerError
+from loadmanager.core.ids import BrokerId, BundleId, parse_broker
+from loadmanager.core.orders import (
+    OrderChanges,
+    Orders,
+    SplitOrder,
+    decode_orders,
+    encode_orders,
+    expected_requests,
+    largest_orders_bytes,
+    next_chunk,
+)
+from loadmanager.leader.election import Deposed, Term
+from loadmanager.ports.coordination import (
+    Check,
+    CommitRejected,
+    CoordinationError,
+    Create,
+    Disconnected,
+    Node,
+    NodeExists,
+    NodeMissing,
+    Operation,
+    SetData,
+    TooLarge,
+)
 from loadmanager.ports.host import Clock
 
 log = structlog.get_logger()
@@ -99,47 +124,40 @@ class _Request:
     found: Dispatched = field(default_factory=Dispatched)
 
 
+@dataclass(eq=False)
 class TaskController:
     """Arbitrates proposals, writes orders, and follows tasks, for one term.
 
     ``listener`` is called with each task in its new state; ``caught`` with a fault and its place.
     """
 
-    def __init__(
-        self,
-        epoch: int,
-        orders: StandingOrders,
-        owners: OwnerView,
-        clock: Clock,
-        *,
-        bounds: Callable[[], TaskBounds],
-        listener: Callable[[BundleTask], None],
-        caught: Callable[[str, BaseException], None],
-    ) -> None:
-        self._orders = orders
-        self._owners = owners
-        self._clock = clock
-        self._bounds = bounds
-        self._listener = listener
-        self._caught = caught
+    epoch: int
+    orders: StandingOrders
+    owners: OwnerView
+    clock: Clock
+    bounds: Callable[[], TaskBounds]
+    listener: Callable[[BundleTask], None]
+    caught: Callable[[str, BaseException], None]
+
+    def __post_init__(self) -> None:
         self._writing = asyncio.Lock()
         self._writes: set[asyncio.Task[None]] = set()
         self._waiting: list[_Request] = []
         self._unconfirmed: list[_Request] = []
         self._closed = False
         self._ended: deque[BundleTask] = deque(maxlen=_ENDED_KEPT)
-        self.tasks = LiveTasks(epoch)
+        self.tasks = LiveTasks(self.epoch)
         # Owners, and the outcomes of orders that owners do not show.
-        owners.owner_changes.subscribe(self._follow)
-        orders.follow(self._reported)
+        self.owners.owner_changes.subscribe(self._follow)
+        self.orders.follow(self._reported)
 
     @property
     def assigned(self) -> Mapping[BundleId, BrokerId]:
-        return self._orders.assigned
+        return self.orders.assigned
 
     @property
     def splits(self) -> Mapping[BundleId, SplitOrder]:
-        return self._orders.splits
+        return self.orders.splits
 
     @property
     def ended(self) -> Sequence[BundleTask]:
@@ -147,7 +165,7 @@ class TaskController:
 
     @property
     def _now_s(self) -> float:
-        return self._clock.monotonic_s()
+        return self.clock.monotonic_s()
 
     async def open(self) -> None:
         """Read the orders of former leaders. Raises `Deposed`, or `Disconnected`: not read now."""
@@ -156,9 +174,9 @@ class TaskController:
     def close(self) -> None:
         """End all tasks with the term; their orders stand, for the next leader to follow."""
         self._closed = True
-        self._orders.close()
+        self.orders.close()
         self._unconfirmed.clear()
-        self._owners.owner_changes.unsubscribe(self._follow)
+        self.owners.owner_changes.unsubscribe(self._follow)
         for task in self.tasks:
             self._advance(task, TaskEvent.TERM_ENDED, "the term ended")
 
@@ -197,7 +215,7 @@ class TaskController:
         async with self._writing:
             await self._confirm()
             changes = compute()
-            await self._orders.write(changes)
+            await self.orders.write(changes)
             self._check_open()
             if then is not None:
                 then()
@@ -215,7 +233,7 @@ class TaskController:
     def observe(self) -> None:
         """Compare tasks with owners and orders, and open missing ones, over all bundles."""
         self._follow()
-        if not self._orders.known:
+        if not self.orders.known:
             return  # A write is under way.
         for task in self.tasks:
             ended = ended_by(task, self.assigned, self.splits)
@@ -224,13 +242,13 @@ class TaskController:
                 why = "its order was withdrawn" if there else "the bundle no longer exists"
                 self._advance(task, ended, "" if ended is TaskEvent.DONE else why)
         for proposal in unfollowed(
-            self.tasks, self._owners.listed_owner, self.assigned, self.splits
+            self.tasks, self.owners.listed_owner, self.assigned, self.splits
         ):
             self._advance(self.tasks.admit(proposal, self._now_s), TaskEvent.ORDER_WRITTEN)
 
     def _follow(self) -> None:
         for task in self.tasks:
-            holding = self._owners.owners.get(task.bundle)
+            holding = self.owners.owners.get(task.bundle)
             owner, serving = (holding.broker, holding.serving) if holding else (None, False)
             now = task
             for event in seen(task, owner, serving=serving):
@@ -250,16 +268,16 @@ class TaskController:
             changed = self.tasks.advance(task, event, self._now_s, note, pause)
         except LoadManagerError as error:
             # A fault of this program. `observe` opens the task again if its order stands.
-            self._caught("tasks", error)
+            self.caught("tasks", error)
             self.tasks.drop(task)
             return task
         for one in changed:
             if one.state.ended:
                 self._ended.append(one)
             try:
-                self._listener(one)
+                self.listener(one)
             except Exception as error:  # noqa: BLE001 - the other tasks are followed, too
-                self._caught("tasks", error)
+                self.caught("tasks", error)
         return changed[-1]
 
     async def tend(self, event: TaskEvent) -> Sequence[BundleTask]:
@@ -289,7 +307,7 @@ class TaskController:
         return due
 
     def _due(self, event: TaskEvent) -> list[BundleTask]:
-        now_s, owners, lost_after_s = self._now_s, self._owners, self._bounds().lost_after_s
+        now_s, owners, lost_after_s = self._now_s, self.owners, self.bounds().lost_after_s
         return [
             task
             for task in self.tasks
@@ -300,7 +318,7 @@ class TaskController:
         """Rewrite orders that others changed; return their brokers. Raises as `change`."""
         async with self._writing:
             await self._confirm()
-            return await self._orders.rewrite_changed()
+            return await self.orders.rewrite_changed()
 
     async def _write_next(self, batch: list[_Request]) -> None:
         async with self._writing:
@@ -334,9 +352,9 @@ class TaskController:
         """Write the admitted proposals; return why not all of them stand, if already known."""
         arbitration = Arbitration(
             tasks=self.tasks,
-            assigned=self._orders.assigned,
-            owner=self._owners.listed_owner,
-            most_per_broker=self._bounds().most_per_broker,
+            assigned=self.orders.assigned,
+            owner=self.owners.listed_owner,
+            most_per_broker=self.bounds().most_per_broker,
             now_s=self._now_s,
         )
         for request in batch:
@@ -347,9 +365,9 @@ class TaskController:
         piggybacking = [request for request in admitted if request.extra_write][-1:]
         extra_write = piggybacking[0].extra_write if piggybacking else None
         try:
-            piggybacked = await self._orders.write(arbitration.changes, extra_write)
+            piggybacked = await self.orders.write(arbitration.changes, extra_write)
         except BaseException as error:
-            if isinstance(error, CoordinationError) and self._orders.known:
+            if isinstance(error, CoordinationError) and self.orders.known:
                 return error
             self._check_open()
             self._unconfirmed = admitted
@@ -378,7 +396,7 @@ class TaskController:
             if request.known is not None:
                 request.known(found)
         except Exception as error:  # noqa: BLE001 - the other deciders are to be answered, too
-            self._caught("tasks", error)
+            self.caught("tasks", error)
         if not request.answer.done():
             request.answer.set_result(found)
 
@@ -388,9 +406,256 @@ class TaskController:
 
     async def _confirm(self) -> None:
         self._check_open()
-        if not self._orders.known:
-            await self._orders.read()
+        if not self.orders.known:
+            await self.orders.read()
             self._check_open()
         unconfirmed, self._unconfirmed = self._unconfirmed, []
         for request in unconfirmed:
             self._resolve(request, "the reply was lost, and the order does not stand")
+
+
+log = structlog.get_logger()
+
+_NOTHING: Mapping[BundleId, BrokerId] = MappingProxyType({})
+_READ_TOGETHER = 64
+
+MANY_BUNDLES = 64
+"""Orders of so many bundles at once are logged with the requests that they will cause."""
+
+
+class OrderBook:
+    """The `StandingOrders` in ZooKeeper: which broker is to own which bundle.
+
+    It keeps the contents of ``/loadbalance/orders/*`` in memory. Orders are written in full per
+    broker and always under a check of the epoch, so that a replaced leader changes nothing.
+    Additions are written before removals: if a write is interrupted between commits, a bundle is
+    briefly in the orders of two brokers, and the broker that holds the lock keeps it; it is never
+    in none.
+    """
+
+    def __init__(self, context: Context, term: Term) -> None:
+        self._coordination = context.coordination
+        self._cluster_state = context.cluster_state
+        self._metrics = context.metrics
+        self._oversized = context.oversized
+        self._term = term
+        self.assigned: dict[BundleId, BrokerId] = {}
+        self.splits: dict[BundleId, SplitOrder] = {}
+        self._nodes: set[BrokerId] = set()
+        self._dirty: set[BrokerId] = set()
+        self.known = False
+
+    def follow(self, reported: Reported) -> None:
+        """Do nothing: the owned lists show the outcome of these orders."""
+
+    def close(self) -> None:
+        """Do nothing: each commit checks the epoch."""
+
+    async def write(self, changes: OrderChanges, extra_write: SetData | None = None) -> bool:
+        """Write changes of `known` orders; return whether ``extra_write`` had room in a commit.
+
+        Raises `Deposed`: nothing was changed; `Disconnected`: the orders are unknown until `read`;
+        `TooLarge`: the orders of a broker do not fit into its node; those that fit are written.
+        """
+        if not changes and not self._dirty:
+            return False
+        error: TooLarge | None = None
+        most_bytes = largest_orders_bytes(self._coordination.max_request_bytes)
+        while True:
+            assigned, splits = changes.apply(self.assigned, self.splits)
+            contents = self._contents(assigned, splits, self._touched(changes))
+            full = {b: len(c) for b, c in contents.items() if len(c) > most_bytes}
+            if not full:
+                break
+            error = error or self._too_large(full, most_bytes)
+            changes, former = changes.less(full, self.assigned), changes
+            if changes == former:
+                raise error
+        self._log_many(changes, contents)
+        self.known = False
+        piggybacked = await self._write(contents, extra_write)
+        self._dirty.clear()
+        self.assigned, self.splits, self.known = assigned, splits, True
+        if error is not None:
+            raise error
+        return piggybacked
+
+    def _log_many(self, changes: OrderChanges, contents: Mapping[BrokerId, bytes]) -> None:
+        if len(changes.assigned) >= MANY_BUNDLES:
+            brokers = len(self._cluster_state.brokers)
+            log.info(
+                "orders.batch.begun",
+                bundles=len(changes.assigned),
+                brokers=len(contents),
+                size_bytes=sum(map(len, contents.values())),
+                requests_expected=expected_requests(len(contents), brokers, READ_AHEAD),
+            )
+
+    def _touched(self, changes: OrderChanges) -> list[BrokerId]:
+        additions = set(changes.assigned.values())
+        touched = {*changes.assigned, *changes.splits, *changes.gone}
+        others = {self.assigned[bundle] for bundle in touched if bundle in self.assigned}
+        # The orders of the broker that still holds a lock name the next owner.
+        holders = {self._cluster_state.listed_owner(bundle) for bundle in changes.assigned}
+        others |= {broker for broker in holders if broker and broker in self._cluster_state.brokers}
+        others |= self._dirty
+        return [*sorted(additions), *sorted(others - additions)]
+
+    def _too_large(self, sizes_bytes: Mapping[BrokerId, int], most_bytes: int) -> TooLarge:
+        errors = {b: TooLarge(znodes.orders(b), n, most_bytes) for b, n in sizes_bytes.items()}
+        for broker, error in sorted(errors.items()):
+            self._oversized.refused("orders", broker, error)
+        return errors[max(errors)]
+
+    async def rewrite_changed(self) -> tuple[BrokerId, ...]:
+        """Rewrite orders that others changed; return their brokers. Raises as `write`."""
+        bundles: dict[BrokerId, set[BundleId]] = defaultdict(set)
+        for bundle, planned in self.assigned.items():
+            bundles[planned].add(bundle)
+        stored = await self._stored(self._nodes | bundles.keys())
+        changed = tuple(
+            broker
+            for broker, orders in stored.items()
+            if orders is None
+            or orders.bundles != bundles[broker]
+            or orders.splits != {b: self.splits[b] for b in self.splits.keys() & bundles[broker]}
+            or orders.epoch > self._term.epoch  # No agent obeys an order of a future epoch.
+        )
+        self._dirty.update(changed)
+        await self.write(OrderChanges())
+        return changed
+
+    async def _stored(self, brokers: Collection[BrokerId]) -> dict[BrokerId, Orders | None]:
+        """Read the orders of brokers: empty ones if there is no node, None if not readable."""
+        found: dict[BrokerId, Orders | None] = {}
+        every = sorted(brokers)
+        for first in range(0, len(every), _READ_TOGETHER):
+            some = every[first : first + _READ_TOGETHER]
+            nodes = await asyncio.gather(*(self._coordination.get(znodes.orders(b)) for b in some))
+            for broker, node in zip(some, nodes, strict=True):
+                self._nodes.discard(broker)
+                if node is not None:
+                    self._nodes.add(broker)
+                found[broker] = Orders(0) if node is None else self._decoded(broker, node)
+        return found
+
+    async def _write(self, contents: dict[BrokerId, bytes], extra_write: SetData | None) -> bool:
+        most_bytes = self._coordination.max_request_bytes // 2
+        piggybacked = False
+        while contents:
+            chunk = next_chunk(contents, most_bytes)
+            operations: list[Operation] = [Check(znodes.EPOCH, self._term.epoch)]
+            for broker in chunk:
+                make = SetData if broker in self._nodes else Create
+                operations.append(make(znodes.orders(broker), contents[broker]))
+            left = most_bytes - sum(len(contents[broker]) for broker in chunk)
+            if extra_write is not None and chunk == [*contents] and len(extra_write.data) <= left:
+                operations.append(extra_write)
+                piggybacked = True
+            try:
+                await self._coordination.commit(operations)
+            except CommitRejected as rejected:
+                if rejected.index > len(chunk):
+                    extra_write, piggybacked = None, False  # Its node was deleted manually.
+                else:
+                    await self._resolve_rejection(rejected, chunk)
+                continue
+            self._nodes.update(chunk)
+            contents = {b: content for b, content in contents.items() if b not in chunk}
+        return piggybacked
+
+    async def _resolve_rejection(self, rejected: CommitRejected, chunk: list[BrokerId]) -> None:
+        if rejected.index == 0:
+            raise Deposed(f"epoch {self._term.epoch} is over: {rejected.cause}") from rejected
+        broker = chunk[rejected.index - 1]
+        if isinstance(rejected.cause, NodeExists):
+            self._nodes.add(broker)
+        elif isinstance(rejected.cause, NodeMissing):
+            self._nodes.discard(broker)
+            await self._coordination.ensure(znodes.ORDERS)
+        else:
+            raise rejected.cause
+
+    def _contents(
+        self,
+        assigned: Mapping[BundleId, BrokerId],
+        splits: Mapping[BundleId, SplitOrder],
+        brokers: Sequence[BrokerId],
+    ) -> dict[BrokerId, bytes]:
+        bundles: dict[BrokerId, set[BundleId]] = {broker: set() for broker in brokers}
+        handovers: dict[BrokerId, dict[BundleId, BrokerId]] = defaultdict(dict)
+        owners = self._cluster_state.owners
+        for bundle, broker in assigned.items():
+            if broker in bundles:
+                bundles[broker].add(bundle)
+            holding = owners.get(bundle)
+            if holding is not None and holding.broker != broker:
+                handovers[holding.broker][bundle] = broker
+        return {
+            broker: self._encoded(
+                Orders(
+                    self._term.epoch,
+                    frozenset(bundles[broker]),
+                    handovers[broker],
+                    {bundle: splits[bundle] for bundle in splits.keys() & bundles[broker]},
+                )
+            )
+            for broker in brokers
+        }
+
+    def _encoded(self, orders: Orders) -> bytes:
+        content = encode_orders(orders)
+        if len(content) > largest_orders_bytes(self._coordination.max_request_bytes):
+            # Clients can manage without redirects to next owners.
+            content = encode_orders(replace(orders, handovers=_NOTHING))
+        return content
+
+    async def read(self) -> None:
+        """Read the orders of this leader and of former leaders; raises `Disconnected`."""
+        # Earlier writes of any sidecar through any server must be visible.
+        await asyncio.gather(
+            self._coordination.ensure(znodes.ORDERS), self._coordination.heartbeat()
+        )
+        names = await self._coordination.children(znodes.ORDERS)
+        claims: dict[BundleId, set[BrokerId]] = defaultdict(set)
+        splits: dict[BundleId, SplitOrder] = {}
+        self._nodes.clear()
+        self._dirty.clear()
+        brokers: list[BrokerId] = []
+        for name in names:
+            try:
+                brokers.append(parse_broker(name))
+            except InvalidName as error:
+                log.warning("znode.name.refused", path=f"{znodes.ORDERS}/{name}", error=str(error))
+        for broker, stored in (await self._stored(brokers)).items():
+            orders = stored or self._kept(broker)
+            splits |= orders.splits
+            if not orders.splits.keys() <= orders.bundles:
+                self._dirty.add(broker)
+            for bundle in sorted(orders.bundles):
+                claims[bundle].add(broker)
+        self.assigned = {bundle: self._preferred(bundle, claims[bundle]) for bundle in claims}
+        # An interrupted write left a bundle in the orders of two brokers.
+        for bundle, claiming in claims.items():
+            self._dirty |= claiming - {self.assigned[bundle]}
+        self.splits = {bundle: one for bundle, one in splits.items() if bundle in claims}
+        self.known = True
+
+    def _decoded(self, broker: BrokerId, node: Node) -> Orders | None:
+        path = znodes.orders(broker)
+        with readable(path, self._metrics, "orders"):
+            return decode_orders(path, node.data)
+        return None
+
+    def _kept(self, broker: BrokerId) -> Orders:
+        """Return a broker's owned bundles in place of orders that are not readable.
+
+        Its agent keeps following those it read before; empty ones would recall everything.
+        """
+        self._dirty.add(broker)
+        owned = (b for b, at in self._cluster_state.owners.items() if at.broker == broker)
+        return Orders(self._term.epoch, frozenset(owned))
+
+    def _preferred(self, bundle: BundleId, claims: set[BrokerId]) -> BrokerId:
+        owner = self._cluster_state.listed_owner(bundle)
+        return owner if owner in claims else min(claims)

@@ -12,7 +12,7 @@ from loadmanager.common.context import Context
 from loadmanager.common.documents import BalancingModeWatch
 from loadmanager.common.runtime_settings import RuntimeSettings, sleep_interruptibly
 from loadmanager.core.balancing import BalancingMode
-from loadmanager.core.bundle_task import AskedBy, Dispatched
+from loadmanager.core.bundle_task import AskedBy, BundleTask, Dispatched
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.orders import OrderChanges
@@ -21,12 +21,17 @@ from loadmanager.core.planner import EARLY_ROUND_S
 from loadmanager.leader.decisions import Choices, Decider, Observation, OptimalityWatch, report_plan
 from loadmanager.leader.election import Deposed, Term, TermGivenUp
 from loadmanager.leader.leader_state import LeaderState
-from loadmanager.leader.order_book import OrderBook
 from loadmanager.leader.placement import PlacementWorker, why
-from loadmanager.leader.reconciliation import Reconciler, UnclaimedOrders
-from loadmanager.leader.records import DecisionLog, HistoryRecorder, TaskGains, TaskReports
+from loadmanager.leader.reconciliation import Reconciler
+from loadmanager.leader.records import (
+    DecisionLog,
+    HistoryRecorder,
+    TaskGains,
+    count_task,
+    show_live_tasks,
+)
 from loadmanager.leader.splits import Splits
-from loadmanager.leader.task_controller import StandingOrders, TaskController
+from loadmanager.leader.task_controller import OrderBook, StandingOrders, TaskController
 from loadmanager.ports.coordination import Connection, CoordinationError
 from loadmanager.ports.lookup import LeaderElsewhere, NotLeader, Unavailable
 
@@ -78,7 +83,8 @@ class LeaderTerm:
         self.tracker = LoadTracker(weights=settings.now.planner.weights)
         self._recorder = HistoryRecorder(
             context.history,
-            context.clock,
+            context.clock.wall_ms,
+            context.clock.monotonic_s,
             term.epoch,
             self.tracker,
             base_every_rounds=base_every_rounds,
@@ -87,20 +93,20 @@ class LeaderTerm:
         self.is_open = False
         """Whether the input of decisions has been read; requests are refused until then."""
         self.gains = TaskGains(self.tracker)
-        reports = TaskReports(context.metrics, self._recorder, self.gains, context.clock)
         self.tasks = TaskController(
             term.epoch,
             OrderBook(context, term) if foreign is None else foreign.orders,
             owners,
             context.clock,
             bounds=lambda: settings.now.task_bounds,
-            listener=reports.task_changed,
+            listener=self._task_changed,
             caught=context.unexpected.caught,
         )
+        show_live_tasks(context.metrics, self.tasks.tasks, context.clock)
         self.decision_log = DecisionLog(
             context.clock, term.epoch, task_of=self.tasks.tasks.number_of
         )
-        unclaimed = UnclaimedOrders(context, self.tasks)
+        self._reconciler = Reconciler(context, self.tasks, self.decision_log)
         self.steering = BalancingModeWatch(context, foreign.held if foreign else str)
         self._decider = Decider(
             context,
@@ -109,7 +115,7 @@ class LeaderTerm:
             self._constraints,
             self.tracker,
             self._recorder,
-            unclaimed,
+            self._reconciler,
             self.decision_log,
             self.steering,
             rng,
@@ -138,12 +144,13 @@ class LeaderTerm:
             self.tasks,
             settings,
             self._decider,
-            unclaimed,
             brokers_own=foreign is not None,
         )
-        self._reconciler = Reconciler(
-            context, self.tasks, self.splits.is_foreign, unclaimed, self.decision_log
-        )
+
+    def _task_changed(self, task: BundleTask) -> None:
+        self._recorder.task_changed(task)
+        self.gains.task_changed(task)
+        count_task(self._context.metrics, task)
 
     @property
     def quarantined(self) -> Mapping[BrokerId, str]:
@@ -189,7 +196,8 @@ class LeaderTerm:
         finally:
             for one in documents:
                 one.close()
-            self.placement_worker.wanted.end(self._term.epoch)
+            over = f"epoch {self._term.epoch} is over"
+            self.placement_worker.refuse_all(over, NotLeader)
             self.tasks.close()
             self._context.liveness.over("round")
             if self._foreign is not None:
@@ -293,11 +301,6 @@ class LeaderTerm:
         return await self._round()
 
     async def _round(self) -> str:
-        outcome = await self._decided_and_ordered()
-        self._decider.round_succeeded()
-        return outcome
-
-    async def _decided_and_ordered(self) -> str:
         doubtful = self._context.coordination.session.connection is not Connection.CONNECTED
         if not doubtful:
             await self.tasks.confirm()
@@ -316,7 +319,8 @@ class LeaderTerm:
         if found is None or not found.piggybacked:
             await self._leader_state.leave(self._decider.memory)
         if not doubtful and self._foreign is None:
-            await self._reconciler.reconcile()
+            await self._reconciler.reconcile(self.splits.is_foreign)
+        self._decider.round_succeeded()
         if found is None:
             return "observed" if plan.observed else "quiet"
         if found.too_large is not None:

@@ -453,7 +453,7 @@ def addresses(url: str) -> Callable[[BrokerId], str]:
     return lambda broker: f"{scheme}://{broker}"
 
 
-@dataclass(slots=True)
+@dataclass
 class ClusterReader:
     """Reads one cluster again and again, at any broker that answers.
 
@@ -468,7 +468,6 @@ class ClusterReader:
     _settings: dict[BrokerId, Mapping[str, str]] = field(default_factory=dict)
     _kinds: dict[BrokerId, str] = field(default_factory=dict)
     _read_s: float = float("-inf")
-    _given: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         self._given = self.urls

@@ -1,8 +1,8 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -45,7 +45,7 @@ from loadmanager.pulsar.client import (
     answer_of,
 )
 from loadmanager.pulsar.held_brokers import Changes, Cordons, HeldTargets
-from loadmanager.pulsar.observation import Observation, Rules, observe
+from loadmanager.pulsar.observation import Observation, Rules, Strategy, observe
 from loadmanager.pulsar.orders import Dispatcher, Mandate
 from loadmanager.pulsar.sampling import BrokerSample, SampledLoads, Sampler, Samples
 from loadmanager.pulsar.state import (
@@ -55,7 +55,6 @@ from loadmanager.pulsar.state import (
     StoredBudget,
     switched_on,
 )
-from loadmanager.pulsar.strategy import Strategy
 
 _KNOWN_FOR_S: Final = 300.0
 _READ_A_ROUND: Final = 50  # Namespaces without a proposed move whose group is read in one window.
@@ -268,7 +267,7 @@ class Stopped(LoadManagerError):
     """Balancing has to stop until an operator changes something; the message says what."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Balancer:
     """Balances one cluster until asked to stop.
 
@@ -292,20 +291,12 @@ class Balancer:
     course: Course = field(default_factory=Course)
     unread: Callable[[str], None] = lambda _: None
     refused_s: float = REFUSED_S
-    _changes: Changes = field(init=False)
-    _targets: HeldTargets = field(init=False)
-    _cordons: Cordons = field(init=False)
     _oversized: dict[BundleId, int] = field(default_factory=dict)
     _more_windows: int = SPLIT_WINDOWS - 1
     _goes_on: bool = False
     _brokers: tuple[BrokerId, ...] = ()
     _refusal: RightMissing | None = None
     _refused_since_s: float = float("inf")
-    _observer: Observer = field(init=False)
-    _new: NewNamespaces = field(init=False)
-    _sampler: Sampler = field(init=False)
-    _address: Callable[[BrokerId], str] = field(init=False)
-    _dispatcher: Dispatcher = field(init=False)
 
     def __post_init__(self) -> None:
         admin, self._address = self.reader.admin, addresses(self.reader.url)
@@ -327,7 +318,8 @@ class Balancer:
         try:
             await self._know(cluster)
             await StoredBudget(self.budget, self.pulsar_balancer.state).resume()
-            self._note(await self.course.resume(self.pulsar_balancer.state, self._now_ms()))
+            with self._reported("the course of the balance starts over: "):
+                await self.course.resume(self.pulsar_balancer.state, self._now_ms())
             await self.pulsar_balancer.begin(self.reader, cluster, take_over=take_over)
             self.log.event("Pulsar's own shedding and automatic splits are off")
             await self._sampler.sample(cluster)
@@ -431,9 +423,15 @@ class Balancer:
         self.log.round(seen, held)
         # A controller whose term has ended must not overwrite the state of its successor.
         if not self.mandate.lapsed():
-            self._note(await self.course.store(self.pulsar_balancer.state, self._now_ms()))
-            await self._note_drains(seen)
-        lasting = self._lasting(seen.splits)
+            with self._reported("the course of the balance is not stored: "):
+                await self.course.store(self.pulsar_balancer.state, self._now_ms())
+            with self._reported("what is left on draining brokers is not stored: "):
+                await self._cordons.note(seen.leaving)
+        self._oversized = {
+            one.bundle: self._oversized.get(one.bundle, 0) + 1 for one in seen.splits
+        }
+        # They were too large in each of the last windows.
+        lasting = [one for one in seen.splits if self._oversized[one.bundle] >= SPLIT_WINDOWS]
         # A limit is said of each move that it prevents.
         if held and reason is not HeldReason.BUDGET:
             goes_on = Cause.DRAINING if reason in _DRAINS_GO_ON else None
@@ -451,15 +449,12 @@ class Balancer:
     def _now_ms(self) -> int:
         return round(self.now().timestamp() * 1000)
 
-    async def _note_drains(self, seen: Observation) -> None:
+    @contextmanager
+    def _reported(self, what: str) -> Iterator[None]:
         try:
-            await self._cordons.note(seen.leaving)
-        except StateUnusable as error:
-            self.log.event(f"what is left on draining brokers is not stored: {error}")
-
-    def _note(self, trouble: str) -> None:
-        if trouble:
-            self.log.event(trouble)
+            yield
+        except (StateUnusable, MalformedContent) as error:
+            self.log.event(f"{what}{error}")
 
     async def _carried_out(self, seen: Observation) -> bool:
         """Carry out orders; store the budget before and after. Return whether it was stored first.
@@ -467,20 +462,16 @@ class Balancer:
         Nothing is carried out if the budget cannot be stored before.
         """
         stored = StoredBudget(self.budget, self.pulsar_balancer.state)
-        try:
+        with self._reported("nothing moves in this round: "):
             await stored.store([one.bundle for one in seen.splits or seen.proposals])
-        except StateUnusable as error:
-            self.log.event(f"nothing moves in this round: {error}")
-            return False
-        try:
-            await self._dispatcher.carry_out(seen)
-        finally:
-            if not self.mandate.lapsed():
-                try:
-                    await stored.store()
-                except StateUnusable as error:
-                    self.log.event(f"the next controller counts all moves of this round: {error}")
-        return True
+            try:
+                await self._dispatcher.carry_out(seen)
+            finally:
+                if not self.mandate.lapsed():
+                    with self._reported("the next controller counts all moves of this round: "):
+                        await stored.store()
+            return True
+        return False
 
     def _log_task(self, task: BundleTask) -> None:
         if task.state is TaskState.OWNED_NOT_SERVED:
@@ -491,16 +482,9 @@ class Balancer:
         held = dict(self._changes.held(monotonic()))
         for bundle, move in self._dispatcher.orders.stuck.items():
             held[move.target] = f"{move.source} does not release {bundle}, which is to move to it"
-        try:
+        with self._reported(""):
             await self._targets.refresh()
-        except StateUnusable as error:
-            self.log.event(str(error))
         return {**held, **self._targets.held}
-
-    def _lasting(self, splits: tuple[BundleTask, ...]) -> list[BundleTask]:
-        """Return the splits of bundles that were too large in each of the last windows."""
-        self._oversized = {one.bundle: self._oversized.get(one.bundle, 0) + 1 for one in splits}
-        return [one for one in splits if self._oversized[one.bundle] >= SPLIT_WINDOWS]
 
     async def _allowed(self, url: str, splits: list[BundleTask]) -> tuple[BundleTask, ...]:
         most, allowed, counts = self.rules.most_bundles, [], Counter[Namespace]()
@@ -529,10 +513,8 @@ class Balancer:
         if cluster.brokers == self._brokers or self.mandate.lapsed():
             return
         self._brokers = cluster.brokers
-        try:
+        with self._reported("the list of brokers is not stored: "):
             await self.pulsar_balancer.state.know(self.reader.urls)
-        except StateUnusable as error:
-            self.log.event(f"the list of brokers is not stored: {error}")
 
     def _note_restarts(self, samples: Mapping[BrokerId, BrokerSample]) -> None:
         for broker, sample in samples.items():

@@ -4,7 +4,7 @@ import secrets
 import shlex
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -33,15 +33,13 @@ from loadmanager.ports.session import Coordination
 from loadmanager.pulsar.answers import ClusterReader, PulsarCluster, addresses
 from loadmanager.pulsar.balancing import Balancer, Log, Observer
 from loadmanager.pulsar.client import PulsarAdmin, PulsarAdminError, RequestFailed
-from loadmanager.pulsar.control import pause_text
-from loadmanager.pulsar.held_brokers import Cordon, Cordons, HeldTargets
-from loadmanager.pulsar.observation import Observation, Rules
+from loadmanager.pulsar.held_brokers import Cordon, Cordons, HeldTargets, pause_text
+from loadmanager.pulsar.observation import Observation, Rules, Strategy
 from loadmanager.pulsar.orders import Elected, Mandate
 from loadmanager.pulsar.reports import (
-    AttachOverviews,
     TermReports,
+    history_in,
     host_name,
-    recording,
     served_metrics,
     served_page,
 )
@@ -57,9 +55,8 @@ from loadmanager.pulsar.state import (
     state_name,
     stored_brokers,
 )
-from loadmanager.pulsar.strategy import Strategy
 from loadmanager.telemetry.logging import warnings_alone
-from loadmanager.telemetry.metrics import AttachMetrics, Metrics
+from loadmanager.telemetry.metrics import Metrics
 
 _REGISTER_S: Final = 2.0
 _RETRY_S: Final = 0.2
@@ -67,7 +64,7 @@ _TICKS_LATE: Final = 2.0  # The most ticks until ZooKeeper ends a session that h
 Lead = Callable[[Elected, SharedState], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Candidate:
     identity: Identity
     coordination: Coordination
@@ -169,7 +166,7 @@ async def candidate(path: Path) -> AsyncIterator[Candidate]:
             cluster_state.open()
             identity = make_identity(config, 0, clock)
             yield Candidate(
-                identity=replace(identity, urls=BrokerUrls(http_url=""), sidecar_url=""),
+                identity=replace(identity, urls=BrokerUrls(), sidecar_url=""),
                 coordination=coordination,
                 cluster_state=cluster_state,
                 clock=clock,
@@ -219,26 +216,19 @@ class Output(Log, Protocol):
     def commands(self, seen: Observation, address: Callable[[BrokerId], str]) -> None: ...
 
 
+@dataclass(eq=False)
 class AttachActions:
-    _metrics: AttachMetrics
-    _overviews: AttachOverviews
+    admin: PulsarAdmin
+    options: Mapping[str, Any]
+    output: Output
+    strategy: Callable[[], Strategy]
 
-    def __init__(
-        self,
-        admin: PulsarAdmin,
-        options: Mapping[str, Any],
-        output: Output,
-        strategy: Callable[[], Strategy],
-    ) -> None:
-        self._admin = admin
-        self._options = options
-        self._log = output
-        self._strategy = strategy
-        self._reader = ClusterReader(admin, options["urls"])
+    def __post_init__(self) -> None:
+        self._reader = ClusterReader(self.admin, self.options["urls"])
         self._liveness = Liveness()
 
     async def run(self) -> int:
-        options = self._options
+        options = self.options
         try:
             if options["restore"]:
                 async with self._state(idle=True) as state:
@@ -255,18 +245,18 @@ class AttachActions:
             ):
                 return await (self._balance() if balances else self._observe())
         finally:
-            await self._admin.close()
+            await self.admin.close()
 
     def _rules(self, *, move_partial: bool = True) -> Rules:
-        pinned = (CHANGE_EVENTS, SNAPSHOTS) if self._options["pin_system"] else ()
-        same = {name: self._options[name] for name in _RULES}
+        pinned = (CHANGE_EVENTS, SNAPSHOTS) if self.options["pin_system"] else ()
+        same = {name: self.options[name] for name in _RULES}
         return Rules(move_partial=move_partial, pinned=pinned, **same)
 
     async def _observe(self) -> int:
-        options, strategy, interval_s = self._options, self._strategy(), self._options["interval_s"]
+        options, strategy, interval_s = self.options, self.strategy(), self.options["interval_s"]
         hosts = Hosts(options["cores"], windows=1) if options["doctor"] else strategy.hosts
-        sampler = Sampler(self._admin, addresses(self._reader.url), hosts)
-        observer = Observer(self._admin, strategy)
+        sampler = Sampler(self.admin, addresses(self._reader.url), hosts)
+        observer = Observer(self.admin, strategy)
         cluster = await self._cluster()
         await sampler.sample(cluster)
         until_s = monotonic() + LONGEST_REPEATED_S
@@ -284,10 +274,10 @@ class AttachActions:
                 seen = await observer.observe(url, cluster, samples, missing, self._rules())
                 strategy.record_choice()
                 if options["doctor"]:
-                    return int(self._log.findings(seen, self._restore_command(cluster.name)))
+                    return int(self.output.findings(seen, self._restore_command(cluster.name)))
                 reports.window(seen)
                 if options["commands"]:
-                    self._log.commands(seen, self._address)
+                    self.output.commands(seen, self._address)
                 else:
                     self._show(seen)
                 if options["once"]:
@@ -295,55 +285,58 @@ class AttachActions:
 
     def _show(self, seen: Observation) -> None:
         try:
-            self._log.window(seen, traffic=self._options["once"])
+            self.output.window(seen, traffic=self.options["once"])
         except OSError as error:
             # On a full disk an observer goes on without lines, for its page and metrics.
-            if self._options["once"] or isinstance(error, BrokenPipeError):
+            if self.options["once"] or isinstance(error, BrokenPipeError):
                 raise
 
-    def _reports(
+    @asynccontextmanager
+    async def _reports(
         self, cluster: PulsarCluster, strategy: Strategy, **more: Any
-    ) -> AbstractAsyncContextManager[TermReports]:
-        return recording(
-            self._options["history_dir"],
-            cluster,
-            printed=self._log,
-            metrics=self._metrics,
-            overviews=self._overviews,
-            strategy=strategy,
-            interval_s=self._options["interval_s"],
-            **more,
-        )
+    ) -> AsyncIterator[TermReports]:
+        async with history_in(self.options["history_dir"], cluster.name) as sink:
+            reports = TermReports(
+                printed=self.output,
+                metrics=self._metrics,
+                overviews=self._overviews,
+                strategy=strategy,
+                interval_s=self.options["interval_s"],
+                sink=sink,
+                **more,
+            )
+            with reports.recording():
+                yield reports
 
     def _address(self, broker: BrokerId) -> str:
-        return self._admin.reachable(addresses(self._reader.url)(broker))
+        return self.admin.reachable(addresses(self._reader.url)(broker))
 
     async def _cluster(self) -> PulsarCluster:
-        if self._options["config"] is None:
-            known = await stored_brokers(self._options["state_dir"], self._options["urls"])
+        if self.options["config"] is None:
+            known = await stored_brokers(self.options["state_dir"], self.options["urls"])
             self._reader.add(known)
         return await self._reader.read()
 
     def _restore_command(self, cluster: str) -> str:
         """Return the command that restores what a controller has stored, "" if nothing is."""
-        folder = self._options["state_dir"]
+        folder = self.options["state_dir"]
         if not (folder / state_name(cluster)).exists():
             return ""
-        urls, folder = ",".join(self._options["urls"]), shlex.quote(str(folder))
+        urls, folder = ",".join(self.options["urls"]), shlex.quote(str(folder))
         return f"loadmanager attach --pulsar {urls} --state-dir {folder} --restore"
 
     @asynccontextmanager
     async def _state(self, *, idle: bool) -> AsyncIterator[State]:
         """Give the state of the cluster; if ``idle``, no controller acts on it now."""
         self._reader.with_isolation = False
-        if self._options["config"] is not None:
-            async with candidate(self._options["config"]) as standing:
+        if self.options["config"] is not None:
+            async with candidate(self.options["config"]) as standing:
                 if idle and (leader := await standing.incumbent()):
                     who = leader.broker or "somebody"
                     raise StateUnusable(f"{who} balances it; expected no controller: end it")
                 yield standing.state
             return
-        folder, cluster = self._options["state_dir"], await self._cluster()
+        folder, cluster = self.options["state_dir"], await self._cluster()
         if not idle:
             yield state_file(folder, cluster.name)
             return
@@ -354,35 +347,35 @@ class AttachActions:
         self._reader.add(await state.brokers())
         await self._reader.read()
         for line in await PulsarBalancer(state).restore(self._reader):
-            self._log.event(line)
+            self.output.event(line)
 
     async def _change(self, state: State) -> int:
-        if target := self._options["clear_target"]:
+        if target := self.options["clear_target"]:
             known = await HeldTargets(state).clear(target)
-            self._log.event(f"{target} {'takes part again' if known else 'was not left out'}")
-        elif self._options["resume"]:
+            self.output.event(f"{target} {'takes part again' if known else 'was not left out'}")
+        elif self.options["resume"]:
             await state.resume()
-            self._log.event("not paused")
-        elif self._options["pause"]:
+            self.output.event("not paused")
+        elif self.options["pause"]:
             await state.pause(pause_text("attach --pause"))
-            self._log.event("paused: nothing moves until attach --resume")
-        elif broker := self._options["uncordon"]:
+            self.output.event("paused: nothing moves until attach --resume")
+        elif broker := self.options["uncordon"]:
             known = await Cordons(state).remove(broker)
-            self._log.event(f"{broker} {'takes bundles again' if known else 'was not cordoned'}")
+            self.output.event(f"{broker} {'takes bundles again' if known else 'was not cordoned'}")
         else:
             return await self._cordon(Cordons(state))
         return 0
 
     async def _cordon(self, cordons: Cordons) -> int:
         """Cordon a broker; if it is drained, follow that, and return 1 if it is not empty."""
-        options = self._options
+        options = self.options
         broker, drain = BrokerId(options["drain"] or options["cordon"]), bool(options["drain"])
         self._reader.with_isolation = True
         self._reader.forget()
         since_ms, by, reason = SystemClock().wall_ms(), options["by"], options["reason"]
         mark = Cordon(drain=drain, since_ms=since_ms, by=by, reason=reason)
         mark = await cordons.put(await self._reader.read(), broker, mark)
-        self._log.event(f"{broker} takes no bundle until attach --uncordon {broker}")
+        self.output.event(f"{broker} takes no bundle until attach --uncordon {broker}")
         if not drain:
             return 0
         until_s, left = monotonic() + options["drain_timeout_s"], -1
@@ -392,9 +385,9 @@ class AttachActions:
                 found = None  # The controller has not read this mark yet.
             elif found.left != left:
                 left = found.left
-                self._log.event(f"{broker} has {left} bundles left")
+                self.output.event(f"{broker} has {left} bundles left")
             if not left:
-                self._log.event(f"{broker} is empty: it is safe to stop")
+                self.output.event(f"{broker} is empty: it is safe to stop")
                 return 0
             if monotonic() >= until_s:
                 break
@@ -404,12 +397,12 @@ class AttachActions:
         else:
             stay = "; ".join(f"{count} stay: {why}" for why, count in found.stay.items())
             why = f"{left} bundles are left{stay and f', of which {stay}'}"
-        self._log.event(f"{broker} is not empty, and the drain goes on: {why}")
+        self.output.event(f"{broker} is not empty, and the drain goes on: {why}")
         return 1
 
     async def _balance(self) -> int:
-        options, stopping = self._options, asyncio.Event()
-        self._strategy()  # Faults of the options are reported before anything is changed.
+        options, stopping = self.options, asyncio.Event()
+        self.strategy()  # Faults of the options are reported before anything is changed.
         for number in _ENDS:
             asyncio.get_running_loop().add_signal_handler(number, stopping.set)
         try:
@@ -429,14 +422,14 @@ class AttachActions:
         return 0
 
     def _take_requests(self, state: State) -> None:
-        reader = ClusterReader(self._admin, self._reader.urls)
-        self._overviews.control.begin(state, reader, self._log.event)
+        reader = ClusterReader(self.admin, self._reader.urls)
+        self._overviews.control.begin(state, reader, self.output.event)
 
     async def _balance_if_elected(self, stopping: asyncio.Event, *, reached: bool) -> None:
-        log = self._log
+        log = self.output
         left: tuple[Contender | None] | None = None
         try:
-            async with standing_until(self._options["config"], stopping) as standing:
+            async with standing_until(self.options["config"], stopping) as standing:
                 if standing is None:
                     return
                 if not reached:
@@ -467,11 +460,11 @@ class AttachActions:
 
     async def _see_that_another_leads(self, former: Contender | None) -> None:
         """Wait until another candidate leads, and restore the settings if none is left."""
-        self._log.event("waits until another candidate leads; else it restores Pulsar's settings")
+        self.output.event("waits until another candidate leads; else it restores Pulsar's settings")
         try:
             async with (
                 asyncio.timeout(_LAST_LOOK_S),
-                candidate(self._options["config"]) as watching,
+                candidate(self.options["config"]) as watching,
             ):
                 if await watching.another_leads(former):
                     return
@@ -484,7 +477,7 @@ class AttachActions:
             ) from None
 
     async def _led(self, state: State, stopping: asyncio.Event, mandate: Mandate) -> None:
-        options, metrics, strategy = self._options, self._metrics, self._strategy()
+        options, metrics, strategy = self.options, self._metrics, self.strategy()
         names = ("per_minute", "per_hour", "per_namespace", "at_once")
         limits = {name: options[f"moves_{name}"] for name in names}
         limits |= {name: options[name] for name in ("topics_at_once", "windows")}
@@ -498,7 +491,7 @@ class AttachActions:
             metrics.held.labels(HeldReason.UNREADABLE.value).set(1)
 
         # Anew in each term: brokers may run another load manager.
-        reader = ClusterReader(self._admin, self._reader.urls)
+        reader = ClusterReader(self.admin, self._reader.urls)
         reader.add(await state.brokers())
         cluster = await reader.read()
         recorded = self._reports(cluster, strategy, epoch=mandate.epoch, begun=begun)

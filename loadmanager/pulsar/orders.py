@@ -195,7 +195,7 @@ class _Assigned(Mapping[BundleId, BrokerId]):
         return sum(1 for _ in self)
 
 
-@dataclass(slots=True)
+@dataclass
 class PulsarOrders:
     """The `StandingOrders` of one term, carried out through the admin REST API.
 
@@ -218,9 +218,7 @@ class PulsarOrders:
     active_topics: Callable[[BundleId], tuple[TopicName, ...]] = lambda _: ()
     sent: Callable[[BundleId], None] = lambda _: None
     unsplittable: set[BundleId] = field(default_factory=set)
-    assigned: Mapping[BundleId, BrokerId] = field(init=False)
     known: bool = True
-    _mover: BundleMover = field(init=False)
     _splitting: asyncio.Lock = field(default_factory=asyncio.Lock)
     _unfinished_until_s: float = float("-inf")
     _parts: dict[BundleId, tuple[BundleId, ...]] = field(default_factory=dict)
@@ -442,7 +440,7 @@ class SampledOwners:
         return parse_full_topic(traffic.topic) if traffic.topic else name_in(bundle)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Dispatcher:
     """Proposes placements, moves and splits of one cluster within the limits, for one term."""
 
@@ -460,8 +458,6 @@ class Dispatcher:
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _failures: list[BaseException] = field(default_factory=list)
     owners: SampledOwners = field(default_factory=SampledOwners)
-    orders: PulsarOrders = field(init=False)
-    _tasks: TaskController = field(init=False)
 
     def __post_init__(self) -> None:
         name, owners = self.cluster.name, self.owners

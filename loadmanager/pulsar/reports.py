@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import nan
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -70,13 +70,11 @@ from loadmanager.core.splitting.cutting import parts_at
 from loadmanager.leader.records import HistoryRecorder
 from loadmanager.ports.history import HistorySink, NoHistory, offer_report
 from loadmanager.ports.lookup import Unavailable
-from loadmanager.pulsar.answers import PulsarCluster
 from loadmanager.pulsar.balancing import Log
-from loadmanager.pulsar.control import AttachDrains, AttachModes, Control, pause_of
+from loadmanager.pulsar.held_brokers import AttachDrains, AttachModes, Control, pause_of
 from loadmanager.pulsar.moves import STUCK_S
-from loadmanager.pulsar.observation import Observation
+from loadmanager.pulsar.observation import Observation, Strategy
 from loadmanager.pulsar.state import SHEDDING, Course
-from loadmanager.pulsar.strategy import Strategy
 from loadmanager.telemetry.logging import warnings_alone
 from loadmanager.telemetry.metrics import AttachMetrics, HistoryMetrics
 
@@ -157,20 +155,12 @@ _NAME: Final = "attach"
 _ADMIN: Final = "/admin/v2/loadmanager"
 
 
-def _gone(cluster: PulsarCluster) -> dict[BrokerId, str]:
-    return {
-        broker: f"{'drained' if broker in cluster.draining else 'cordoned'}, and not there"
-        for broker in sorted(cluster.cordoned - set(cluster.brokers))
-    }
-
-
-@dataclass(slots=True)
+@dataclass
 class AttachOverviews(Overviews, Tasks):
     """What the page shows; without an observation ``waits``: what makes moves instead of this."""
 
     balances: bool
     waits: Callable[[], str] = lambda: ""
-    control: Control = field(init=False)
     course: Course = field(default_factory=Course)
     _clock: SystemClock = field(default_factory=SystemClock)
     _began_ms: int = 0
@@ -179,7 +169,6 @@ class AttachOverviews(Overviews, Tasks):
     _epoch: int = 0
     _decisions: deque[Decision] = field(default_factory=lambda: deque(maxlen=MOST_DECISIONS))
     _tasks: dict[int, BundleTask] = field(default_factory=dict)
-    _usual: Balancing = field(init=False)
 
     def __post_init__(self) -> None:
         mode = BalancingMode.ACTIVE if self.balances else BalancingMode.OBSERVING
@@ -223,6 +212,10 @@ class AttachOverviews(Overviews, Tasks):
         seen, at_ms = self.control.seen, self._clock.wall_ms()
         if seen is None:
             raise Unavailable(self.waits() or "no window of the cluster is over yet")
+        gone = {
+            broker: f"{'drained' if broker in seen.cluster.draining else 'cordoned'}, and not there"
+            for broker in sorted(seen.cluster.cordoned - set(seen.cluster.brokers))
+        }
         return overview_document(
             (
                 broker_document(
@@ -247,7 +240,7 @@ class AttachOverviews(Overviews, Tasks):
             unowned=0,
             missing=[
                 MissingDocument(broker=one, why=why, since_ms=None)
-                for one, why in {**seen.missing, **_gone(seen.cluster)}.items()
+                for one, why in {**seen.missing, **gone}.items()
             ],
             refusals=most_refused(seen.refusals),
             held=self._held,
@@ -255,11 +248,9 @@ class AttachOverviews(Overviews, Tasks):
         )
 
     def tasks(self, query: TasksQuery) -> TasksDocument:
-        every = sorted(self._tasks.values(), key=lambda one: (one.state.ended, -one.number))
-        wanted = [one for one in every if query.wants(one)]
         return tasks_document(
-            wanted[: query.limit],
-            found=len(wanted),
+            sorted(self._tasks.values(), key=lambda one: (one.state.ended, -one.number)),
+            query,
             leader=_NAME,
             epoch=self._epoch,
             at_ms=self._clock.wall_ms(),
@@ -310,7 +301,7 @@ def host_name() -> str:
     return re.sub(r"[^-.\w]", "_", socket.gethostname(), flags=re.ASCII) or "localhost"
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class TermReports:
     """Reports what a term sees and does: to the history, the metrics, the page, and as text.
 
@@ -327,28 +318,21 @@ class TermReports:
     begun: Callable[[float], None] = lambda _: None
     sink: HistorySink = field(default_factory=NoHistory)
     epoch: int = 0
-    base_every_rounds: int = 60
     _trouble: str = ""
     _reported_s: dict[BrokerId, float] = field(default_factory=dict)
     _ordered: set[BundleId] = field(default_factory=set)
     _unordered: str = ""
     _window_ms: int = 0
-    _recorder: HistoryRecorder = field(init=False)
 
     def __post_init__(self) -> None:
         self._recorder = HistoryRecorder(
             self.sink,
-            self,
+            lambda: self._window_ms or self.strategy.loads.wall_ms(),
+            self.strategy.loads.monotonic_s,
             self.epoch,
             self.strategy.loads.tracker,
-            base_every_rounds=self.base_every_rounds,
+            base_every_rounds=HistorySettings().base_every_rounds,
         )
-
-    def wall_ms(self) -> int:
-        return self._window_ms or self.strategy.loads.wall_ms()
-
-    def monotonic_s(self) -> float:
-        return self.strategy.loads.monotonic_s()
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -443,22 +427,17 @@ class TermReports:
 
 
 @asynccontextmanager
-async def recording(
-    folder: Path | None, cluster: PulsarCluster, **parts: Any
-) -> AsyncIterator[TermReports]:
-    """Yield `TermReports` of these parts, which write a history if there is a folder for it."""
+async def history_in(folder: Path | None, cluster: str) -> AsyncIterator[HistorySink]:
     if folder is None:
-        yield TermReports(**parts)
+        yield NoHistory()
         return
-    origin = Origin(cluster.name, BrokerId(f"attach-{host_name()}:0"), secrets.token_hex(8))
-    settings = HistorySettings(dir=str(folder))
+    origin = Origin(cluster, BrokerId(f"attach-{host_name()}:0"), secrets.token_hex(8))
     with warnings_alone():
+        settings = HistorySettings(dir=str(folder))
         sink = ThreadedHistory(settings, origin, HistoryMetrics(CollectorRegistry()))
         sink.start()
-        reports = TermReports(sink=sink, base_every_rounds=settings.base_every_rounds, **parts)
         try:
-            with reports.recording():
-                yield reports
+            yield sink
         finally:
             # Not on the loop: it waits for the disk.
             await asyncio.to_thread(sink.close, _CLOSE_S)

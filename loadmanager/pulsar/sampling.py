@@ -435,7 +435,7 @@ def _restarted(before: Exposition, now: Exposition) -> bool:
     return (before.cpu_seconds or 0.0) > (now.cpu_seconds or math.inf)
 
 
-@dataclass(slots=True)
+@dataclass
 class SampledLoads:
     """Loads over one controller's term, with one sample of each bundle per window.
 
@@ -455,7 +455,6 @@ class SampledLoads:
     at_ms: int = 0
     now_s: float = 0.0
     ticks: int = 0
-    tracker: LoadTracker = field(init=False)
     _former: dict[BrokerId, LoadReport] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -490,7 +489,6 @@ class SampledLoads:
         return LoadReport(
             broker=broker,
             urls=BrokerUrls(http_url=self.address(broker)),
-            sidecar_url="",
             started_at_ms=self.at_ms if former is None else former.started_at_ms,
             version=cluster.version,
             reported_at_ms=self.at_ms,

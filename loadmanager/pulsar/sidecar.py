@@ -52,15 +52,6 @@ _RULES: Final = Rules(pinned=(SNAPSHOTS,))
 log = structlog.get_logger()
 
 
-class ObservedBundles:
-    def __init__(self) -> None:
-        self.changes = Subscriptions()
-        self.handovers: Mapping[BundleId, BrokerId] = {}
-
-    def serves(self, _bundle: BundleId) -> bool:
-        return True
-
-
 class ObservedLookups(LookupService):
     def __init__(self, broker: PulsarBroker, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -140,7 +131,7 @@ class BesidePulsar:
                 await self._term.orders.settled()
 
         member = ObservingAgent(context, self.broker, publisher, settled=settled, last_left=left)
-        return member, ObservedBundles()
+        return member, member
 
     @property
     def answering(self) -> Callable[..., LookupService]:
@@ -173,7 +164,7 @@ _LOG_EVERY_S: Final = 60.0
 _READY_TIMEOUT_S: Final = 5.0
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class ObservingAgent:
     """Keeps a broker registered, and its report and owned list published, while it answers."""
 
@@ -182,8 +173,8 @@ class ObservingAgent:
     publisher: Publisher
     settled: Callable[[], Awaitable[None]]
     last_left: Callable[[], Awaitable[None]]
-    _takeover: Takeover = field(init=False)
-    _registrar: Registrar = field(init=False)
+    changes: Subscriptions = field(default_factory=Subscriptions, init=False)
+    handovers: Mapping[BundleId, BrokerId] = field(default_factory=dict, init=False)
     _membership: Membership | None = None
     _tokens: Mapping[BundleId, int] = field(default_factory=dict)
     _leaving: bool = False
@@ -195,6 +186,9 @@ class ObservingAgent:
         self._takeover = Takeover(context.identity, context.coordination, context.clock)
         self._registrar = Registrar(context)
         context.metrics.broker_leased.set(0)
+
+    def serves(self, _bundle: BundleId) -> bool:
+        return True
 
     @property
     def registered(self) -> bool:

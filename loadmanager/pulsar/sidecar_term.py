@@ -80,7 +80,7 @@ FIRST_WINDOW_S: Final = 1.0  # Window of the first sample, without which a broke
 _KNOWN_FOR_S: Final = 60.0
 
 
-@dataclass(slots=True)
+@dataclass
 class PulsarBroker:
     """One Pulsar broker, as a `BrokerControl` that refuses all commands.
 
@@ -102,7 +102,6 @@ class PulsarBroker:
     _sample: BrokerSample | None = None
     _process_id: int | None = None
     _look_again_s: float = float("-inf")
-    _sampler: Sampler = field(init=False)
 
     def __post_init__(self) -> None:
         self._sampler = Sampler(self.admin, self.address)
@@ -451,14 +450,13 @@ _PARALLEL: Final = 8
 _LOG_EVERY_S: Final = 60.0
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Importer:
     """The leader's copy of Pulsar's bundles, groups, policies and domains, for ``cluster``."""
 
     context: Context
     broker: PulsarBroker
     cluster: str
-    _documents: Documents = field(init=False)
     _policies_due_s: float = field(default=float("-inf"), init=False)
     _group_due_s: dict[Namespace, float] = field(default_factory=dict, init=False)
     _log_again_s: float = field(default=float("-inf"), init=False)

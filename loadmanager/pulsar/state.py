@@ -27,7 +27,7 @@ from pydantic import AfterValidator, BaseModel, Field, StrictInt
 
 from loadmanager.common.documents import Documents
 from loadmanager.core import znodes
-from loadmanager.core.errors import LoadManagerError, MalformedContent
+from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.fields import Fields, unpacked_object
 from loadmanager.core.hosts import is_http_url
 from loadmanager.core.ids import BundleId, Namespace, parse_namespace
@@ -84,11 +84,8 @@ class State(ABC):
     async def text(self, part: Part) -> str | None: ...
 
     @abstractmethod
-    async def keep(self, part: Part, text: str) -> None:
-        """Store a text so that it survives a crash."""
-
-    @abstractmethod
-    async def remove(self, part: Part = Part.PRIOR) -> None: ...
+    async def keep(self, part: Part, text: str | None) -> None:
+        """Store a text so that it survives a crash; None removes it."""
 
     @abstractmethod
     async def change(self, part: Part, edit: Callable[[str | None], str]) -> None:
@@ -139,7 +136,7 @@ class State(ABC):
         await self.keep(Part.PAUSED, why)
 
     async def resume(self) -> None:
-        await self.remove(Part.PAUSED)
+        await self.keep(Part.PAUSED, None)
 
 
 _FOLDER: Final = "a folder that can be written (--state-dir)"
@@ -177,11 +174,8 @@ class StateFile(State):
     async def text(self, part: Part) -> str | None:
         return _text(self._path(part))
 
-    async def keep(self, part: Part, text: str) -> None:
+    async def keep(self, part: Part, text: str | None) -> None:
         await asyncio.to_thread(_store, self._path(part), text)
-
-    async def remove(self, part: Part = Part.PRIOR) -> None:
-        await asyncio.to_thread(_store, self._path(part), None)
 
     async def change(self, part: Part, edit: Callable[[str | None], str]) -> None:
         path = self._path(part)
@@ -276,15 +270,9 @@ class SharedState(State):
             content = await Documents(self.coordination).read(path)
         return None if content is None else content.decode("utf-8", errors="replace")
 
-    async def keep(self, part: Part, text: str) -> None:
-        await self._put(part, text.encode(), "written")
-
-    async def remove(self, part: Part = Part.PRIOR) -> None:
-        await self._put(part, None, "removed")
-
-    async def _put(self, part: Part, content: bytes | None, done: str) -> None:
-        path = self.where(part)
-        with _usable(path, f"a node that can be {done}"):
+    async def keep(self, part: Part, text: str | None) -> None:
+        path, content = self.where(part), None if text is None else text.encode()
+        with _usable(path, f"a node that can be {'removed' if text is None else 'written'}"):
             await Documents(self.coordination).change(path, lambda _: content)
 
     async def change(self, part: Part, edit: Callable[[str | None], str]) -> None:
@@ -364,34 +352,26 @@ class Course:
     def points(self, now_ms: int) -> tuple[BalancePoint, ...]:
         return last_hour(self._points, now_ms, _MOST_POINTS)
 
-    async def resume(self, state: State, now_ms: int) -> str:
-        try:
-            stored, text = tuple[BalancePoint, ...](), await state.text(Part.COURSE)
-            if text is not None:
-                where = state.where(Part.COURSE)
-                fields = Fields(where, unpacked_object(where, text.encode(), _LARGEST_BYTES))
-                if fields.count("format") != _FORMAT:
-                    fields.refuse("format", str(_FORMAT))
-                stored = course_from_fields(fields)
-        except (StateUnusable, MalformedContent) as error:
-            return f"the course of the balance starts over: {error}"
+    async def resume(self, state: State, now_ms: int) -> None:
+        """Raises `StateUnusable` or `MalformedContent`: the course starts over."""
+        text, where = await state.text(Part.COURSE), state.where(Part.COURSE)
+        if text is None:
+            return
+        fields = Fields(where, unpacked_object(where, text.encode(), _LARGEST_BYTES))
+        if fields.count("format") != _FORMAT:
+            fields.refuse("format", str(_FORMAT))
+        stored = last_hour(course_from_fields(fields), now_ms, _MOST_KEPT)
         # This controller may have led before, and then has points already.
-        known = {one.at_ms: one for one in (*self._points, *last_hour(stored, now_ms, _MOST_KEPT))}
+        known = {one.at_ms: one for one in (*self._points, *stored)}
         self._points.clear()
         self._points.extend(known[at_ms] for at_ms in sorted(known))
-        return ""
 
-    async def store(self, state: State, now_ms: int) -> str:
-        """Store the course, at most every 30 s; return why it cannot be stored, "" if it can."""
-        if 0 <= now_ms - self._stored_ms < _STORE_MS:
-            return ""
-        self._stored_ms = now_ms
-        document = {"format": _FORMAT, **course_to_json(self.points(now_ms))}
-        try:
+    async def store(self, state: State, now_ms: int) -> None:
+        """Store the course, at most every 30 s. Raises `StateUnusable`."""
+        if not 0 <= now_ms - self._stored_ms < _STORE_MS:
+            self._stored_ms = now_ms
+            document = {"format": _FORMAT, **course_to_json(self.points(now_ms))}
             await state.keep(Part.COURSE, json.dumps(document, separators=(",", ":")))
-        except StateUnusable as error:
-            return f"the course of the balance is not stored: {error}"
-        return ""
 
 
 _CHANGED_WITHIN_S: Final = 30.0
@@ -476,7 +456,7 @@ class PulsarBalancer:
         if failed is not None:
             kind = RightMissing if isinstance(failed, RightMissing) else RequestFailed
             raise kind("; ".join(done)) from failed
-        await self.state.remove()
+        await self.state.keep(Part.PRIOR, None)
         return tuple(done)
 
     async def _put_back(

@@ -12,7 +12,7 @@ from loadmanager.core.duty_moves import Duties, DutyMoves
 from loadmanager.core.errors import InvalidName, LoadManagerError, MalformedContent
 from loadmanager.core.fields import parse_fields
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of, parse_bundle
-from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport
+from loadmanager.core.load import BundleStats, LoadReport
 from loadmanager.core.max_over_mean import RatePlan, rate_plan
 from loadmanager.core.plan import Move, Steps
 from loadmanager.core.planner import Planner
@@ -91,17 +91,7 @@ def _stats(rates: Iterable[Any], times: float = 1.0) -> BundleStats:
 
 
 def _having(seen: Snapshot, owned: Mapping[BrokerId, Mapping[BundleId, BundleStats]]) -> Snapshot:
-    reports = {
-        broker: LoadReport(
-            broker=broker,
-            urls=BrokerUrls(http_url=""),
-            sidecar_url="",
-            started_at_ms=0,
-            reported_at_ms=0,
-            bundles=dict(bundles),
-        )
-        for broker, bundles in owned.items()
-    }
+    reports = {name: LoadReport(broker=name, bundles=dict(held)) for name, held in owned.items()}
     return replace(seen, reports=reports)
 
 

@@ -21,9 +21,8 @@ from loadmanager.core.rates import Rates
 from loadmanager.pulsar.answers import PulsarCluster
 from loadmanager.pulsar.balancing import Observer
 from loadmanager.pulsar.client import Access, PulsarAdmin
-from loadmanager.pulsar.observation import Observation, Rules, observe
+from loadmanager.pulsar.observation import Observation, Rules, Strategy, observe
 from loadmanager.pulsar.sampling import BrokerSample
-from loadmanager.pulsar.strategy import Strategy
 from tests.attach.conftest import isolation_policy, seen
 
 BROKERS = tuple(BrokerId(f"127.0.0.{number}:8080") for number in range(1, 5))

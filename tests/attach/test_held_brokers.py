@@ -19,9 +19,8 @@ from loadmanager.pulsar.balancing import Balancer
 from loadmanager.pulsar.client import Access, PulsarAdmin
 from loadmanager.pulsar.held_brokers import NOT_SERVED_S, Changes, HeldTargets
 from loadmanager.pulsar.moves import BundleMover
-from loadmanager.pulsar.observation import Rules
+from loadmanager.pulsar.observation import Rules, Strategy
 from loadmanager.pulsar.state import Part, State, StateUnusable, StoredBudget, state_file
-from loadmanager.pulsar.strategy import Strategy
 from tests.attach.conftest import BOUNDARIES, attach
 
 A, B, C = (BrokerId(f"broker-{name}:8080") for name in "abc")

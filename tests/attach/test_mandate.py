@@ -106,7 +106,7 @@ async def test_nothing_is_ordered_where_the_budget_cannot_be_kept(
 
 
 class SuspendedBeforeOrders(SharedState):
-    async def keep(self, part: Part, text: str) -> None:
+    async def keep(self, part: Part, text: str | None) -> None:
         await super().keep(part, text)
         if part is Part.MOVES:
             assert isinstance(self.coordination, MemoryCoordination)

@@ -13,9 +13,8 @@ from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.pulsar.answers import PulsarCluster
-from loadmanager.pulsar.observation import Rules, observe
+from loadmanager.pulsar.observation import Rules, Strategy, observe
 from loadmanager.pulsar.sampling import BrokerSample, HostFigures, SampledLoads
-from loadmanager.pulsar.strategy import Strategy
 
 WINDOW_S = 10.0
 HOUR_S = 3600.0

@@ -27,6 +27,7 @@ from loadmanager.core.ids import BundleId
 from loadmanager.core.move_limits import MoveBudget, MoveLimits
 from loadmanager.pulsar.client import Access, PulsarAdmin
 from loadmanager.pulsar.controller import AttachActions
+from loadmanager.pulsar.observation import Strategy
 from loadmanager.pulsar.state import (
     SHEDDING,
     Part,
@@ -35,7 +36,6 @@ from loadmanager.pulsar.state import (
     locked_state,
     state_file,
 )
-from loadmanager.pulsar.strategy import Strategy
 
 FEW_FILES: Final = 64
 LIMIT_S: Final = 300.0

@@ -25,9 +25,8 @@ from loadmanager.core.policies import IsolationPolicy, Policies
 from loadmanager.core.rates import Rates
 from loadmanager.core.shedding.joint import JointShedder
 from loadmanager.pulsar.answers import BUFFERS, PulsarCluster, addresses
-from loadmanager.pulsar.observation import Observation, Rules, observe
+from loadmanager.pulsar.observation import Observation, Rules, Strategy, observe
 from loadmanager.pulsar.sampling import BrokerSample, HostFigures, Hosts, SampledLoads
-from loadmanager.pulsar.strategy import Strategy
 
 EAGER: Mapping[str, Mapping[str, float]] = {
     "avg": {"high_hits": 0, "low_hits": 0},

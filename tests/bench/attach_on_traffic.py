@@ -196,8 +196,8 @@ def main() -> None:
         if not file.exists():
             found = measure(KINDS[kind], manager, options.version)
             file.write_text(f"{json.dumps(found)}\n")
-    shown = ("near_after_s", "moves", "moves_after_two_minutes", "most_of_one_bundle", "late_mean")
-    shown += ("late_max", "cpu_of_limit", "failed_sends")
+    shown = ["near_after_s", "moves", "moves_after_two_minutes", "most_of_one_bundle", "late_mean"]
+    shown += ["late_max", "cpu_of_limit", "failed_sends"]
     for file in sorted(options.folder.glob("*.json")):
         found = json.loads(file.read_text())
         sys.stdout.write(f"{file.stem}: {', '.join(f'{key} {found[key]}' for key in shown)}\n")

@@ -336,7 +336,7 @@ def test_what_a_round_plans_first_is_planned_again_where_two_bundles_are_too_man
     """A third broker is empty, and each of the heaviest two bundles alone fits it well."""
     cost = 3.0 * np.array([*one, *other]) / sum(one + other)
     owner = np.repeat([0, 1], [len(one), len(other)])
-    use = np.bincount(owner, cost, minlength=3)
+    use = np.bincount(owner, cost, minlength=3).astype(np.float64)
     at = Standing(
         level=1.0,
         resources=("cpu",),

@@ -39,8 +39,7 @@ from loadmanager.core.plan import Cause
 from loadmanager.core.splitting.merging import Merge
 from loadmanager.core.wire.reports import encode_registration
 from loadmanager.leader.election import Deposed, Term
-from loadmanager.leader.order_book import OrderBook
-from loadmanager.leader.task_controller import TaskController
+from loadmanager.leader.task_controller import OrderBook, TaskController
 from loadmanager.ports.coordination import Disconnected, Operation, TooLarge
 from loadmanager.telemetry.metrics import Metrics
 from tests.testbed.faults.virtual_time import VirtualClock, run
@@ -312,7 +311,7 @@ async def test_a_failing_listener_keeps_no_task_from_its_end(cluster: Controller
     failed: list[tuple[str, BaseException]] = []
     cluster.context.unexpected.followers.append(lambda *one: failed.append(one))
     await cluster.controller.dispatch(cluster.moves((A, B2), (B, B2)))
-    cluster.controller._listener = _fail
+    cluster.controller.listener = _fail
     await cluster.own(B1, [])
     await cluster.own(B2, [A, B])
     assert len(cluster.controller.tasks) == 0

@@ -20,7 +20,7 @@ from loadmanager.core.plan import Move
 from loadmanager.core.wire.standby import Standby, decode_standby, encode_standby
 from loadmanager.leader.decisions import Observation
 from loadmanager.leader.election import Deposed
-from loadmanager.leader.order_book import OrderBook
+from loadmanager.leader.task_controller import OrderBook
 from loadmanager.leader.term import LeaderTerm
 from loadmanager.ports.coordination import Disconnected, Operation, Stat
 from loadmanager.ports.lookup import NotLeader, Unavailable

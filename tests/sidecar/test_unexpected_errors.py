@@ -17,7 +17,7 @@ from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.planner import Planner
 from loadmanager.leader.decisions import Decider
 from loadmanager.leader.election import STAND_BACK_S, Election
-from loadmanager.leader.order_book import OrderBook
+from loadmanager.leader.task_controller import OrderBook
 from loadmanager.leader.term import LeaderTerm
 from loadmanager.ports.lookup import Missing
 from loadmanager.telemetry.metrics import LABEL_VALUES, Metrics

@@ -175,7 +175,7 @@ OVERVIEW = OverviewDocument(
     missing=[MissingDocument(broker=B2, why="left, or crashed", since_ms=AT_MS)],
     tasks=gained(
         tasks_document(
-            (LIVE, ENDED), found=2, leader=B1, epoch=4, at_ms=AT_MS + 90_000, now_s=190.0
+            (LIVE, ENDED), TasksQuery(), leader=B1, epoch=4, at_ms=AT_MS + 90_000, now_s=190.0
         ),
         {LIVE.number: TaskGain(before=0.5, expected=0.4)},
     ),
@@ -242,15 +242,8 @@ class FakeLeaderQueries(Decisions):
         return self._listed(query)
 
     def _listed(self, wish: TasksQuery) -> TasksDocument:
-        wanted = [one for one in (LIVE, ENDED) if wish.wants(one)]
-        return tasks_document(
-            wanted[: wish.limit],
-            found=len(wanted),
-            leader=B1,
-            epoch=4,
-            at_ms=AT_MS + 90_000,
-            now_s=190.0,
-        )
+        at_ms = AT_MS + 90_000
+        return tasks_document((LIVE, ENDED), wish, leader=B1, epoch=4, at_ms=at_ms, now_s=190.0)
 
     def _answer(self, question: str) -> None:
         if self.away:

@@ -18,7 +18,7 @@ from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport
 from loadmanager.core.orders import OrderChanges, decode_orders, encode_owned
 from loadmanager.core.wire.reports import encode_loads
 from loadmanager.leader.election import Term
-from loadmanager.leader.order_book import OrderBook
+from loadmanager.leader.task_controller import OrderBook
 from loadmanager.ports.coordination import Create, SetData, TooLarge
 from loadmanager.telemetry.metrics import Metrics
 from tests.testbed.in_process import InProcessBroker

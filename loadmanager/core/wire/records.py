@@ -73,7 +73,7 @@ def encode_lock(lock: LockRecord) -> bytes:
 def decode_lock(where: str, data: bytes) -> LockRecord:
     fields = parse_fields(where, data)
     lock = _LOCK.read(fields)
-    if lock.urls == BrokerUrls(http_url=""):
+    if lock.urls == BrokerUrls():
         fields.refuse("nativeUrl", "at least one of nativeUrl, nativeUrlTls, httpUrl, httpUrlTls")
     return lock
 
