@@ -478,11 +478,9 @@ def moved_rows(view: ClusterView, bundle: BundleId, target: BrokerId) -> np.ndar
 
 
 def test_a_world_with_one_move_is_that_of_the_planner_s_projection() -> None:
-    averages = {
-        "a:1": {"load_ema": 0.5, "bytes_ema": 500.0},
-        "b:1": {"load_ema": 0.2, "bytes_ema": 50.0},
-    }
-    view = make_view({"a:1": (0.6, {1: 300.0, 2: 100.0}), "b:1": (0.2, {3: 50.0})}, averages)
+    averages = {"load_ema": {A: 0.5, B: 0.2}, "bytes_ema": {A: 500.0, B: 50.0}}
+    brokers = {"a:1": (0.6, {1: 300.0, 2: 100.0}), "b:1": (0.2, {3: 50.0})}
+    view = make_view(brokers, columns=averages)
     parts = divided(view, None, None)
     assert parts is not None
     world = with_owners(view, parts, moved_rows(view, bundle(1), B), WEIGHTS)

@@ -88,13 +88,15 @@ def seen(cluster: Cluster, changed: Mapping[str, Any] | None = None, **given: An
     fields = {
         name: {
             "limit": (LIMIT * one.size, 0.0, 0.0, 0.0, 0.0),
-            "load_ema": one.cpu / one.size,
-            "bytes_ema": sum(one.bundles.values()),
             **(changed or {}).get(name, {}),
         }
         for name, one in cluster.items()
     }
-    return make_view(brokers, fields, now_s=NOW_S, **given)
+    averages = {
+        "load_ema": {name: one.cpu / one.size for name, one in cluster.items()},
+        "bytes_ema": {name: sum(one.bundles.values()) for name, one in cluster.items()},
+    }
+    return make_view(brokers, fields, now_s=NOW_S, columns=averages, **given)
 
 
 def decide(
