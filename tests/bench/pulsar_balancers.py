@@ -3,17 +3,20 @@
 Each balancer gets a new cluster of three brokers with half a core each, the same traffic, and all
 bundles on the first broker. What was measured is written to FOLDER/NAME.json; the picture and
 the table are made of all files that are there. With --slow the last broker has half of the others'
-CPU, so that even rates are not even use; those figures are in FOLDER/slow.
+CPU, so that even rates are not even use; those figures are in FOLDER/slow. With --traffic the rates
+vary around the same means; those figures are in FOLDER/TRAFFIC.
 """
 
 import argparse
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,8 +98,56 @@ BALANCERS: Final = {
 }
 
 
+def lognormal(topic: int, at_s: float) -> float:
+    seed = f"{topic} {at_s // 10.0}"
+    return random.Random(seed).lognormvariate(-0.02, 0.2)  # noqa: S311 - chance, no secret
+
+
+def drift(topic: int, at_s: float) -> float:
+    """Return a wave of traffic that goes through all topics once in twelve minutes."""
+    apart = abs((topic / len(NAMES) - at_s / 720.0 + 0.5) % 1.0 - 0.5)
+    return 0.5 + 2.0 * max(0.0, 1.0 - apart / 0.25)
+
+
+def bursts(topic: int, at_s: float) -> float:
+    """Return ten for the tenth topic in 20 s of each minute."""
+    return 10.0 if topic == 9 and at_s % 60.0 < 20.0 else 1.0
+
+
+TRAFFIC: Final = {
+    "steady": lambda _topic, _at_s: 1.0,
+    "lognormal": lognormal,
+    "drift": drift,
+    "bursts": bursts,
+}
+
+
+@dataclass(frozen=True)
+class Rates(Mapping[str, float]):
+    """The rate of each topic at this moment; ``factor`` is of its number and the time."""
+
+    factor: Callable[[int, float], float]
+    began_s: float = field(default_factory=time.monotonic)
+
+    def __getitem__(self, topic: str) -> float:
+        at_s = time.monotonic() - self.began_s
+        return RATES[topic] * self.factor(NAMES.index(topic), at_s)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(NAMES)
+
+    def __len__(self) -> int:
+        return len(NAMES)
+
+
 def measure(
-    name: str, version: str, seconds: float, cores: Sequence[float], kept: Path | None
+    name: str,
+    traffic: str,
+    version: str,
+    *,
+    seconds: float,
+    cores: Sequence[float],
+    kept: Path | None,
 ) -> dict[str, Any]:
     """Run one balancer on a new cluster and return what was seen.
 
@@ -117,7 +168,7 @@ def measure(
         tenant = f'{{"allowedClusters": ["{CLUSTER}"], "adminRoles": []}}'
         cluster.put("/admin/v2/tenants/trial", tenant)
         cluster.create_namespace(NAMESPACE, BUNDLES)
-        sends = stack.enter_context(sending(pulsar, cluster.service_url, RATES))
+        sends = stack.enter_context(sending(pulsar, cluster.service_url, Rates(TRAFFIC[traffic])))
         cluster.gather(NAMESPACE, NAMES)
         watch = stack.enter_context(watching(cluster, NAMESPACE))
         time.sleep(12)
@@ -148,6 +199,7 @@ def measure(
         "max_over_mean": series,
         "near_after_s": next((at_s for at_s, ratio in series if ratio <= NEAR), None),
         "moves": [round(one.after_s - began_s, 1) for one in moved],
+        "most_of_a_bundle": max(Counter(one.bundle for one in moved).values(), default=0),
         "pause_p50_s": quantile(pauses_s, 0.5),
         "pause_p99_s": quantile(pauses_s, 0.99),
         "failed_sends": len(sends.failed),
@@ -191,23 +243,32 @@ def main() -> None:
     parser.add_argument("--version", default="4.0.7", help="of Pulsar")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the figures are")
     parser.add_argument("--slow", action="store_true", help="give the last broker half the CPU")
+    parser.add_argument("--traffic", choices=TRAFFIC, default="steady")
     parser.add_argument("--keep", type=Path, help="a folder for logs and for what attach told")
     parser.add_argument("--draw", action="store_true", help="measure nothing")
     options = parser.parse_args()
     if unknown := set(options.names) - BALANCERS.keys():
         parser.error(f"{sorted(unknown)}: expected one of {', '.join(BALANCERS)}")
-    folder = options.folder / "slow" if options.slow else options.folder
+    varies = "" if options.traffic == "steady" else options.traffic
+    folder = options.folder / ("slow" if options.slow else varies)
     folder.mkdir(parents=True, exist_ok=True)
     cores = SLOW_CORES if options.slow else CORES
     for name in () if options.draw else options.names or BALANCERS:
         kept = options.keep and options.keep / name
         if kept:
             kept.mkdir(parents=True)
-        found = measure(name, options.version, options.seconds, cores, kept)
+        found = measure(
+            name,
+            options.traffic,
+            options.version,
+            seconds=options.seconds,
+            cores=cores,
+            kept=kept,
+        )
         (folder / f"{name}.json").write_text(f"{json.dumps(found)}\n")
     files = [folder / f"{name}.json" for name in BALANCERS]
     runs = [json.loads(file.read_text()) for file in files if file.exists()]
-    if not options.slow:
+    if folder == options.folder:
         (folder / "max-over-mean.svg").write_text(picture(runs))
     sys.stdout.write(table(runs))
 
