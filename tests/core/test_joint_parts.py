@@ -361,6 +361,29 @@ def test_what_a_round_plans_first_is_planned_again_where_two_bundles_are_too_man
     assert use.max() <= at_most
 
 
+@given(st.integers(0, 10_000))
+def test_a_search_ends_by_itself_whatever_is_believed_of_the_brokers(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    low, high = rng.uniform(0.0, 2.0, (2, 4, 1))
+    at = Standing(
+        level=1.0,
+        resources=("cpu",),
+        low=low,
+        high=high,
+        background=np.zeros((4, 1)),
+        unit=rng.uniform(0.5, 2.0, (4, 1)),
+        share=np.ones((4, 1)),
+        cost=rng.uniform(0.0, 1.0, (12, 1)),
+        effort=np.zeros(12),
+        owner=rng.integers(0, 4, 12),
+        urgent=np.zeros(4, dtype=np.bool_),
+    )
+    every = np.ones(4, dtype=np.bool_)
+    limits = Limits(gives=every, takes=every, movable=np.ones(12, dtype=np.bool_))
+    Search(at=at, limits=limits, prices=np.zeros(12)).run()
+    assert limits.steps.left > 19_000_000
+
+
 def test_costs_are_of_the_broker_that_serves() -> None:
     brokers = four(a=Broker(bundles=range(5), speed=1.5))
     costs = JointCosts(after_minutes(brokers, minutes=40).learned)

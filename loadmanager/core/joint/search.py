@@ -79,7 +79,8 @@ class Search:
     _movable: list[list[int]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._low, self._high = self.at.low.copy(), self.at.high.copy()
+        # Each step lowers the potential only if no broker takes by less than it gives by.
+        self._low, self._high = self.at.low.copy(), np.maximum(self.at.low, self.at.high)
         self._left = self.prices.copy()
         self._movable = [[] for _ in self._low]
 
@@ -162,7 +163,7 @@ class Search:
     def _drops(self, broker: int, rows: Indices) -> FloatArray:
         """Return (rows,): how far each bundle that leaves lowers the part of its broker."""
         at, low = self.at, self._low[broker]
-        after = np.maximum(low - at.cost[rows] * at.unit[broker], 0.0)
+        after = low - at.cost[rows] * at.unit[broker]
         return np.asarray(((_eighth(low) - _eighth(after)) * at.share[broker]).sum(axis=1))
 
     def _best_move(self, broker: int, rows: Indices, targets: Indices) -> Found | Stuck:
@@ -221,8 +222,7 @@ class Search:
         gives = net > 0
         here = np.where(gives, self._low[broker], self._high[broker])
         there = np.where(gives, self._high[target], self._low[target])
-        lowered = np.maximum(here - net * at.unit[broker], 0.0)
-        raised = np.maximum(there + net * at.unit[target], 0.0)
+        lowered, raised = here - net * at.unit[broker], there + net * at.unit[target]
         saving = ((_eighth(here) - _eighth(lowered)) * at.share[broker]).sum(axis=2)
         saving += ((_eighth(there) - _eighth(raised)) * at.share[target]).sum(axis=2)
         prices = self._left[rows][:, np.newaxis] + self._left[others]
@@ -245,7 +245,7 @@ class Search:
     def _take(self, one: Found) -> None:
         cost, unit = self.at.cost[one.bundle], self.at.unit
         for use in (self._low, self._high):
-            use[one.source] = np.maximum(use[one.source] - cost * unit[one.source], 0.0)
+            use[one.source] -= cost * unit[one.source]
             use[one.target] += cost * unit[one.target]
         self._movable[one.source].remove(one.bundle)
         self._movable[one.target].append(one.bundle)
@@ -260,7 +260,8 @@ class Search:
 
 
 def _eighth(use: FloatArray) -> FloatArray:
-    power = use * use
+    power = np.maximum(use, 0.0)
+    power *= power
     power *= power
     power *= power
     return power
