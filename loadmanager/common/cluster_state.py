@@ -504,11 +504,13 @@ class ClusterState:
         elif self._boundaries_mzxid.get(namespace) == node.stat.mzxid:
             return  # As it was read before it was watched.
         else:
-            # Malformed ones leave those as they were: without any, no topic would find its owner.
+            found = None
             with readable(path, self._metrics, "boundaries"):
                 found = decode_boundaries(path, namespace, node.data, node.stat.version)
-                self._boundaries[namespace] = found
-                self._boundaries_mzxid[namespace] = node.stat.mzxid
+            if found is None:
+                return  # The former ones stay: without any, no topic would find its owner.
+            self._boundaries[namespace] = found
+            self._boundaries_mzxid[namespace] = node.stat.mzxid
         self._answers_changed()
         self.changes.notify()
 
