@@ -29,7 +29,7 @@ def test_a_server_answers_while_it_runs_and_leaves_nothing_behind() -> None:
         assert "tickTime=300" in four_letter_word(host, int(port), "conf")
         pid, folder = server.pid, server.log_file.parent
         assert server.exit_code() is None
-        assert "ZooKeeper" in server.log_tail()
+        assert "Processing conf command" in server.log_tail()
         with pytest.raises(EmbeddedZooKeeperError, match=f"runs on {server.address} already"):
             server.start()
     assert not is_running(pid)
