@@ -24,6 +24,8 @@ demo: $(DEMO) ## Watch a cluster of brokers being balanced, for a minute and a h
 # what waits for other processes, and at last, with little beside it, those faults whose promises have
 # bounds in seconds.
 WITHOUT ?=
+# How often a test that waits for other processes is repeated if it fails; each is listed.
+RERUNS ?= 0
 WORKERS ?= 3
 WAITING_WORKERS ?= 4
 PYTEST := $(BIN)/pytest -raR
@@ -35,8 +37,8 @@ none = || [ $$? = 5 ] || failed=1
 test: $(TEST) ## Run the tests; what needs an absent tool is skipped, and says how to get it
 	@failed=0; \
 	$(PYTEST) -n $(WORKERS) -m "not ($(WAITING) or faults or $(LONG))$(EXCEPT)" $(none); \
-	$(PYTEST) -n $(WAITING_WORKERS) -m "($(WAITING)) and not ($(LONG))$(EXCEPT)" $(none); \
-	$(PYTEST) -n 2 -m "faults and not ($(WAITING) or $(LONG))$(EXCEPT)" tests/faults $(none); \
+	$(PYTEST) -n $(WAITING_WORKERS) --reruns $(RERUNS) -m "($(WAITING)) and not ($(LONG))$(EXCEPT)" $(none); \
+	$(PYTEST) -n 2 --reruns $(RERUNS) -m "faults and not ($(WAITING) or $(LONG))$(EXCEPT)" tests/faults $(none); \
 	exit $$failed
 
 test-tools: $(TOOLS) ## Install what the tests of Spark, reports, browsers and documents need besides
