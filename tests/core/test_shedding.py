@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -171,32 +172,25 @@ def only(broker: str) -> Policies:
 
 
 @pytest.mark.parametrize(
-    ("policies", "restricted_too", "moves"),
+    ("policies", "settings", "moves"),
     [
-        (Policies(anti_affinity={Namespace("t/other"): "g"}), False, 1),
-        (Policies(anti_affinity={SPACE: "g"}), False, 0),
-        (only("."), False, 0),
-        (only("."), True, 1),
-        (only("a"), True, 0),
+        (Policies(anti_affinity={Namespace("t/other"): "g"}), {}, 1),
+        (Policies(), {"excluded_namespaces": frozenset({SPACE})}, 0),
+        (Policies(anti_affinity={SPACE: "g"}), {}, 0),
+        (only("."), {}, 0),
+        (only("."), {"restricted_too": True}, 1),
+        (only("a"), {"restricted_too": True}, 0),
     ],
 )
-def test_a_round_transfers_bundles_with_policies_if_told_to(
-    policies: Policies, moves: int, *, restricted_too: bool
+def test_a_round_transfers_what_policies_and_settings_allow(
+    policies: Policies, settings: dict[str, Any], moves: int
 ) -> None:
     emas = {key: {"a:1": 0.9, "b:1": 0.1} for key in ("load_ema", "bytes_ema")}
     view = make_view({"a:1": (0.9, {1: 2.0, 2: 7.0}), "b:1": (0.1, {3: 1.0})}, columns=emas)
-    shedder = TransferShedder(hits=0, restricted_too=restricted_too)
+    shedder = TransferShedder(hits=0, **settings)
     planner = Planner(shedder=shedder, settings=PlannerSettings(settle_s=0.0))
     view = replace(view, policies=policies)
     assert len(planner.round(view, RoundMemory(), np.random.default_rng(0)).moves) == moves
-
-
-def test_transfer_moves_only_what_may_move() -> None:
-    view = heaviest({"a:1": (0.9, [10.0, 20.0, 30.0, 30.0]), "b:1": (0.1, [1.0])})
-    excluding = TransferShedder(hits=0, excluded_namespaces=frozenset({SPACE}))
-    assert excluding.shed(view, Memory()).offers == ()
-    resting = replace(view, recently_moved=frozenset(map(bundle, range(4))))
-    assert TransferShedder(hits=0).shed(resting, Memory()).offers == ()
 
 
 def test_transfer_does_not_swap_where_it_may_not() -> None:

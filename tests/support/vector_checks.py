@@ -263,7 +263,9 @@ class FilteredTransfers(TransferShedder):
     allowed: Mapping[str, Collection[BrokerId]] = field(default_factory=dict)
 
     def may_take(self, view: ClusterView, bundle: BundleId, target: BrokerId) -> bool:
-        left = {*self.available}.intersection(self.allowed.get(namespace_of(bundle), self.available))
+        left = {*self.available}.intersection(
+            self.allowed.get(namespace_of(bundle), self.available)
+        )
         return target in left and TransferShedder.may_take(self, view, bundle, target)
 
 
@@ -330,10 +332,9 @@ def transfer_view(scenario: Json, one: Json, now: Json) -> ClusterView:
     for name in {*one.get("available_brokers", ())} - now["brokers"].keys():
         loads.append(BrokerLoad(broker=name, seen_s=float(one["now"])))
         emas["load_ema"][name] = emas["bytes_ema"][name] = math.nan
-    owners, moved = scenario.get("owners"), {*now["recently_unloaded_bundles"]}
-    if owners is not None:
-        every = ((broker, top.bundle) for broker, some in tops.items() for top in some)
-        moved |= {bundle for broker, bundle in every if owners.get(bundle) != broker}
+    moved = {*now["recently_unloaded_bundles"]}
+    for broker, some in tops.items() if "owners" in scenario else ():
+        moved |= {one.bundle for one in some if scenario["owners"].get(one.bundle) != broker}
     view = view_of(loads, {}, now_s=float(one["now"]), recently_moved=moved, columns=emas)
     return replace(view, policies=Policies(anti_affinity=grouped), top_bundles=tops)
 
