@@ -79,7 +79,8 @@ class TransferShedder(Settings):
         pulsar_divisor=100.0,
     )
     restricted_too: bool = setting(
-        "Also move bundles whose namespace has isolation or anti-affinity policies.",
+        "Also move bundles whose namespace has isolation or anti-affinity policies. Otherwise they "
+        "stay, and count among the heaviest nevertheless.",
         default=False,
         pulsar_key="loadBalancerSheddingBundlesWithPoliciesEnabled",
     )
