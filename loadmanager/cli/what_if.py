@@ -14,7 +14,6 @@ from loadmanager.core.errors import LoadManagerError
 from loadmanager.pulsar.answers import ClusterReader, addresses
 from loadmanager.pulsar.balancing import Observer
 from loadmanager.pulsar.client import Access, PulsarAdmin
-from loadmanager.pulsar.observation import Rules
 from loadmanager.pulsar.observation import document as observed
 from loadmanager.pulsar.sampling import Sampler
 from loadmanager.pulsar.what_if import Change, document, forecast, snapshot_in
@@ -74,7 +73,7 @@ async def _look(url: str, access: Access) -> Any:
         await asyncio.sleep(INTERVAL_S)
         cluster = await reader.read()
         samples, missing = await sampler.sample(cluster)
-        seen = await Observer(admin).observe(url, cluster, samples, missing, Rules())
+        seen = await Observer(reader).observe(cluster, samples, missing)
         return observed(seen, requests=0, answer_bytes=0, traffic=True)
     finally:
         await admin.close()

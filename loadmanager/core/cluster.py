@@ -10,7 +10,7 @@ import numpy as np
 from loadmanager.core.averages import DEFAULT_RATES
 from loadmanager.core.columns import BrokerColumns, BundleColumns, Indices, Mask, OwnedRows
 from loadmanager.core.errors import LoadManagerError
-from loadmanager.core.ids import BrokerId, BundleId, Namespace
+from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.policies import NO_POLICIES, Policies
 from loadmanager.core.rates import Rates
 from loadmanager.core.scores import FloatArray, ResourceWeights, weighted_max_usage
@@ -74,23 +74,6 @@ class TopBundle:
     bytes_per_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransferLimits:
-    """Restrictions on which brokers may hold which bundles, for shedders.
-
-    ``available`` are the registered brokers, with or without load data. ``owners`` are the
-    current locks, None if they are not to be compared with the reports. ``restricted``
-    namespaces have isolation policies or an anti-affinity group. ``allowed`` names the brokers
-    that may take bundles of a namespace; bundles of other namespaces may go to any available
-    broker. None disables all these checks.
-    """
-
-    available: frozenset[BrokerId]
-    owners: Mapping[BundleId, BrokerId] | None = None
-    restricted: frozenset[Namespace] = frozenset()
-    allowed: Mapping[Namespace, frozenset[BrokerId]] | None = None
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ClusterView:
     """All input of a decision at ``now_s``: reports, averages and moves under way.
@@ -99,9 +82,8 @@ class ClusterView:
     to another broker whose report does not list them yet, and the moves already decided in this
     round; these bundles are never offered again. ``recently_moved`` bundles are not offered
     either, until their cool-down is over. ``top_bundles`` are the heaviest bundles of each
-    broker, ascending. ``limits`` are for `TransferShedder`; None permits every bundle on every
-    broker. ``membership_changed_s`` is when a broker last joined or left, ``departures_s`` are
-    the times of recent departures. All times are on the leader's clock.
+    broker, ascending. ``membership_changed_s`` is when a broker last joined or left,
+    ``departures_s`` are the times of recent departures. All times are on the leader's clock.
     """
 
     now_s: float
@@ -113,7 +95,6 @@ class ClusterView:
     top_bundles: Mapping[BrokerId, Sequence[TopBundle]] = field(
         default_factory=lambda: MappingProxyType({})
     )
-    limits: TransferLimits | None = None
     policies: Policies = NO_POLICIES
     membership_changed_s: float = float("-inf")
     departures_s: tuple[float, ...] = ()

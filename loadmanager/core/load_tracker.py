@@ -409,11 +409,6 @@ class Tally:
     membership_changed_s: float
     departures_s: tuple[float, ...]
 
-    @property
-    def started_at_ms(self) -> Mapping[BrokerId, int]:
-        """The start time of each broker with a report, in milliseconds since 1970."""
-        return {entry.load.broker: entry.load.started_at_ms for entry in self.entries}
-
     def view(
         self,
         now_s: float,

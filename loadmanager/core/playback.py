@@ -25,7 +25,7 @@ from loadmanager.core.snapshot.document import Snapshot, tracker_of, view_of_sna
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Decided:
-    """A round with duties: what the planner decided on the view with ``urgent`` moves under way.
+    """A round: what the planner decided on the view, with ``urgent`` duties under way in it.
 
     ``memory`` is that before the round.
     """

@@ -29,7 +29,7 @@ from loadmanager.core.memory import RoundMemory
 from loadmanager.core.optimality import BalancePoint, Optimality
 from loadmanager.core.plan import Cause, Move, Reason, Refusal, cut_short
 from loadmanager.core.planner import NONE_LEAVE, Plan, Planner
-from loadmanager.core.playback import Playback
+from loadmanager.core.playback import Decided, Playback
 from loadmanager.core.rates import Rates
 from loadmanager.core.shadow import Seen, Shadow, after_round
 from loadmanager.leader.reconciliation import Reconciler
@@ -80,14 +80,6 @@ class Choices:
     refusals: Mapping[BundleId, tuple[Refusal, ...]]
     view: ClusterView
     assigned: Mapping[BundleId, BrokerId]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decided:
-    planner: Planner
-    view_input: ViewInput
-    view: ClusterView
-    plan: Plan
 
 
 @dataclass(slots=True, eq=False)
@@ -212,7 +204,8 @@ class Decider:
 
     # --- decisions -----------------------------------------------------------------------
 
-    async def round(self, *, session_doubtful: bool) -> Decided:
+    async def round(self, *, session_doubtful: bool) -> tuple[Decided, Mapping[BundleId, BrokerId]]:
+        """Return what a round decides, and the orders that it is based on."""
         self._readmit()
         known = self.context.cluster_state.loads.reports
         self._used = {
@@ -228,26 +221,29 @@ class Decider:
             steering=self.steering.balancing.mode.value,
             reported_at_ms={
                 name: known[name].report.reported_at_ms
-                for name in view_input.tally.started_at_ms
+                for name in sorted(self.tracker.brokers)
                 if name in known
             },
             doubtful=session_doubtful,
         )
-        view, plan = await self.context.computing.compute(
+        decided = await self.context.computing.compute(
             decide_round, planner, view_input, former, self.round_rng, session_doubtful
         )
+        view, plan = decided.view, decided.plan
         plan = replace(plan, memory=plan.memory.with_changes(former, self.memory))
         self.recorder.decided(view, plan)
         self.memory = plan.memory_before_orders(self.memory)
         self.decision_log.round_done(plan, view.brokers.names)
-        return Decided(planner=planner, view_input=view_input, view=view, plan=plan)
+        return replace(decided, plan=plan), view_input.assigned
 
     async def due_early(self) -> bool:
         view_input, memory, planner = self.view_input(), self.memory, self.steered
         compute = self.context.computing.compute
         return await compute(lambda: planner.due_early(view_input.view(), memory))
 
-    async def order_round(self, decided: Decided, extra_write: SetData) -> Dispatched:
+    async def order_round(
+        self, decided: Decided, assigned: Mapping[BundleId, BrokerId], extra_write: SetData
+    ) -> Dispatched:
         """Order the moves that are not outdated; raises as `TaskController.dispatch`."""
         plan, outdated = decided.plan, self._outdated(decided)
         for bundle, why in outdated.items():
@@ -259,8 +255,7 @@ class Decider:
             self.decision_log.moved(move for move in plan.moves if move.bundle in found.ordered)
             self.recorder.orders_known(found.ordered)
 
-        standing = decided.view_input.assigned
-        choices = Choices(tuple(moves), {}, decided.view, standing)
+        choices = Choices(tuple(moves), {}, decided.view, assigned)
         return await self._dispatch(choices, AskedBy.BALANCING, known, extra_write)
 
     async def order(
@@ -303,11 +298,12 @@ class Decider:
         why = ""
         if decided.planner != self.steered:
             why = "settings or the balancing mode changed meanwhile"
-        elif decided.view_input.policies is not self.constraints.policies:
+        elif decided.view.policies is not self.constraints.policies:
             why = "policies changed meanwhile"
         if why:
             return dict.fromkeys((move.bundle for move in decided.plan.moves), why)
-        brokers, began = self.context.cluster_state.brokers, decided.view_input.tally.started_at_ms
+        brokers, seen = self.context.cluster_state.brokers, decided.view.brokers
+        began = dict(zip(seen.names, seen.started_at_ms, strict=True))
         unassignable = {*self.reconciler.excluded, *self._quarantined}
         found: dict[BundleId, str] = {}
         for bundle, target in ((move.bundle, move.target) for move in decided.plan.moves):
@@ -359,11 +355,11 @@ def decide_round(
     memory: RoundMemory,
     rng: np.random.Generator,
     session_doubtful: bool,
-) -> tuple[ClusterView, Plan]:
-    """Return the view of a round, and its plan; draining brokers are emptied between rounds."""
+) -> Decided:
+    """Return the decision of a round; draining brokers are emptied between rounds."""
     view = view_input.view()
-    playback = Playback(planner, rng, memory)
-    return view, playback.round(view, session_doubtful=session_doubtful)
+    plan = Playback(planner, rng, memory).round(view, session_doubtful=session_doubtful)
+    return Decided(planner, view, memory, plan)
 
 
 def report_plan(metrics: Metrics, strategy: str, plan: Plan, epoch: int) -> None:

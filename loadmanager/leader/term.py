@@ -304,7 +304,7 @@ class LeaderTerm:
         doubtful = self._context.coordination.session.connection is not Connection.CONNECTED
         if not doubtful:
             await self.tasks.confirm()
-        decided = await self._decider.round(session_doubtful=doubtful)
+        decided, assigned = await self._decider.round(session_doubtful=doubtful)
         plan = decided.plan
         self.optimality_watch.decided(decided.view, plan)
         strategy = type(self._decider.planner.shedder).__name__
@@ -315,7 +315,7 @@ class LeaderTerm:
         found: Dispatched | None = None
         if plan.moves:
             state = await self._leader_state.write(plan.memory)
-            found = await self._decider.order_round(decided, state)
+            found = await self._decider.order_round(decided, assigned, state)
         if found is None or not found.piggybacked:
             await self._leader_state.leave(self._decider.memory)
         if not doubtful and self._foreign is None:

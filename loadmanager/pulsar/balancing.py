@@ -1,6 +1,6 @@
 import asyncio
 import json
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -13,7 +13,16 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskState, task_of
+from loadmanager.adapters.clock import SystemClock
+from loadmanager.common.runtime_settings import TaskBounds
+from loadmanager.core.bundle_task import (
+    AskedBy,
+    BundleTask,
+    TaskEvent,
+    TaskKind,
+    TaskState,
+    task_of,
+)
 from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.errors import LoadManagerError, MalformedContent
 from loadmanager.core.filters import Filters
@@ -23,6 +32,7 @@ from loadmanager.core.plan import Cause
 from loadmanager.core.planner import Planner
 from loadmanager.core.playback import Playback
 from loadmanager.core.wire.policies import decode_failure_domain
+from loadmanager.leader.task_controller import TaskController
 from loadmanager.pulsar.answers import (
     FAILURE_DOMAINS,
     MIXED,
@@ -38,15 +48,15 @@ from loadmanager.pulsar.answers import (
 )
 from loadmanager.pulsar.client import (
     NotPulsar,
-    PulsarAdmin,
     PulsarAdminError,
     RequestFailed,
     RightMissing,
     answer_of,
 )
 from loadmanager.pulsar.held_brokers import Changes, Cordons, HeldTargets
+from loadmanager.pulsar.moves import BrokerQueries
 from loadmanager.pulsar.observation import Observation, Rules, Strategy, observe
-from loadmanager.pulsar.orders import Dispatcher, Mandate
+from loadmanager.pulsar.orders import Mandate, PulsarOrders, SampledOwners, holds_policies, name_in
 from loadmanager.pulsar.sampling import BrokerSample, SampledLoads, Sampler, Samples
 from loadmanager.pulsar.state import (
     Course,
@@ -66,7 +76,8 @@ IDLE_WINDOWS: Final = 3
 class Observer:
     """Observes windows; groups and failure domains are kept for five minutes, and read in turn."""
 
-    admin: PulsarAdmin
+    reader: ClusterReader
+    rules: Rules = field(default_factory=Rules)
     strategy: Strategy = field(default_factory=Strategy)
     _known: dict[Namespace, tuple[str, float]] = field(default_factory=dict)
     _unread: dict[Namespace, str] = field(default_factory=dict)
@@ -74,12 +85,7 @@ class Observer:
     _quiet: dict[BundleId, tuple[bool, int]] = field(default_factory=dict)
 
     async def observe(
-        self,
-        url: str,
-        cluster: PulsarCluster,
-        samples: Samples,
-        missing: Mapping[BrokerId, str],
-        rules: Rules,
+        self, cluster: PulsarCluster, samples: Samples, missing: Mapping[BrokerId, str]
     ) -> Observation:
         """Return an observation in which policies hold; bundles whose ones are unknown stay."""
         samples, missing = self.strategy.take(cluster, samples, missing)
@@ -88,12 +94,12 @@ class Observer:
         bundles = (bundle for sample in samples.values() for bundle in sample.bundles)
         served = {namespace_of(one) for one in bundles if not belongs_to_a_broker(one)}
         self._known = {name: one for name, one in self._known.items() if name in served}
-        await self._read_groups(url, self._due(served)[:_READ_A_ROUND])
+        await self._read_groups(self._due(served)[:_READ_A_ROUND])
         refusals = {name: why for name in served if (why := cluster.isolation.refusal(name))}
         while True:
             groups = {name: group for name, (group, _) in self._known.items() if group}
             try:
-                domains = await self._failure_domains(url, cluster) if groups else {}
+                domains = await self._failure_domains(cluster) if groups else {}
             except PulsarAdminError as error:
                 if isinstance(error, RightMissing):
                     raise
@@ -104,7 +110,7 @@ class Observer:
                 replace(cluster, isolation=policies),
                 samples,
                 missing,
-                rules,
+                self.rules,
                 strategy=self.strategy,
                 unknown=self._unread | refusals,
                 idle=idle,
@@ -112,7 +118,7 @@ class Observer:
             unread = self._due({namespace_of(one.bundle) for one in seen.proposals})
             if not unread:
                 return seen
-            await self._read_groups(url, unread)
+            await self._read_groups(unread)
 
     def _due(self, names: Iterable[Namespace]) -> list[Namespace]:
         """Return those whose group was not read for `_KNOWN_FOR_S`, the longest ago first."""
@@ -120,19 +126,20 @@ class Observer:
         read = sorted((self._known.get(name, ("", -inf))[1], name) for name in names)
         return [name for at_s, name in read if at_s < fresh_s]
 
-    async def _read_groups(self, url: str, names: Sequence[Namespace]) -> None:
-        read = partial(read_anti_affinity_group, self.admin, url)
+    async def _read_groups(self, names: Sequence[Namespace]) -> None:
+        read = partial(read_anti_affinity_group, self.reader.admin, self.reader.url)
         groups, failed = await ask_each(names, read, known=RequestFailed)
         for name, group in groups.items():
             self._known[name] = group, monotonic()
         for name, why in failed.items():
             self._unread[name] = f"its anti-affinity group is not known: {why}"
 
-    async def _failure_domains(self, url: str, cluster: PulsarCluster) -> Mapping[BrokerId, str]:
+    async def _failure_domains(self, cluster: PulsarCluster) -> Mapping[BrokerId, str]:
         if "true" not in cluster.differing(FAILURE_DOMAINS):
             return {}
         if self._domains is None or self._domains[1] < monotonic() - _KNOWN_FOR_S:
-            listed = await read_failure_domains(self.admin, url, cluster.name)
+            url = self.reader.url
+            listed = await read_failure_domains(self.reader.admin, url, cluster.name)
             found: dict[BrokerId, str] = {}
             try:
                 for name, one in listed.items():
@@ -174,25 +181,20 @@ class NewNamespaces:
     placed just before: a namespace that many clients begin to use at once may end up on few.
     """
 
-    admin: PulsarAdmin
+    reader: ClusterReader
+    rules: Rules
     loads: SampledLoads
     _known: dict[str, frozenset[Namespace] | None] | None = None
     _until_s: dict[Namespace, float] = field(default_factory=dict)
 
-    async def proposals(
-        self,
-        url: str,
-        cluster: PulsarCluster,
-        samples: Samples,
-        rules: Rules,
-    ) -> tuple[BundleTask, ...]:
+    async def proposals(self, cluster: PulsarCluster, samples: Samples) -> tuple[BundleTask, ...]:
         """Return a broker for each bundle of a new namespace that no broker serves.
 
         A namespace counts as new for a minute after it is first read. Those that the rules exclude,
         that have an anti-affinity group or more than `MOST_BUNDLES` bundles are left to Pulsar.
         Nothing is proposed while a broker has no sample, because it may serve such a bundle.
         """
-        listed, now_s = await self._list(url), monotonic()
+        listed, now_s = await self._list(), monotonic()
         new = ((name, until_s) for name, until_s in self._until_s.items() if name in listed)
         self._until_s = {name: until_s for name, until_s in new if now_s < until_s}
         if not samples.keys() >= set(cluster.brokers):
@@ -200,7 +202,7 @@ class NewNamespaces:
         found: list[BundleTask] = []
         for name in sorted(self._until_s):
             with suppress(RequestFailed):
-                left = await self._unserved(url, name, samples, rules)
+                left = await self._unserved(name, samples)
                 view = self.loads.view(cluster.isolation, {})
                 refused = cluster.isolation.refusal(name)
                 playback = Playback(_BY_COUNT, np.random.default_rng(0))
@@ -211,14 +213,15 @@ class NewNamespaces:
                     del self._until_s[name]
         return tuple(found)
 
-    async def _list(self, url: str) -> frozenset[Namespace]:
+    async def _list(self) -> frozenset[Namespace]:
         """Return the namespaces; read those of tenants not read yet, or read longest ago."""
-        tenants = await read_tenants(self.admin, url)
+        admin, url = self.reader.admin, self.reader.url
+        tenants = await read_tenants(admin, url)
         known, unread = (self._known or {}), None if self._known is None else frozenset[Namespace]()
         new = {one: unread for one in tenants if one not in known}
         self._known = {**new, **{one: known[one] for one in known if one in set(tenants)}}
         due = list(self._known)[:MOST_TENANTS]
-        read = partial(read_namespaces, self.admin, url)
+        read = partial(read_namespaces, admin, url)
         found, _ = await ask_each(due, read, known=RequestFailed)
         for tenant in due:
             before = self._known[tenant] = self._known.pop(tenant)
@@ -228,22 +231,23 @@ class NewNamespaces:
                 self._until_s |= dict.fromkeys(fresh, monotonic() + _TRIED_FOR_S)
         return frozenset().union(*(names or () for names in self._known.values()))
 
-    async def _unserved(
-        self, url: str, namespace: Namespace, samples: Samples, rules: Rules
-    ) -> list[BundleId]:
-        boundaries = await read_boundaries(self.admin, url, namespace)
+    async def _unserved(self, namespace: Namespace, samples: Samples) -> list[BundleId]:
+        admin, url = self.reader.admin, self.reader.url
+        boundaries = await read_boundaries(admin, url, namespace)
         if boundaries is None or len(boundaries.bundles) > MOST_BUNDLES:
             return []
         served = set(chain.from_iterable(one.bundles for one in samples.values()))
         left = [one for one in boundaries.bundles if one not in served]
-        if not left or rules.why_stays(left[0], BundleTraffic()):
+        if not left or self.rules.why_stays(left[0], BundleTraffic()):
             return []
-        return [] if await read_anti_affinity_group(self.admin, url, namespace) else left
+        return [] if await read_anti_affinity_group(admin, url, namespace) else left
 
 
 SPLIT_WINDOWS: Final = 3
 """Windows in a row in which a bundle has to be too large before it is split."""
 
+# Time for which a controller that stops follows its last unloads: Pulsar's usual limit.
+_LAST_ORDERS_S: Final = 60.0
 _RESTORE_TRIES: Final = 3
 _RESTORE_PAUSE_S: Final = 2.0
 REFUSED_S: Final = 300.0
@@ -297,11 +301,16 @@ class Balancer:
     _brokers: tuple[BrokerId, ...] = ()
     _refusal: RightMissing | None = None
     _refused_since_s: float = float("inf")
+    _placing: frozenset[BundleId] = frozenset()
+    _sent: dict[BundleId, int] = field(default_factory=dict)
+    _unfinished: BundleId | None = None
+    _progress: asyncio.Event = field(default_factory=asyncio.Event)
+    _failures: list[BaseException] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         admin, self._address = self.reader.admin, addresses(self.reader.url)
-        self._observer = Observer(admin, self.strategy)
-        self._new = NewNamespaces(admin, self.strategy.loads)
+        self._observer = Observer(self.reader, self.rules, self.strategy)
+        self._new = NewNamespaces(self.reader, self.rules, self.strategy.loads)
         self._sampler = Sampler(admin, self._address, self.strategy.hosts)
         self._changes = Changes(self.settle_s)
         self._targets = HeldTargets(self.pulsar_balancer.state)
@@ -314,7 +323,7 @@ class Balancer:
         controller was elected; `Stopped`: Pulsar's own balancer was switched on, or a permission is
         missing; `LoadManagerError`: it cannot begin, or the prior settings cannot be restored.
         """
-        self._dispatcher = self._dispatching(cluster)
+        self._open_tasks(cluster)
         try:
             await self._know(cluster)
             await StoredBudget(self.budget, self.pulsar_balancer.state).resume()
@@ -340,19 +349,34 @@ class Balancer:
         except RightMissing as error:
             raise Stopped(f"stopped: {error}") from None
         finally:
-            self._dispatcher.close()
+            self._tasks.close()
             if not await self.mandate.hands_over():
                 await self._restore()
 
-    def _dispatching(self, cluster: PulsarCluster) -> Dispatcher:
-        return Dispatcher(
-            admin=self.reader.admin,
-            address=self._address,
-            cluster=cluster,
-            budget=self.budget,
-            stopping=self.stopping,
+    def _open_tasks(self, cluster: PulsarCluster) -> None:
+        """Let tasks be carried out as this load manager does it."""
+        self._manager, self._owners = cluster.manager, SampledOwners()
+        owners, admin, at_once = self._owners, self.reader.admin, self.budget.limits.at_once
+        self._orders = PulsarOrders(
+            BrokerQueries(admin, self._address, cluster.name, lambda: owners.brokers),
+            claims=cluster.manager != "extensible",
+            owners=owners,
+            topic_of=owners.topic_of,
             mandate=self.mandate,
-            log=self._log_task,
+            failed=self._failed,
+            name_in=lambda bundle: name_in(bundle) if bundle in self._placing else None,
+            active_topics=owners.active_topics,
+            sent=self._unload_sent,
+        )
+        self._tasks = TaskController(
+            self.mandate.epoch,
+            self._orders,
+            owners,
+            SystemClock(),
+            # The controller repeats no orders: `PulsarOrders` follows each one to its end.
+            bounds=lambda: TaskBounds(most_per_broker=at_once, lost_after_s=inf),
+            listener=self._task_changed,
+            caught=lambda _, error: self._failed(error),
         )
 
     async def _waited(self) -> bool:
@@ -385,20 +409,15 @@ class Balancer:
         cluster = await self._cordons.marked(cluster)
         samples, missing = await self._sampler.sample(cluster)
         self._note_restarts(samples)
-        self._dispatcher.owners.window(samples)
+        self._owners.window(samples)
         left_out = await self._left_out()
         url, placements = self.reader.url, tuple[BundleTask, ...]()
         with answer_of(url):
-            seen = await self._observer.observe(
-                url,
-                cluster,
-                {broker: one for broker, one in samples.items() if broker not in left_out},
-                {**missing, **left_out},
-                self.rules,
-            )
+            takes_part = {name: one for name, one in samples.items() if name not in left_out}
+            seen = await self._observer.observe(cluster, takes_part, {**missing, **left_out})
             if self.rules.place_new and cluster.manager == "modular":
-                placements = await self._new.proposals(url, cluster, samples, self.rules)
-        stuck, half_used = self._dispatcher.orders.stuck, self.budget.half_used(monotonic())
+                placements = await self._new.proposals(cluster, samples)
+        stuck, half_used = self._orders.stuck, self.budget.half_used(monotonic())
         seen = replace(
             seen,
             proposals=tuple(
@@ -465,7 +484,7 @@ class Balancer:
         with self._reported("nothing moves in this round: "):
             await stored.store([one.bundle for one in seen.splits or seen.proposals])
             try:
-                await self._dispatcher.carry_out(seen)
+                await self._propose(seen)
             finally:
                 if not self.mandate.lapsed():
                     with self._reported("the next controller counts all moves of this round: "):
@@ -473,14 +492,98 @@ class Balancer:
             return True
         return False
 
-    def _log_task(self, task: BundleTask) -> None:
+    async def _propose(self, seen: Observation) -> None:
+        """Place unserved bundles, then carry out the splits, or if there are none the moves."""
+        self._owners.sampled(seen.cluster.brokers, seen.samples)
+        splits = [one for one in seen.splits if one.bundle not in self._orders.unsplittable]
+        moving = splits or seen.proposals
+        self._failures.clear()
+        self._placing = frozenset(one.bundle for one in seen.placements)
+        self._unfinished, at_once = None, self.budget.limits.at_once
+
+        async def end_in_time() -> None:
+            await self.stopping.wait()
+            await asyncio.sleep(_LAST_ORDERS_S)
+            self._orders.close()
+
+        ending = asyncio.create_task(end_in_time())
+        try:
+            for first in (True, False):  # Otherwise Pulsar places those that hold policies.
+                placements = [one for one in seen.placements if holds_policies(one.bundle) is first]
+                await self._carry_out(seen, placements, at_once)
+            await self._carry_out(seen, moving, 1 if splits else at_once)
+        finally:
+            # Also after an error, wait until the owner of each ordered bundle is known.
+            await self._orders.settled()
+            ending.cancel()
+
+    def _fits(self, proposal: BundleTask) -> bool:
+        under_way = [self._owners.topics(one.bundle) for one in self._tasks.tasks]
+        topics = sum(under_way) + self._owners.topics(proposal.bundle)
+        return not under_way or topics <= self.budget.limits.topics_at_once
+
+    async def _carry_out(
+        self, seen: Observation, proposed: Iterable[BundleTask], at_once: int
+    ) -> None:
+        waiting, live = deque(proposed), self._tasks.tasks
+        while waiting or len(live):
+            self._progress.clear()
+            while waiting and len(live) < at_once and self._fits(waiting[0]):
+                proposal = waiting.popleft()
+                if why := self._held(seen, proposal):
+                    self._tasks.withdraw(proposal, f"held: {why}")
+                    continue
+                found = await self._tasks.dispatch([proposal])
+                refused = found.refused.get(proposal.bundle)
+                if not found.tasks and refused is not None:
+                    self._tasks.withdraw(proposal, refused)
+            if len(live):
+                await self._progress.wait()
+            if self._failures:
+                raise self._failures[0]
+
+    def _held(self, seen: Observation, proposal: BundleTask) -> str:
+        if self.stopping.is_set():
+            return "asked to stop"
+        if self._failures:
+            return "another order was refused"
+        if proposal.kind is TaskKind.PLACE:
+            return ""  # It interrupts no client, so no limit on moves applies to it.
+        if self._unfinished is not None:
+            return f"the split of {self._unfinished} is not finished"
+        if why := seen.holds.get(HeldReason.BUDGET):
+            return why
+        return self.budget.exhausted(proposal.bundle, monotonic(), urgent=seen.urgent)
+
+    def _unload_sent(self, bundle: BundleId) -> None:
+        self._sent[bundle] = self._sent.get(bundle, 0) + 1
+        if self._sent[bundle] > 1:
+            self.budget.again(bundle, monotonic())
+
+    def _task_changed(self, task: BundleTask) -> None:
+        self._progress.set()
+        begins = task.last_event is TaskEvent.ORDER_WRITTEN
+        if task.kind is not TaskKind.PLACE and (begins or (task.state.ended and task.attempts)):
+            sent = self._sent.pop(task.bundle, 0)
+            if begins:
+                self.budget.begin(task.bundle, monotonic())
+            else:
+                self.budget.end(task.bundle, monotonic(), unsent=not sent)
+        if task.kind is TaskKind.SPLIT and task.state is TaskState.TIMED_OUT:
+            self._unfinished = task.bundle
         if task.state is TaskState.OWNED_NOT_SERVED:
             self._targets.add(task.target, f"it owned {task.bundle} without serving its topics")
-        self.log.task(task)
+        if begins or task.state.ended:
+            self.log.task(task)
+
+    def _failed(self, error: BaseException) -> None:
+        if not isinstance(error, RightMissing):
+            self.stopping.set()
+        self._failures.append(error)
 
     async def _left_out(self) -> Mapping[BrokerId, str]:
         held = dict(self._changes.held(monotonic()))
-        for bundle, move in self._dispatcher.orders.stuck.items():
+        for bundle, move in self._orders.stuck.items():
             held[move.target] = f"{move.source} does not release {bundle}, which is to move to it"
         with self._reported(""):
             await self._targets.refresh()
@@ -506,9 +609,9 @@ class Balancer:
         return tuple(allowed)
 
     async def _know(self, cluster: PulsarCluster) -> None:
-        if cluster.manager not in {MIXED, self._dispatcher.cluster.manager}:
-            self._dispatcher.close()
-            self._dispatcher = self._dispatching(cluster)
+        if cluster.manager not in {MIXED, self._manager}:
+            self._tasks.close()
+            self._open_tasks(cluster)
         self._changes.listed(cluster.brokers, monotonic())
         if cluster.brokers == self._brokers or self.mandate.lapsed():
             return

@@ -256,7 +256,7 @@ class AttachActions:
         options, strategy, interval_s = self.options, self.strategy(), self.options["interval_s"]
         hosts = Hosts(options["cores"], windows=1) if options["doctor"] else strategy.hosts
         sampler = Sampler(self.admin, addresses(self._reader.url), hosts)
-        observer = Observer(self.admin, strategy)
+        observer = Observer(self._reader, self._rules(), strategy)
         cluster = await self._cluster()
         await sampler.sample(cluster)
         until_s = monotonic() + LONGEST_REPEATED_S
@@ -270,8 +270,7 @@ class AttachActions:
                 repeated = options["once"] and REPEATED in missing.values()
                 if repeated and monotonic() < until_s:
                     continue  # There are no rates before the next page.
-                url = self._reader.url
-                seen = await observer.observe(url, cluster, samples, missing, self._rules())
+                seen = await observer.observe(cluster, samples, missing)
                 strategy.record_choice()
                 if options["doctor"]:
                     return int(self.output.findings(seen, self._restore_command(cluster.name)))

@@ -15,20 +15,17 @@ from itertools import chain, islice
 from time import monotonic
 from typing import Final, NamedTuple, Protocol
 
-from loadmanager.adapters.clock import SystemClock
 from loadmanager.common.cluster_state import Holding, OwnerView
-from loadmanager.common.runtime_settings import TaskBounds
 from loadmanager.common.watching import Subscriptions
 from loadmanager.core import znodes
-from loadmanager.core.bundle_task import BundleTask, TaskEvent, TaskKind, TaskState
+from loadmanager.core.bundle_task import TaskEvent
 from loadmanager.core.bundle_traffic import CHANGE_EVENTS, NO_TRAFFIC, BundleTraffic, topics_in
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId, TopicName, namespace_of, parse_full_topic
-from loadmanager.core.move_limits import HeldReason, MoveBudget
 from loadmanager.core.orders import OrderChanges, SplitOrder
 from loadmanager.core.splitting.cutting import even_cuts, parts_at
 from loadmanager.leader.election import Deposed, Term
-from loadmanager.leader.task_controller import Reported, TaskController
+from loadmanager.leader.task_controller import Reported
 from loadmanager.ports.coordination import (
     Check,
     CommitRejected,
@@ -39,8 +36,7 @@ from loadmanager.ports.coordination import (
     SetData,
 )
 from loadmanager.ports.session import Coordination
-from loadmanager.pulsar.answers import PulsarCluster
-from loadmanager.pulsar.client import PulsarAdmin, RightMissing
+from loadmanager.pulsar.client import RightMissing
 from loadmanager.pulsar.moves import (
     CUT_AT,
     BrokerQueries,
@@ -49,7 +45,6 @@ from loadmanager.pulsar.moves import (
     Unload,
     split_bundle,
 )
-from loadmanager.pulsar.observation import Observation
 from loadmanager.pulsar.sampling import Samples
 
 _MOST_NAMES: Final = 100_000
@@ -377,8 +372,6 @@ class PulsarOrders:
 # Windows in each of which a topic has to have traffic, to be followed through a move.
 ACTIVE_WINDOWS: Final = 3
 MOST_WATCHED: Final = 3
-# Time for which a controller that stops follows its last unloads: Pulsar's usual limit.
-_LAST_ORDERS_S: Final = 60.0
 
 
 class SampledOwners:
@@ -438,138 +431,3 @@ class SampledOwners:
     async def topic_of(self, bundle: BundleId) -> TopicName | None:
         traffic = self._traffic.get(bundle, NO_TRAFFIC)
         return parse_full_topic(traffic.topic) if traffic.topic else name_in(bundle)
-
-
-@dataclass(kw_only=True)
-class Dispatcher:
-    """Proposes placements, moves and splits of one cluster within the limits, for one term."""
-
-    admin: PulsarAdmin
-    address: Callable[[BrokerId], str]
-    cluster: PulsarCluster
-    budget: MoveBudget
-    stopping: asyncio.Event
-    mandate: Mandate
-    log: Callable[[BundleTask], None]
-    _seen: Observation | None = None
-    _placing: frozenset[BundleId] = frozenset()
-    _sent: dict[BundleId, int] = field(default_factory=dict)
-    _unfinished: BundleId | None = None
-    _changed: asyncio.Event = field(default_factory=asyncio.Event)
-    _failures: list[BaseException] = field(default_factory=list)
-    owners: SampledOwners = field(default_factory=SampledOwners)
-
-    def __post_init__(self) -> None:
-        name, owners = self.cluster.name, self.owners
-        self.orders = PulsarOrders(
-            BrokerQueries(self.admin, self.address, name, lambda: owners.brokers),
-            claims=self.cluster.manager != "extensible",
-            owners=owners,
-            topic_of=owners.topic_of,
-            mandate=self.mandate,
-            failed=self._failed,
-            name_in=lambda bundle: name_in(bundle) if bundle in self._placing else None,
-            active_topics=owners.active_topics,
-            sent=self._unload_sent,
-        )
-        at_once = self.budget.limits.at_once
-        self._tasks = TaskController(
-            self.mandate.epoch,
-            self.orders,
-            self.owners,
-            SystemClock(),
-            # The controller repeats no orders: `PulsarOrders` follows each one to its end.
-            bounds=lambda: TaskBounds(most_per_broker=at_once, lost_after_s=float("inf")),
-            listener=self._task_changed,
-            caught=lambda _, error: self._failed(error),
-        )
-
-    def close(self) -> None:
-        self._tasks.close()
-
-    async def carry_out(self, seen: Observation) -> None:
-        """Place unserved bundles, then carry out the splits, or if there are none the moves."""
-        self.owners.sampled(seen.cluster.brokers, seen.samples)
-        splits = [one for one in seen.splits if one.bundle not in self.orders.unsplittable]
-        moving = splits or seen.proposals
-        self._failures.clear()
-        self._placing = frozenset(one.bundle for one in seen.placements)
-        self._unfinished, self._seen = None, seen
-        at_once = self.budget.limits.at_once
-
-        async def end_in_time() -> None:
-            await self.stopping.wait()
-            await asyncio.sleep(_LAST_ORDERS_S)
-            self.orders.close()
-
-        ending = asyncio.create_task(end_in_time())
-        try:
-            for first in (True, False):  # Otherwise Pulsar places those that hold policies.
-                placements = [one for one in seen.placements if holds_policies(one.bundle) is first]
-                await self._carry_out(placements, at_once)
-            await self._carry_out(moving, 1 if splits else at_once)
-        finally:
-            # Also after an error, wait until the owner of each ordered bundle is known.
-            await self.orders.settled()
-            ending.cancel()
-
-    def _fits(self, proposal: BundleTask) -> bool:
-        under_way = [self.owners.topics(one.bundle) for one in self._tasks.tasks]
-        topics = sum(under_way) + self.owners.topics(proposal.bundle)
-        return not under_way or topics <= self.budget.limits.topics_at_once
-
-    async def _carry_out(self, proposed: Iterable[BundleTask], at_once: int) -> None:
-        waiting, live = deque(proposed), self._tasks.tasks
-        while waiting or len(live):
-            self._changed.clear()
-            while waiting and len(live) < at_once and self._fits(waiting[0]):
-                proposal = waiting.popleft()
-                if why := self._held(proposal):
-                    self._tasks.withdraw(proposal, f"held: {why}")
-                    continue
-                found = await self._tasks.dispatch([proposal])
-                refused = found.refused.get(proposal.bundle)
-                if not found.tasks and refused is not None:
-                    self._tasks.withdraw(proposal, refused)
-            if len(live):
-                await self._changed.wait()
-            if self._failures:
-                raise self._failures[0]
-
-    def _held(self, proposal: BundleTask) -> str:
-        if self.stopping.is_set():
-            return "asked to stop"
-        if self._failures:
-            return "another order was refused"
-        if proposal.kind is TaskKind.PLACE:
-            return ""  # It interrupts no client, so no limit on moves applies to it.
-        if self._unfinished is not None:
-            return f"the split of {self._unfinished} is not finished"
-        if self._seen is not None and (why := self._seen.holds.get(HeldReason.BUDGET)):
-            return why
-        urgent = self._seen is not None and self._seen.urgent
-        return self.budget.exhausted(proposal.bundle, monotonic(), urgent=urgent)
-
-    def _unload_sent(self, bundle: BundleId) -> None:
-        self._sent[bundle] = self._sent.get(bundle, 0) + 1
-        if self._sent[bundle] > 1:
-            self.budget.again(bundle, monotonic())
-
-    def _task_changed(self, task: BundleTask) -> None:
-        self._changed.set()
-        begins = task.last_event is TaskEvent.ORDER_WRITTEN
-        if task.kind is not TaskKind.PLACE and (begins or (task.state.ended and task.attempts)):
-            sent = self._sent.pop(task.bundle, 0)
-            if begins:
-                self.budget.begin(task.bundle, monotonic())
-            else:
-                self.budget.end(task.bundle, monotonic(), unsent=not sent)
-        if task.kind is TaskKind.SPLIT and task.state is TaskState.TIMED_OUT:
-            self._unfinished = task.bundle
-        if begins or task.state.ended:
-            self.log(task)
-
-    def _failed(self, error: BaseException) -> None:
-        if not isinstance(error, RightMissing):
-            self.stopping.set()
-        self._failures.append(error)

@@ -18,7 +18,7 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.plan import Cause
 from loadmanager.core.policies import IsolationPolicy, Policies
 from loadmanager.core.rates import Rates
-from loadmanager.pulsar.answers import PulsarCluster
+from loadmanager.pulsar.answers import ClusterReader, PulsarCluster
 from loadmanager.pulsar.balancing import Observer
 from loadmanager.pulsar.client import Access, PulsarAdmin
 from loadmanager.pulsar.observation import Observation, Rules, Strategy, observe
@@ -157,7 +157,8 @@ async def test_a_bundle_has_no_traffic_if_it_had_none_for_three_windows(
     pulsar: FakePulsar, windows: list[dict[str, Any]], *, moves: bool
 ) -> None:
     admin = PulsarAdmin(Access())
-    observer, names = Observer(admin), tuple(BrokerId(one.name) for one in pulsar.brokers)
+    observer = Observer(ClusterReader(admin, (pulsar.url,)))
+    names = tuple(BrokerId(one.name) for one in pulsar.brokers)
     cluster = PulsarCluster(name="research", brokers=names)
     idle = Boundaries.even(Namespace("bench/skew"), 8).bundles[:2]
     for change in windows:
@@ -166,7 +167,7 @@ async def test_a_bundle_has_no_traffic_if_it_had_none_for_three_windows(
         sample = BrokerSample(window_s=10.0, bundles={}, repeated_s=repeated_s)
         samples = dict.fromkeys(names, sample)
         samples[names[0]] = replace(sample, bundles=dict.fromkeys(idle, traffic))
-        seen = await observer.observe(pulsar.url, cluster, samples, {}, Rules())
+        seen = await observer.observe(cluster, samples, {})
     await admin.close()
     assert (Cause.COUNT in {one.cause for one in seen.proposals}) is moves
 

@@ -54,15 +54,11 @@ def told(balancer: Balancer) -> Told:
     return balancer.log
 
 
-async def run(balancer: Balancer, rounds: int = 1) -> None:
-    await balanced(balancer, rounds)
-
-
 async def test_the_last_candidate_restores_what_was_set_before(
     pulsar: FakePulsar, leader: tuple[Balancer, MemoryCoordination]
 ) -> None:
     balancer, session = leader
-    await run(balancer)
+    await balanced(balancer, 1)
     assert len(pulsar.unloads) == 5
     assert {task.epoch for task in told(balancer).tasks} == {1}
     assert pulsar.dynamic == {}
@@ -74,7 +70,7 @@ async def test_where_others_wait_the_settings_stay(
 ) -> None:
     balancer, session = leader
     await session.create(f"{znodes.ATTACH_CANDIDATES}/attach-b:1", b"", ephemeral=True)
-    await run(balancer)
+    await balanced(balancer, 1)
     assert pulsar.dynamic == OFF
     assert await SharedState(session).read() == PriorSettings(
         format=1, dynamic=dict.fromkeys(SWITCHES), effective=dict.fromkeys(SWITCHES, "true")
@@ -87,7 +83,7 @@ async def test_after_a_later_term_began_nothing_is_ordered_and_nothing_restored(
     balancer, session = leader
     await session.set(znodes.EPOCH, b"another")
     with pytest.raises(Deposed, match="term 1 is over"):
-        await run(balancer)
+        await balanced(balancer, 1)
     assert pulsar.unloads == []
     assert pulsar.dynamic == OFF
 
@@ -98,7 +94,7 @@ async def test_nothing_is_ordered_where_the_budget_cannot_be_kept(
     balancer, session = leader
     log = told(balancer)
     log.after_round = session.suspend  # Between the decision and the orders.
-    await run(balancer, rounds=2)
+    await balanced(balancer, 2)
     assert log.held == ["", "ZooKeeper does not answer"]
     assert log.tasks == []
     assert any(one.startswith("nothing moves in this round: ") for one in log.events)
@@ -119,7 +115,7 @@ async def test_no_order_is_sent_while_the_session_may_be_gone(
     balancer, session = leader
     log = told(balancer)
     balancer.pulsar_balancer = PulsarBalancer(SuspendedBeforeOrders(session))
-    await run(balancer, rounds=2)
+    await balanced(balancer, 2)
     assert log.held == ["", "ZooKeeper does not answer"]
     assert {task.state for task in log.tasks} == {TaskState.FAILED}
     assert {task.note for task in log.tasks} == {"ZooKeeper does not answer"}

@@ -13,7 +13,6 @@ from loadmanager.core.ids import Namespace
 from loadmanager.pulsar.answers import ClusterReader, addresses
 from loadmanager.pulsar.balancing import MOST_TENANTS, NewNamespaces, Observer
 from loadmanager.pulsar.client import Access, PulsarAdmin
-from loadmanager.pulsar.observation import Rules
 from loadmanager.pulsar.sampling import Hosts, Sampler
 
 BROKERS, NAMESPACES = 10, 60
@@ -58,13 +57,13 @@ async def test_requests_of_a_round_are_bounded(large: FakePulsar, tmp_path: Path
     token.write_text("secret")
     admin = PulsarAdmin(Access(token_file=token))
     reader = ClusterReader(admin, (large.url,))
-    sampler, observer = Sampler(admin, addresses(reader.url), Hosts()), Observer(admin)
-    placing = NewNamespaces(admin, observer.strategy.loads)
+    sampler, observer = Sampler(admin, addresses(reader.url), Hosts()), Observer(reader)
+    placing = NewNamespaces(reader, observer.rules, observer.strategy.loads)
 
     async def window() -> Counter[str]:
         cluster = await reader.read()
         samples, missing = await sampler.sample(cluster)
-        await observer.observe(reader.url, cluster, samples, missing, Rules())
+        await observer.observe(cluster, samples, missing)
         return asked(large)
 
     first = await window()
@@ -85,6 +84,6 @@ async def test_requests_of_a_round_are_bounded(large: FakePulsar, tmp_path: Path
     samples, _ = await sampler.sample(cluster)
     asked(large)
     for _ in range(3):
-        assert await placing.proposals(reader.url, cluster, samples, Rules()) == ()
+        assert await placing.proposals(cluster, samples) == ()
         assert asked(large) == {"tenants": 1, "namespaces/*": MOST_TENANTS}
     await admin.close()

@@ -13,7 +13,7 @@ from loadmanager.config.sections import (
     PlannerSettings,
     SheddingSettings,
 )
-from loadmanager.config.strategies import planner_of
+from loadmanager.config.strategies import SHEDDER_NAMES, planner_of
 from loadmanager.core.bundle_task import Pause, TaskEvent, advanced
 from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.bundles import Boundaries
@@ -27,22 +27,15 @@ from loadmanager.core.shedding.joint import JointShedder
 from loadmanager.pulsar.answers import BUFFERS, PulsarCluster, addresses
 from loadmanager.pulsar.observation import Observation, Rules, Strategy, observe
 from loadmanager.pulsar.sampling import BrokerSample, HostFigures, Hosts, SampledLoads
+from tests.attach.test_strategies import EAGER
 
-EAGER: Mapping[str, Mapping[str, float]] = {
-    "avg": {"high_hits": 0, "low_hits": 0},
-    "joint": {},
-    "overload": {"overloaded": 0.5},
-    "threshold": {},
-    "transfer": {"hits": 0},
-    "uniform": {},
-}
 BROKERS = tuple(BrokerId(f"127.0.0.{number}:8080") for number in range(1, 5))
 SHOP, BANK = Namespace("shop/orders"), Namespace("bank/books")
 MIB = 1024.0 * 1024.0
 
 
 def strategy(name: str, *, acts: bool = True, placement: str | None = None) -> Strategy:
-    shedding = SheddingSettings(strategy=name, settings=EAGER[name])
+    shedding = SheddingSettings(strategy=name, settings=EAGER.get(name, {}))
     beside = PlacementSettings() if placement is None else PlacementSettings(strategy=placement)
     planner = planner_of(shedding, beside, PlannerSettings(), LeaderSettings())
     planner = replace(planner, settings=replace(planner.settings, settle_s=0.0))
@@ -107,7 +100,7 @@ def moved(seen: Observation) -> set[Namespace]:
     return {namespace_of(one.bundle) for one in seen.proposals}
 
 
-@pytest.mark.parametrize("name", EAGER)
+@pytest.mark.parametrize("name", SHEDDER_NAMES)
 def test_no_strategy_moves_what_never_moves_or_more_than_it_may(name: str) -> None:
     assert moved(look(strategy(name), samples()))
     assert moved(look(strategy(name), samples(), Rules(exclude=("shop/*",)))) == {BANK}
@@ -123,7 +116,7 @@ def test_no_strategy_moves_what_never_moves_or_more_than_it_may(name: str) -> No
     assert not look(strategy(name), samples(), Rules(most_moves=0)).proposals
 
 
-@pytest.mark.parametrize("name", EAGER)
+@pytest.mark.parametrize("name", SHEDDER_NAMES)
 def test_isolation_policies_hold_for_every_strategy(name: str) -> None:
     own = IsolationPolicy(
         namespaces=("shop/.*",), primary=(r"127\.0\.0\.1", r"127\.0\.0\.2"), secondary=()
@@ -137,7 +130,7 @@ def test_isolation_policies_hold_for_every_strategy(name: str) -> None:
     assert targets[BANK] <= {BROKERS[2], BROKERS[3]}
 
 
-@pytest.mark.parametrize("name", EAGER)
+@pytest.mark.parametrize("name", SHEDDER_NAMES)
 def test_a_broker_without_a_sample_neither_gives_nor_takes(name: str) -> None:
     decides = strategy(name)
     there = samples()
@@ -166,7 +159,7 @@ class Watched:
             self.decides.task(task)
 
 
-@pytest.mark.parametrize("name", [name for name in EAGER if name != "uniform"])
+@pytest.mark.parametrize("name", [name for name in SHEDDER_NAMES if name != "uniform"])
 def test_nothing_is_decided_on_figures_of_hosts_of_before_the_last_move(name: str) -> None:
     watched = Watched(name)
     watched.carry_out(watched.look())

@@ -4,16 +4,20 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from small_view import bundle, heaviest, make_view
 
-from loadmanager.core.cluster import ClusterView, TransferLimits
+from loadmanager.core.cluster import ClusterView
 from loadmanager.core.fields import Fields
 from loadmanager.core.ids import BrokerId, Namespace
-from loadmanager.core.memory import MEMORY, Memory
+from loadmanager.core.memory import MEMORY, Memory, RoundMemory
 from loadmanager.core.plan import Reason
+from loadmanager.core.planner import Planner
+from loadmanager.core.planner_settings import PlannerSettings
+from loadmanager.core.policies import IsolationPolicy, Policies
 from loadmanager.core.shedding import (
     SHEDDERS,
     AvgShedder,
@@ -162,25 +166,31 @@ def test_transfer_says_why_nothing_moves(view: ClusterView, memory: Memory, reas
 SPACE = Namespace("t/n")
 
 
+def only(broker: str) -> Policies:
+    isolation = IsolationPolicy(namespaces=(SPACE,), primary=(broker,))
+    return Policies(isolation={"one": isolation})
+
+
 @pytest.mark.parametrize(
-    ("limits", "offers"),
+    ("policies", "settings", "moves"),
     [
-        ({}, 2),
-        ({"owners": {}}, 0),
-        ({"owners": {bundle(number): "a:1" for number in range(4)}}, 2),
-        ({"restricted": frozenset({SPACE})}, 0),
-        ({"allowed": {SPACE: frozenset({"a:1"})}}, 0),
+        (Policies(anti_affinity={Namespace("t/other"): "g"}), {}, 1),
+        (Policies(), {"excluded_namespaces": frozenset({SPACE})}, 0),
+        (Policies(anti_affinity={SPACE: "g"}), {}, 0),
+        (only("."), {}, 0),
+        (only("."), {"restricted_too": True}, 1),
+        (only("a"), {"restricted_too": True}, 0),
     ],
 )
-def test_transfer_moves_only_what_may_move(limits: dict[str, Any], offers: int) -> None:
-    view = heaviest({"a:1": (0.9, [10.0, 20.0, 30.0, 30.0]), "b:1": (0.1, [1.0])})
-    given = {"available": frozenset(view.brokers.names), "allowed": {}, **limits}
-    limited = replace(view, limits=TransferLimits(**given))
-    assert len(TransferShedder(hits=0).shed(limited, Memory()).offers) == offers
-    excluding = TransferShedder(hits=0, excluded_namespaces=frozenset({SPACE}))
-    assert excluding.shed(view, Memory()).offers == ()
-    resting = replace(view, recently_moved=frozenset(map(bundle, range(4))))
-    assert TransferShedder(hits=0).shed(resting, Memory()).offers == ()
+def test_a_round_transfers_what_policies_and_settings_allow(
+    policies: Policies, settings: dict[str, Any], moves: int
+) -> None:
+    emas = {key: {"a:1": 0.9, "b:1": 0.1} for key in ("load_ema", "bytes_ema")}
+    view = make_view({"a:1": (0.9, {1: 2.0, 2: 7.0}), "b:1": (0.1, {3: 1.0})}, columns=emas)
+    shedder = TransferShedder(hits=0, **settings)
+    planner = Planner(shedder=shedder, settings=PlannerSettings(settle_s=0.0))
+    view = replace(view, policies=policies)
+    assert len(planner.round(view, RoundMemory(), np.random.default_rng(0)).moves) == moves
 
 
 def test_transfer_does_not_swap_where_it_may_not() -> None:

@@ -49,8 +49,8 @@ def leader(snapshot: Snapshot, planner: Planner, _tmp: Path) -> Moves:
         policies=snapshot.policies,
         excluded=frozenset(),
     )
-    _, plan = decide_round(planner, seen, snapshot.memory, rng(), session_doubtful=False)
-    return [(one.bundle, one.source, one.target) for one in plan.moves]
+    decided = decide_round(planner, seen, snapshot.memory, rng(), session_doubtful=False)
+    return [(one.bundle, one.source, one.target) for one in decided.moves]
 
 
 def preview(snapshot: Snapshot, planner: Planner, _tmp: Path) -> Moves:

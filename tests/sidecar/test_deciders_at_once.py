@@ -33,7 +33,8 @@ from loadmanager.core.load import LoadReport
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.orders import decode_orders
 from loadmanager.core.plan import Cause, Move
-from loadmanager.core.planner import Plan, Planner
+from loadmanager.core.planner import Planner
+from loadmanager.core.playback import Decided
 from loadmanager.core.wire.policies import encode_boundaries
 from loadmanager.core.wire.reports import encode_registration
 from loadmanager.leader.decisions import REPORTS_A_TURN
@@ -197,9 +198,9 @@ class Held:
 
     async def compute(self, function: Callable[[*Args], T], *args: *Args) -> T:
         found = function(*args)
-        if isinstance(found, tuple) and isinstance(found[1], Plan):
+        if isinstance(found, Decided):
             self.rounds += 1
-            if found[1].moves and not self.held.is_set():
+            if found.moves and not self.held.is_set():
                 self.held.set()
                 await self.let_go.wait()
         return found

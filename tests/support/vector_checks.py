@@ -4,8 +4,8 @@ import gzip
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -16,7 +16,7 @@ from small_view import view_of
 
 from loadmanager.core.averages import Average, BundleAverages
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.cluster import ClusterView, TopBundle, TransferLimits, UnknownBroker
+from loadmanager.core.cluster import ClusterView, TopBundle, UnknownBroker
 from loadmanager.core.columns import Listing
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.hashing import FULL_RANGE_END, crc32, position
@@ -33,6 +33,7 @@ from loadmanager.core.placement import (
 )
 from loadmanager.core.placement.round_robin import take_turn
 from loadmanager.core.plan import Offer, Reason
+from loadmanager.core.policies import Policies
 from loadmanager.core.rates import Rates
 from loadmanager.core.scores import ResourceWeights, max_usage, percent_usage, weighted_max_usage
 from loadmanager.core.settings import groups_of, settings_of, with_arithmetic
@@ -254,13 +255,28 @@ def check_avg_placement(view: ClusterView, memory: Memory, asked: Json, answer: 
     assert sorted(got) == ([answer["broker"]] if planned else sorted(answer["candidates"]))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilteredTransfers(TransferShedder):
+    """TransferShedder with the brokers that Pulsar's filters left, as recorded."""
+
+    available: Collection[BrokerId] = ()
+    allowed: Mapping[str, Collection[BrokerId]] = field(default_factory=dict)
+
+    def may_take(self, view: ClusterView, bundle: BundleId, target: BrokerId) -> bool:
+        left = {*self.available}.intersection(
+            self.allowed.get(namespace_of(bundle), self.available)
+        )
+        return target in left and TransferShedder.may_take(self, view, bundle, target)
+
+
 def check_transfer_shedder(scenario: Json, count: Count) -> None:
     """Compare TransferShedder: moves, or why there are none, the spread and the counters."""
     config = dict(scenario["config"])
     excluded = config.pop("loadBalancerSheddingExcludedNamespaces", ())
     shedder = from_pulsar(
-        TransferShedder, {**config, "loadBalancerSheddingExcludedNamespaces": frozenset(excluded)}
+        FilteredTransfers, {**config, "loadBalancerSheddingExcludedNamespaces": frozenset(excluded)}
     )
+    allowed = scenario.get("policies", {}).get("allowed_brokers", {})
     # Times are kept in milliseconds: equality at exactly the delay must not be rounded away.
     shedder = replace(
         with_arithmetic(shedder, like_java=True),
@@ -273,6 +289,10 @@ def check_transfer_shedder(scenario: Json, count: Count) -> None:
         now |= {name: one[name] for name in (*now, "brokers") if name in one}
         moved_at = one.get("recently_unloaded_brokers", {})
         memory = replace(memory, shed_at_s={name: float(at) for name, at in moved_at.items()})
+        available = now["brokers"].keys()
+        if "policies" in scenario or "owners" in scenario:
+            available = one.get("available_brokers", available)
+        shedder = replace(shedder, available=available, allowed=allowed)
         shed = shedder.shed(transfer_view(scenario, one, now), memory)
         memory, spread, want = shed.memory, shed.spread or spread, one["expected"]
         got = {(o.source, o.bundle, o.target, str(o.cause)) for o in shed.offers}
@@ -307,17 +327,16 @@ def transfer_view(scenario: Json, one: Json, now: Json) -> ClusterView:
     }
     policies = scenario.get("policies", {})
     kinds = ("isolation_namespaces", "anti_affinity_namespaces")
-    allowed = {name: frozenset(to) for name, to in policies.get("allowed_brokers", {}).items()}
-    available: list[BrokerId] = one.get("available_brokers", list(now["brokers"]))
-    limits = TransferLimits(
-        available=frozenset(available),
-        owners=scenario.get("owners"),
-        restricted=frozenset(name for kind in kinds for name in policies.get(kind, ())),
-        allowed=allowed if policies or "owners" in scenario else None,
-    )
-    moved = now["recently_unloaded_bundles"]
+    # With one group for both kinds: where their bundles may go is recorded.
+    grouped = {name: "group" for kind in kinds for name in policies.get(kind, ())}
+    for name in {*one.get("available_brokers", ())} - now["brokers"].keys():
+        loads.append(BrokerLoad(broker=name, seen_s=float(one["now"])))
+        emas["load_ema"][name] = emas["bytes_ema"][name] = math.nan
+    moved = {*now["recently_unloaded_bundles"]}
+    for broker, some in tops.items() if "owners" in scenario else ():
+        moved |= {one.bundle for one in some if scenario["owners"].get(one.bundle) != broker}
     view = view_of(loads, {}, now_s=float(one["now"]), recently_moved=moved, columns=emas)
-    return replace(view, limits=limits, top_bundles=tops)
+    return replace(view, policies=Policies(anti_affinity=grouped), top_bundles=tops)
 
 
 def check_placement(kind: type[Placement], history: str, scenario: Json, count: Count) -> None:

@@ -78,7 +78,7 @@ class Offload:
         """Pick bundles in the order reported until the limit is reached."""
         remaining = len(self.bundles)
         for top in self.bundles:
-            if not self._may_leave(top.bundle, self.source, self.target):
+            if not self._may_leave(top.bundle, self.target):
                 continue
             if remaining <= 1:
                 return
@@ -119,8 +119,8 @@ class Offload:
         for other in self.spare:
             size = other.bytes_per_s
             # swap-unchecked
-            may_move = self._transferable if self.rules.like_java else self._may_leave
-            if size == 0 or not may_move(other.bundle, self.target, self.source):
+            may_move = self._may_take if self.rules.like_java else self._may_leave
+            if size == 0 or not may_move(other.bundle, self.source):
                 continue
             if source + size < ceiling and target - size < ceiling:
                 found.append(other)
@@ -130,28 +130,15 @@ class Offload:
                     return found
         return None
 
-    def _may_leave(self, bundle: BundleId, source: BrokerId, target: BrokerId) -> bool:
-        limits = self.view.limits
-        owners = None if limits is None else limits.owners
-        if owners is not None and owners.get(bundle) != source:
-            return False
+    def _may_leave(self, bundle: BundleId, target: BrokerId) -> bool:
         if namespace_of(bundle) in self.rules.excluded_namespaces:
             return False
         if bundle in self.view.recently_moved or bundle in self.view.moved:
             return False
-        return self._transferable(bundle, source, target)
+        return self._may_take(bundle, target)
 
-    def _transferable(self, bundle: BundleId, source: BrokerId, target: BrokerId) -> bool:
-        limits = self.view.limits
-        if limits is None or limits.allowed is None:
-            return True
-        namespace = namespace_of(bundle)
-        if namespace in limits.restricted and not self.rules.restricted_too:
-            return False
-        candidates = limits.available & limits.allowed.get(namespace, limits.available)
-        if target not in candidates:
-            return False
-        return self.rules.transfer or bool(candidates - {source})
+    def _may_take(self, bundle: BundleId, target: BrokerId) -> bool:
+        return self.rules.may_take(self.view, bundle, target)
 
 
 def divided(part: float, whole: float) -> float:

@@ -4,9 +4,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.ids import Namespace
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
 from loadmanager.core.memory import Memory
 from loadmanager.core.plan import Cause, Offer, Reason, Refusal
+from loadmanager.core.policies import open_to
 from loadmanager.core.settings import Settings, setting
 from loadmanager.core.shedding.contract import Shed, Spread
 from loadmanager.core.shedding.offload import Offload
@@ -78,7 +79,8 @@ class TransferShedder(Settings):
         pulsar_divisor=100.0,
     )
     restricted_too: bool = setting(
-        "Also move bundles whose namespace has isolation or anti-affinity policies.",
+        "Also move bundles whose namespace has isolation or anti-affinity policies. Otherwise they "
+        "stay, and count among the heaviest nevertheless.",
         default=False,
         pulsar_key="loadBalancerSheddingBundlesWithPoliciesEnabled",
     )
@@ -117,6 +119,14 @@ class TransferShedder(Settings):
             return Shed((), (Refusal("", Reason.HITS_PENDING, detail),), memory, measured)
         return self._even_out(view, memory, order, measured)
 
+    def may_take(self, view: ClusterView, bundle: BundleId, target: BrokerId) -> bool:
+        """Return whether policies, and `restricted_too`, let a bundle go to ``target``."""
+        namespace, policies = namespace_of(bundle), view.policies
+        policy = policies.governing(namespace)
+        if not self.restricted_too and (policy or namespace in policies.anti_affinity):
+            return False
+        return bool(open_to(policies, policy, view.brokers.names)[view.row(target)])
+
     def _measure(self, view: ClusterView, memory: Memory) -> Spread | Refusal:
         brokers = view.brokers
         fresh = (view.age_s <= self.load_ttl_s) & ~np.isnan(brokers.load_ema)
@@ -127,12 +137,9 @@ class TransferShedder(Settings):
         if count == 0:
             stale = bool((view.age_s > self.load_ttl_s).any())
             return Refusal("", Reason.LOAD_OUTDATED if stale else Reason.TOO_FEW_BROKERS)
-        known = brokers.index.keys() - {
-            brokers.names[row] for row in np.flatnonzero(np.isnan(brokers.load_ema)).tolist()
-        }
-        available = brokers.names if view.limits is None else view.limits.available
-        if unknown := {*available} - known:
-            return Refusal("", Reason.LOAD_UNKNOWN, min(unknown))
+        unknown = np.flatnonzero(np.isnan(brokers.load_ema)).tolist()
+        if unknown:
+            return Refusal("", Reason.LOAD_UNKNOWN, min(brokers.names[row] for row in unknown))
         load = brokers.load_ema[fresh]
         mean = float(load.sum()) / count
         variance = float((load * load).sum()) / count - mean * mean
