@@ -167,23 +167,6 @@ def test_a_storm_of_short_lived_children_is_neither_missed_nor_counted_twice() -
     assert 0 < sum(used_s) <= 1.3 * sum(u.window_s for u in usages) + 0.05
 
 
-@given(
-    before=st.dictionaries(st.integers(1, 6), st.tuples(st.floats(0, 1e6), st.floats(0, 1e6))),
-    growth=st.dictionaries(st.integers(1, 6), st.tuples(st.floats(0, 100), st.floats(0, 100))),
-)
-def test_the_time_of_a_tree_never_goes_back_and_misses_no_survivor(
-    before: dict[int, tuple[float, float]], growth: dict[int, tuple[float, float]]
-) -> None:
-    then = {(pid, 0.0): _CpuTime(own, own + reaped) for pid, (own, reaped) in before.items()}
-    now = {}
-    for pid, (own, reaped) in growth.items():
-        old = then.get((pid, 0.0), _CpuTime(0.0, 0.0))
-        now[pid, 0.0] = _CpuTime(old.own_s + own, old.with_reaped_s + own + reaped)
-    used = _used_since(then, now)
-    assert used >= 0
-    assert used >= sum(own for own, _ in growth.values()) - 1e-6
-
-
 @pytest.mark.parametrize(("with_reaped_s", "used_s"), [(49.0, 4.0), (6.0, 1.0)])
 def test_a_child_is_counted_once_or_not_if_it_left_the_tree(
     with_reaped_s: float, used_s: float
