@@ -55,17 +55,6 @@ async def test_a_session_survives_a_restart_of_its_server(tmp_path: Path) -> Non
         await session.close()
 
 
-async def test_a_session_started_before_its_server_connects_when_it_comes() -> None:
-    (port,) = free_ports(1)
-    session = session_with(f"127.0.0.1:{port}")
-    await session.start()
-    with pytest.raises(Disconnected):
-        await session.get("/a")
-    async with running(EmbeddedZooKeeper(tick_ms=500, port=port)):
-        await eventually(lambda: session.session.connection is Connection.CONNECTED)
-        await session.close()
-
-
 @pytest.fixture(scope="module")
 def own_server() -> Iterator[EmbeddedZooKeeper]:
     """Return a server that no other module minds being frozen."""
@@ -106,12 +95,6 @@ async def test_closing_a_session_takes_a_bounded_time(own_server: EmbeddedZooKee
     with frozen(own_server):
         async with asyncio.timeout(20):
             await session.close()
-
-
-async def test_a_longer_granted_timeout_is_not_used(own_server: EmbeddedZooKeeper) -> None:
-    session = await connected(session_with(own_server.address, timeout_s=0.6))
-    assert session.session.timeout_s == 0.6
-    await session.close()
 
 
 async def test_a_silent_server_does_not_cost_the_session(zookeeper_address: str) -> None:

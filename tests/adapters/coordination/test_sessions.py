@@ -118,19 +118,6 @@ async def test_an_expired_session_is_lost_and_followed_by_a_new_one_without_the_
     await session.create("/lock", b"", ephemeral=True)
 
 
-async def test_while_the_service_cannot_be_reached_an_expiry_stays_unknown(
-    world: World, session: Coordination, other: Coordination
-) -> None:
-    """Only the service knows: who must stop in time counts for itself."""
-    await other.heartbeat()
-    await suspend(world, session)
-    told: list[SessionState] = []
-    session.on_session(told.append)
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.3):
-            await eventually(lambda: told)
-
-
 async def test_closing_ends_the_session_and_its_locks_now(
     session: Coordination, other: Coordination, ask: Callable[[Coordination], Awaitable[Any]]
 ) -> None:
