@@ -28,7 +28,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     unload = MemoryBroker.unload
 
     async def noted(
-        self: MemoryBroker, bundle: BundleId, *, next_owner_url: str, **grant: int
+        self: MemoryBroker, bundle: BundleId, *, next_owner_url: str, **grant: Any
     ) -> None:
         found.append(next_owner_url)
         await unload(self, bundle, **grant)

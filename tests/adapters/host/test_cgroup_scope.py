@@ -260,7 +260,7 @@ GIB = 1024 * MIB
     ],
 )
 def test_a_command_may_take_what_its_limits_leave(
-    write: Write, host: Host, tmp_path: Path, groups: Mapping[str, str], free_gib: int
+    write: Write, host: Host, tmp_path: Path, groups: dict[str, str], free_gib: int
 ) -> None:
     host()
     write(MEMBER | {"cgroup/cgroup.controllers": "memory\n"} | groups)

@@ -34,7 +34,7 @@ def second_sample(
     return probe.sample()
 
 
-EVERY = {
+EVERY: Interfaces = {
     "eth0": {},
     "eth1": {"operstate": "unknown"},
     "eth2": {"operstate": "down"},
