@@ -58,17 +58,6 @@ async def run(balancer: Balancer, rounds: int = 1) -> None:
     await balanced(balancer, rounds)
 
 
-async def test_the_last_candidate_restores_what_was_set_before(
-    pulsar: FakePulsar, leader: tuple[Balancer, MemoryCoordination]
-) -> None:
-    balancer, session = leader
-    await run(balancer)
-    assert len(pulsar.unloads) == 5
-    assert {task.epoch for task in told(balancer).tasks} == {1}
-    assert pulsar.dynamic == {}
-    assert await session.get(znodes.ATTACH_PRIOR) is None
-
-
 async def test_where_others_wait_the_settings_stay(
     pulsar: FakePulsar, leader: tuple[Balancer, MemoryCoordination]
 ) -> None:

@@ -6,16 +6,14 @@ import time
 from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 from aiohttp import web
 from attach_process import attached
-from click.testing import CliRunner, Result
 from fake_pulsar import EXTENSIBLE, FakeBroker, FakePulsar, metrics
 
-from loadmanager.cli import main
 from loadmanager.config.strategies import SHEDDER_NAMES
+from tests.attach.conftest import attach, seen
 
 EAGER: Mapping[str, Mapping[str, float]] = {
     "avg": {"high_hits": 0, "low_hits": 0},
@@ -48,18 +46,6 @@ def busy(pulsar: FakePulsar) -> FakePulsar:
     grows = pulsar.brokers[0].grows
     grows.update(dict.fromkeys(grows, (5e3, 1e4, 5 * MIB, 10 * MIB)))
     return pulsar
-
-
-def attach(pulsar: FakePulsar, *more: str) -> Result:
-    command = ["attach", "--pulsar", pulsar.url, "--interval", "0.2", "--json"]
-    return CliRunner().invoke(main, [*command, *more])
-
-
-def seen(pulsar: FakePulsar, *more: str) -> dict[str, Any]:
-    found = attach(pulsar, "--once", *more)
-    assert found.exit_code == 0, found.output
-    told: dict[str, Any] = json.loads(found.stdout)
-    return told
 
 
 def config(folder: Path, strategy: str, **more: Mapping[str, object]) -> str:
@@ -114,13 +100,7 @@ def test_what_a_strategy_waits_for_is_said(busy: FakePulsar) -> None:
     assert told["proposals"] == []
     (waits,) = (one for one in told["refusals"] if one["reason"] == "hits_pending")
     assert (waits["about"], waits["detail"]) == (busy.brokers[0].name, "1 low hits, 1 high hits")
-    found = CliRunner().invoke(
-        main,
-        [
-            *("attach", "--pulsar", busy.url, "--interval", "0.2", "--once"),
-            *("--strategy", "transfer"),
-        ],
-    )
+    found = attach(busy, "--once", "--strategy", "transfer")
     assert "nothing would be moved: transfer: The imbalance has not lasted" in found.stdout
 
 
