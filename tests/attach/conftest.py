@@ -14,8 +14,9 @@ from fake_pulsar import FakeBroker, FakePulsar, running
 from loadmanager.cli import main
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
-from loadmanager.core.ids import Namespace, parse_full_topic
-from loadmanager.pulsar.moves import BundleMover
+from loadmanager.core.ids import Namespace, parse_broker, parse_bundle, parse_full_topic
+from loadmanager.pulsar.client import PulsarAdmin
+from loadmanager.pulsar.moves import BrokerQueries, BundleMover, Unload
 from loadmanager.pulsar.state import SharedState, State, state_file
 from tests.testbed.memory import MemoryCoordination, MemoryService
 
@@ -56,6 +57,30 @@ def seen(pulsar: FakePulsar, *options: str) -> dict[str, Any]:
     assert found.exit_code == 0, found.output
     told: dict[str, Any] = json.loads(found.stdout)
     return told
+
+
+def move(pulsar: FakePulsar, number: int = 0) -> Unload:
+    """Return the move of one of the first broker's bundles to the second one."""
+    first, second, _ = pulsar.brokers
+    return Unload(
+        bundle=parse_bundle(first.owned[number]),
+        source=parse_broker(first.name),
+        target=parse_broker(second.name),
+        topic=parse_full_topic(list(first.topics)[number]),
+    )
+
+
+def mover(
+    admin: PulsarAdmin, pulsar: FakePulsar, *, claims: bool = True, **times: float
+) -> BundleMover:
+    queries = BrokerQueries(
+        admin,
+        lambda broker: f"http://{broker}",
+        "research",
+        lambda: [parse_broker(one.name) for one in pulsar.brokers],
+    )
+    # Without claims the source is asked after that time, too: long after what is tried here.
+    return BundleMover(queries, claims, **{"look_s": 0.3 if claims else 20.0, **times})
 
 
 @pytest.fixture(autouse=True)

@@ -183,21 +183,6 @@ async def test_a_file_without_a_token_is_named_and_sends_nothing(
     assert pulsar.brokers[0].asked == []
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        (["--oauth2-audience", "a"], "--oauth2-audience is given with --oauth2-key-file"),
-        (["--oauth2-key-file", "FILE", "--token-file", "FILE"], "are not given together"),
-    ],
-)
-def test_options_that_do_not_go_together(tmp_path: Path, options: list[str], expected: str) -> None:
-    file = str(key_file(tmp_path))
-    given = [file if one == "FILE" else one for one in options]
-    found = attach("http://b:1", *given)
-    assert found.exit_code == 2
-    assert expected in found.output
-
-
 async def test_the_issuer_is_asked(pulsar: FakePulsar, issuer: Issuer, tmp_path: Path) -> None:
     file = str(key_file(tmp_path, issuer_url="http://127.0.0.1:9"))
     asked = ("--once", "--oauth2-key-file", file, "--oauth2-issuer-url", issuer.url)

@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Iterator
 
-import pytest
 from fake_pulsar import EXTENSIBLE, FakePulsar
 
 from loadmanager.cli.attach_output import commands
@@ -111,10 +110,3 @@ def test_names_and_reasons_are_no_commands() -> None:
     assert all(line.isprintable() for line in lines)
     ((_, claim),) = parts(lines)
     assert claim[-1].startswith("http://b:8080/lookup/v2/topic/persistent/t/n/it%27s%3B%20rm")
-
-
-@pytest.mark.parametrize("others", [["--json", "--once"], ["--balance", "--once"], []])
-def test_commands_are_printed_once_and_alone(pulsar: FakePulsar, others: list[str]) -> None:
-    found = attach(pulsar, "--as", "pulsar-admin", *others)
-    assert found.exit_code == 2
-    assert "--as is given with --once" in found.output

@@ -1,5 +1,5 @@
 import re
-from typing import Any
+from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -75,40 +75,19 @@ def test_nothing_is_asked_but_by_get_and_nobody_is_told_anything(pulsar: FakePul
     }
 
 
-def grouped(pulsar: FakePulsar) -> None:
-    pulsar.groups["bench/skew"] = "apart"
-
-
-LOSES = "has non-persistent topics, which lose messages when they move"
-
-
-def non_persistent(pulsar: FakePulsar) -> None:
-    """Another domain hashes elsewhere: all bundles of the namespace are there."""
+def test_what_stays_says_so(pulsar: FakePulsar) -> None:
+    # Another domain hashes elsewhere: all bundles of the namespace are there.
     first = pulsar.brokers[0]
     for topic in list(first.topics):
         first.topics[topic.replace("persistent:", "non-persistent:")] = first.topics.pop(topic)
     first.grows = {t.replace("persistent:", "non-persistent:"): g for t, g in first.grows.items()}
-
-
-@pytest.mark.parametrize(
-    ("set_up", "options", "why", "unless"),
-    [
-        (None, ["--exclude", "bench/*"], "bench/skew is excluded", None),
-        (grouped, [], "its namespace has an anti-affinity group", None),
-        (non_persistent, [], LOSES, "--move-non-persistent"),
-    ],
-)
-def test_what_stays_says_so(
-    pulsar: FakePulsar, set_up: Any, options: list[str], *, why: str, unless: str | None
-) -> None:
-    if set_up is not None:
-        set_up(pulsar)
-    told = seen(pulsar, *options)
+    told = seen(pulsar)
     assert told["proposals"] == []
-    assert set(told["staying"].values()) == {why}
+    assert set(told["staying"].values()) == {
+        "has non-persistent topics, which lose messages when they move"
+    }
     assert "no move that is allowed is worth its price" in told["verdict"]
-    if unless is not None:
-        assert seen(pulsar, unless)["proposals"] != []
+    assert seen(pulsar, "--move-non-persistent")["proposals"] != []
 
 
 def test_a_refused_policy_is_named_and_keeps_bundles_it_may_be_for(pulsar: FakePulsar) -> None:
@@ -169,53 +148,71 @@ def test_a_redirect_leads_to_no_stranger(pulsar: FakePulsar) -> None:
     assert "no broker of this cluster" in told["missing"][pulsar.brokers[1].name]
 
 
-@pytest.mark.parametrize(
-    ("status", "text", "expected"),
-    [
-        (401, "Authentication required", "expected a token or certificate"),
-        (403, "not a superuser", "the right of a superuser"),
-        (404, "no such page", "expected the admin REST of a Pulsar broker"),
-        (500, "boom", "answered 500 (boom)"),
-        (200, "<html>hello</html>", "expected the JSON of a Pulsar broker"),
-        (200, "[" * 200_000, "expected the JSON of a Pulsar broker"),
-        (200, "{}", "no clusterName"),
-        (200, "[1, 2]", "no clusterName"),
-    ],
-)
-def test_no_pulsar_is_named(pulsar: FakePulsar, status: int, text: str, expected: str) -> None:
-    pulsar.brokers[0].tells(RUNTIME, text, status)
-    found = attach(pulsar, "--once")
-    assert found.exit_code == 1
-    (line,) = found.stderr.splitlines()
-    assert expected in line
-    assert RUNTIME in line
-
-
 ACTIVE = "/admin/v2/brokers/research"
 POLICIES = "/admin/v2/clusters/research/namespaceIsolationPolicies"
 
 
 @pytest.mark.parametrize(
-    ("path", "text", "expected"),
+    ("path", "status", "text", "expected"),
     [
-        (ACTIVE, "[]", "has no active broker"),
-        (ACTIVE, '["x y"]', "expected host:port"),
-        (ACTIVE, "{}", "expected a list"),
-        (POLICIES, "[]", "namespaceIsolationPolicies"),
+        (RUNTIME, 401, "Authentication required", "expected a token or certificate"),
+        (RUNTIME, 403, "not a superuser", "the right of a superuser"),
+        (RUNTIME, 404, "no such page", "expected the admin REST of a Pulsar broker"),
+        (RUNTIME, 500, "boom", "answered 500 (boom)"),
+        (RUNTIME, 200, "<html>hello</html>", "expected the JSON of a Pulsar broker"),
+        (RUNTIME, 200, "[" * 200_000, "expected the JSON of a Pulsar broker"),
+        (RUNTIME, 200, "{}", "no clusterName"),
+        (RUNTIME, 200, "[1, 2]", "no clusterName"),
+        (ACTIVE, 200, "[]", "has no active broker"),
+        (ACTIVE, 200, '["x y"]', "expected host:port"),
+        (ACTIVE, 200, "{}", "expected a list"),
+        (POLICIES, 200, "[]", "namespaceIsolationPolicies"),
     ],
 )
-def test_no_brokers_and_no_policies_are_named(
-    pulsar: FakePulsar, path: str, text: str, expected: str
+def test_what_no_pulsar_answers_is_named(
+    pulsar: FakePulsar, path: str, status: int, text: str, expected: str
 ) -> None:
-    for broker in pulsar.brokers:
-        broker.tells(path, text)
+    for broker in pulsar.brokers[: 1 if path == RUNTIME else 3]:
+        broker.tells(path, text, status)
     found = attach(pulsar, "--once")
     assert found.exit_code == 1
-    assert expected in found.stderr
+    (line,) = found.stderr.splitlines()
+    assert expected in line
+    assert path in line or path == ACTIVE
 
 
-def test_nobody_at_the_address_is_named(pulsar: FakePulsar) -> None:
-    found = attach("http://127.0.0.1:9", "--once")
-    assert found.exit_code == 1
-    assert "http://127.0.0.1:9" in found.stderr
-    assert pulsar.brokers[0].asked == []
+ODD_URLS = ("broker:8080", "pulsar://broker:6650", "http://", "http://b/x")
+ODD_ADDRESSES = ("a:1", "a=b:1", "a:1=b", "a:1=http://b:1", "=", "a:1=https://")
+TOGETHER = "are not given together"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        *((f"--pulsar {url}", "expected http://host:port of any broker") for url in ODD_URLS),
+        *((f"--pulsar http://a:1,{url}", "expected http") for url in ("", "https://b:2", "b:2")),
+        *((f"--address {one}", "expected host:port") for one in ODD_ADDRESSES),
+        ("--oauth2-audience a", "--oauth2-audience is given with --oauth2-key-file"),
+        ("--oauth2-key-file FILE --token-file FILE", TOGETHER),
+        ("--key-file FILE", "--certificate-file and --key-file are given together"),
+        ("--ca-file FILE", "FILE"),
+        ("--balance --restore", TOGETHER),
+        ("--balance --doctor", TOGETHER),
+        ("--cordon b:1 --drain b:1", TOGETHER),
+        ("--cordon a/b", "a/b"),
+        ("--reason x --once", "--reason is given with --cordon"),
+        ("--take-over", "--take-over is given with --balance"),
+        ("--balance --once --window night", "expected a time such as"),
+        ("--doctor --history h", "--history is not given with --doctor"),
+        *(
+            (f"--as pulsar-admin {more}", "--as is given with --once")
+            for more in ("--json --once", "--balance --once", "")
+        ),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(tmp_path: Path, given: str, expected: str) -> None:
+    file = tmp_path / "file"
+    file.write_text("nothing")
+    found = attach("http://b:1", *given.replace("FILE", str(file)).split())
+    assert found.exit_code == 2
+    assert expected.replace("FILE", str(file)) in found.output.replace("\n", "")

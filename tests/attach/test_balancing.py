@@ -194,7 +194,10 @@ def test_shedding_that_somebody_switches_on_stops_it(pulsar: FakePulsar) -> None
         process.until('"verdict"')
         pulsar.dynamic[SHEDDING] = "true"
         assert process.wait() == 1
-    assert f"{SHEDDING} was switched on by others" in process.lines[-1]
+    names = ", ".join(sorted(one.name for one in pulsar.brokers))
+    assert f"{SHEDDING} was switched on by others (true on {names})" in process.lines[-1]
+    left = f"{SHEDDING}: overridden with true, as set by others; left unchanged"
+    assert left in events("".join(process.lines))
     assert pulsar.dynamic == {SHEDDING: "true"}
 
 
@@ -212,8 +215,9 @@ def test_a_controller_of_another_state_is_refused_unless_it_takes_over(pulsar: F
     pulsar.dynamic[SHEDDING] = "false"
     found = once(pulsar)
     assert found.exit_code == 1
-    assert "or give --take-over" in found.stderr
+    assert "end it, or give --take-over" in found.stderr
     assert pulsar.unloads == []
+    assert not list(Path("state").glob("*.json"))
     assert once(pulsar, "--take-over").exit_code == 0
     assert pulsar.unloads != []
     assert pulsar.dynamic == {SHEDDING: "false"}
@@ -227,6 +231,11 @@ def test_a_state_folder_that_cannot_be_written_changes_nothing(pulsar: FakePulsa
     assert pulsar.unloads == []
 
 
+def closed_now() -> str:
+    hour = (time.localtime().tm_hour + 12) % 24
+    return f"{hour:02}:00-{hour:02}:30"
+
+
 @pytest.mark.parametrize(
     ("option", "moved", "said"),
     [
@@ -235,38 +244,13 @@ def test_a_state_folder_that_cannot_be_written_changes_nothing(pulsar: FakePulsa
         (("--moves-per-namespace", "1"), 1, "held: 1 moves a minute of bench/skew"),
         (("--exclude", "bench/*"), 0, "no move that is allowed is worth its price"),
         (("--most-moves", "2"), 2, ""),
+        (("--window", closed_now()), 0, f'"held": "outside {closed_now()}"'),
     ],
 )
 def test_limits_hold(pulsar: FakePulsar, option: tuple[str, ...], moved: int, said: str) -> None:
     found = balanced_once(pulsar, *option)
     assert len(pulsar.unloads) == moved
     assert said in found.stdout
-
-
-def closed_now() -> str:
-    hour = (time.localtime().tm_hour + 12) % 24
-    return f"{hour:02}:00-{hour:02}:30"
-
-
-def test_nothing_moves_outside_the_windows(pulsar: FakePulsar) -> None:
-    found = balanced_once(pulsar, "--window", closed_now())
-    assert pulsar.unloads == []
-    (told,) = (line for line in lines(found.stdout) if "verdict" in line)
-    assert told["held"] == f"outside {closed_now()}"
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ("--balance --restore", "are not given together"),
-        ("--balance --doctor", "are not given together"),
-        ("--take-over", ""),
-        ("--balance --once --window night", "expected a time such as"),
-    ],
-)
-def test_options_that_mean_nothing_are_refused(pulsar: FakePulsar, given: str, told: str) -> None:
-    found = CliRunner().invoke(main, ["attach", "--pulsar", pulsar.url, *given.split()])
-    assert (found.exit_code, told in found.output) == (2, True)
 
 
 def test_a_missing_right_stops_it_and_says_which(pulsar: FakePulsar) -> None:
@@ -278,55 +262,19 @@ def test_a_missing_right_stops_it_and_says_which(pulsar: FakePulsar) -> None:
     assert pulsar.dynamic == {}
 
 
-def test_without_answers_nothing_moves_and_the_named_broker_may_go(pulsar: FakePulsar) -> None:
-    path = "/admin/v2/brokers/research"
-    with balancing(pulsar) as process:
-        process.until("no move that is allowed is worth its price")
-        for broker in pulsar.brokers:
-            broker.refuses(path, 503, "shutting down")
-        process.until("nothing moves in this round")
-        for broker in pulsar.brokers[1:]:
-            del broker.instead[path]
-        process.until('"verdict"', times=1 + sum('"verdict"' in line for line in process.lines))
-        process.end()
-    assert pulsar.dynamic == {}
-
-
-def test_people_pause_it_and_have_it_go_on(pulsar: FakePulsar) -> None:
-    pause, resume = options(pulsar, "--pause"), options(pulsar, "--resume")
-    assert CliRunner().invoke(main, pause).exit_code == 0
-    with balancing(pulsar) as process:
-        process.until("paused by attach --pause at 20", times=2)
-        assert pulsar.unloads == []
-        found = CliRunner().invoke(main, resume)
-        assert (found.exit_code, events(found.stdout)) == (0, ["not paused"])
-        process.until("no move that is allowed is worth its price")
-        assert pulsar.unloads
-        process.end()
-    assert pulsar.dynamic == {}
-    assert CliRunner().invoke(main, resume).exit_code == 0
-    assert CliRunner().invoke(main, resume).exit_code == 0
-
-
 @pytest.mark.parametrize(
-    ("change", "options", "why"),
+    ("options", "why"),
     [
-        ("left", (), "a broker joined, left or restarted less than 120 s ago"),
-        ("restarted", (), "a broker joined, left or restarted less than 120 s ago"),
-        ("left", ("--settle", "0"), "the sample began before a broker joined, left or restarted"),
+        ((), "a broker joined, left or restarted less than 120 s ago"),
+        (("--settle", "0"), "the sample began before a broker joined, left or restarted"),
     ],
 )
-def test_nothing_moves_for_a_while_after_a_broker_left_or_restarted(
-    pulsar: FakePulsar, change: str, options: tuple[str, ...], why: str
+def test_nothing_moves_for_a_while_after_a_broker_left(
+    pulsar: FakePulsar, options: tuple[str, ...], why: str
 ) -> None:
-    third, seconds = pulsar.brokers[2], 'process_cpu_seconds_total{cluster="research"}'
-    third.more_metrics = f"{seconds} 100.0"
     with balancing(pulsar, "--most-moves", "1", *options) as process:
         process.until('"serving"')
-        if change == "left":
-            pulsar.brokers.pop()
-        else:
-            third.more_metrics = f"{seconds} 3.0"
+        pulsar.brokers.pop()
         process.until(why)
         if not options:
             count = len(pulsar.unloads)

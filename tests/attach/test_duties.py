@@ -29,13 +29,6 @@ BROKERS = tuple(BrokerId(f"127.0.0.{number}:8080") for number in range(1, 5))
 SYSTEM = Boundaries.even(Namespace("pulsar/system"), 4)
 
 
-def balance(pulsar: FakePulsar, folder: Path, until: str, *options: str, times: int = 1) -> None:
-    command = ["--pulsar", pulsar.url, "--interval", "0.3", "--json", "--state-dir", str(folder)]
-    with attached(*command, "--balance", "--settle", "0", *options) as process:
-        process.until(until, times)
-        process.end()
-
-
 def test_a_policy_set_later_moves_what_it_forbids_with_that_reason(hosts: FakePulsar) -> None:
     assert "isolation" not in {move["cause"] for move in seen(hosts)["proposals"]}
     first = hosts.brokers[0]
@@ -48,13 +41,6 @@ def test_a_policy_set_later_moves_what_it_forbids_with_that_reason(hosts: FakePu
     assert "5 moves (5 by isolation) would bring" in told["verdict"]
     assert len(seen(hosts, "--most-moves", "2")["proposals"]) == 2
     assert seen(hosts, "--exclude", "bench/*")["proposals"] == []
-
-
-def test_a_policy_is_obeyed_within_the_limits(hosts: FakePulsar, tmp_path: Path) -> None:
-    hosts.isolation["own"] = isolation_policy("bench/skew", [r"127\.0\.0\.1"])
-    balance(hosts, tmp_path, "held: 2 moves a minute", "--moves-per-minute", "2")
-    assert len(hosts.unloads) == 2
-    assert {target for _, target in hosts.unloads} == {hosts.brokers[0].name}
 
 
 def test_groups_of_all_namespaces_are_read_and_spread(hosts: FakePulsar) -> None:
@@ -105,14 +91,6 @@ def test_a_namespace_whose_group_is_not_known_stays_and_others_move(pulsar: Fake
         topic = f"persistent://bench/free/topic-{number}"
         first.topics[topic], first.grows[topic] = [1e3] * 4, (50.0, 100.0, 5e3, 1e4)
     assert {move["bundle"] for move in seen(pulsar)["proposals"]} <= set(free.bundles)
-
-
-def test_bundles_without_traffic_are_spread_by_count(pulsar: FakePulsar, tmp_path: Path) -> None:
-    pulsar.brokers[0].grows.clear()
-    balance(pulsar, tmp_path, "no traffic was counted", times=4)
-    counts = [sum("bench" in name for name in one.owned) for one in pulsar.brokers]
-    assert counts in ([3, 3, 2], [3, 2, 3])
-    assert len(pulsar.unloads) == 5
 
 
 def look(
@@ -307,7 +285,7 @@ def test_a_broker_is_drained_also_while_paused_and_takes_nothing_until_it_is_unc
     first.owned.append(kept)
     command = ["--pulsar", hosts.url, "--interval", "0.3", "--json", "--state-dir", str(tmp_path)]
     with attached(*command, "--balance", "--settle", "0", "--exclude", "bench/kept") as process:
-        process.until("paused by attach --pause")
+        process.until("paused by attach --pause at 20")
         stays = "1 bundles are left, of which 1 stay: bench/kept is excluded"
         for _ in range(24):  # The first five seconds may be too few.
             partly = attach(*drain, "5")
@@ -321,6 +299,7 @@ def test_a_broker_is_drained_also_while_paused_and_takes_nothing_until_it_is_unc
         assert empty.exit_code == 0
         assert f"{first.name} is empty: it is safe to stop" in empty.stdout
         assert len(hosts.unloads) == leaving
+        assert "not paused" in attach("--resume").stdout
         assert attach("--resume").exit_code == 0
         process.until('"verdict"', times=2 + sum('"verdict"' in line for line in process.lines))
         assert first.name not in {target for _, target in hosts.unloads}
@@ -336,9 +315,9 @@ def test_what_cannot_be_cordoned_is_refused_with_what_to_do(
 ) -> None:
     first, second, third = (one.name for one in hosts.brokers)
 
-    def refused(*options: str, code: int = 1) -> str:
+    def refused(*options: str) -> str:
         found = attach(*options)
-        assert found.exit_code == code, found.output
+        assert found.exit_code == 1, found.output
         return found.stderr
 
     assert "no broker of research; expected one of 127.0.0.1" in refused("--drain", "nobody:8080")
@@ -353,7 +332,3 @@ def test_what_cannot_be_cordoned_is_refused_with_what_to_do(
     assert (told["cordoned"], told["draining"]) == (sorted([second, third]), {})
     assert {one["target"] for one in told["proposals"]} <= {first}
     assert f"{second}: cordoned, takes no bundle" in attach("--once", "--interval", "0.3").stdout
-    both = ("--cordon", first, "--drain", first)
-    assert "are not given together" in refused(*both, code=2)
-    assert "a/b" in refused("--cordon", "a/b", code=2)
-    assert "--reason is given with --cordon" in refused("--reason", "x", "--once", code=2)

@@ -47,28 +47,21 @@ async def test_replication_and_the_brokers_own_totals_are_read() -> None:
     assert found.totals == (110.0, 3.0)
 
 
-async def test_partitions_are_topics_wherever_their_number_stands() -> None:
+async def test_names_of_topics_are_read_with_partitions_wherever_they_stand_and_quotes() -> None:
     labels = 'namespace="t/n",topic="persistent://t/n/a"'
     found = await read(
         f'pulsar_in_messages_total{{{labels},partition="3"}} 1\n'
         f'pulsar_in_messages_total{{{labels},partition="-1"}} 2\n'
         'pulsar_in_messages_total{topic="persistent://t/n/b-partition-0"} 3\n'
+        'pulsar_in_messages_total{cluster="c",namespace="t/n"} 5\n'
+        'pulsar_in_messages_total{topic="persistent://t/n/a\\"b\\\\c"} 1\n'
     )
     assert {topic: one.msgs_in for topic, one in found.topics.items()} == {
         "persistent://t/n/a-partition-3": 1,
         "persistent://t/n/a": 2,
         "persistent://t/n/b-partition-0": 3,
+        'persistent://t/n/a"b\\c': 1,
     }
-
-
-async def test_counters_of_a_namespace_without_topics_are_left_out() -> None:
-    found = await read('pulsar_in_messages_total{cluster="c",namespace="t/n"} 5\n')
-    assert found.topics == {}
-
-
-async def test_quotes_and_backslashes_in_names_are_read() -> None:
-    found = await read(r'pulsar_in_messages_total{topic="persistent://t/n/a\"b\\c"} 1' + "\n")
-    assert list(found.topics) == ['persistent://t/n/a"b\\c']
 
 
 async def test_the_brokers_own_figures_are_read() -> None:

@@ -2,14 +2,13 @@
 
 import asyncio
 import json
-import urllib.request
 from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import pytest
-from attach_process import AttachProcess, attached, event, free_port
+from attach_process import attached, event, free_port
 from balancers import Told, balanced, balancer_of
 from fake_pulsar import FakePulsar
 
@@ -22,6 +21,7 @@ from loadmanager.pulsar.moves import BundleMover
 from loadmanager.pulsar.observation import Rules, Strategy
 from loadmanager.pulsar.state import Part, State, StateUnusable, StoredBudget, state_file
 from tests.attach.conftest import BOUNDARIES, attach
+from tests.attach.test_attach_page import until
 
 A, B, C = (BrokerId(f"broker-{name}:8080") for name in "abc")
 
@@ -280,26 +280,11 @@ def test_metrics_say_why_nothing_moves(pulsar: FakePulsar, tmp_path: Path) -> No
     more = ["--balance", "--moves-per-hour", "1", "--metrics-port", str(port), "--page", str(page)]
     with attached(*options, *more) as process:
         process.until("; held: 1 moves an hour")
-        assert held(port) == {"budget"}
+        until(port, budget=1, unreadable=0, paused=0)
         shown = (event(page)[1].get("overview", {}).get("held") for _ in range(100))
         assert "1 moves an hour" in shown
-        unanswered(pulsar, process)
-        assert "unreadable" in held(port)
+        for broker in pulsar.brokers:
+            broker.refuses("/admin/v2/brokers/research", 503, "shutting down")
+        process.until("nothing moves in this round", times=2)
+        until(port, unreadable=1)
         process.end()
-
-
-def unanswered(pulsar: FakePulsar, process: AttachProcess) -> None:
-    for broker in pulsar.brokers:
-        broker.refuses("/admin/v2/brokers/research", 503, "shutting down")
-    process.until("nothing moves in this round", times=2)
-
-
-def held(port: int) -> set[str]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
-        lines = answer.read().decode().splitlines()
-    label = 'loadmanager_attach_held{reason="'
-    return {
-        line.removeprefix(label).partition('"')[0]
-        for line in lines
-        if line.startswith(label) and line.endswith(" 1.0")
-    }

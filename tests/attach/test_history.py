@@ -7,18 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from attach_process import attached as attach_process
 from fake_pulsar import FakePulsar, lies_in
 from history_sinks import finished, lines_in
 from replay_events import events_of
 from replayed import replayed
-from snapshot_of_history import report_of, snapshot_of
 
 from loadmanager.adapters.history.sink import ThreadedHistory
-from loadmanager.config.strategies import Wanted, planner_for
-from loadmanager.core.snapshot.document import view_of_snapshot
 from loadmanager.pipeline.replay.combinations import combinations
 from loadmanager.pipeline.replay.segment_replay import RECORDED
 from tests.attach.conftest import attach
@@ -109,30 +105,13 @@ def test_a_split_is_told_with_its_parts(pulsar: FakePulsar, tmp_path: Path) -> N
     assert [one["state"] for one in lines if one["kind"] == "task"] == ["ordered", "serving"]
 
 
-def test_history_is_of_rounds_alone(pulsar: FakePulsar, tmp_path: Path) -> None:
-    found = attach(pulsar, "--doctor", "--history", str(tmp_path))
-    assert found.exit_code == 2
-    assert "--history is not given with --doctor" in found.output
-
-
-def decided_again(lines: list[Mapping[str, Any]]) -> tuple[list[Any], list[Any]]:
-    told = next(one for one in lines if one["kind"] == "round" and one["base"])
-    bundles = [one for one in lines if one["kind"] == "bundles" and one["round"] == told["round"]]
+def replay(lines: list[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
+    """Replay history as recorded, and with the default strategy; return columns of rounds."""
     reports = {
-        (one["broker"], one["reported_at_ms"]): report_of(one)
-        for one in lines
-        if one["kind"] == "report"
+        (one["broker"], one["reported_at_ms"]): one for one in lines if one["kind"] == "report"
     }
-    snapshot = snapshot_of(told, bundles, reports)
-    planner = planner_for("history", snapshot.in_force, Wanted())
-    plan = planner.round(
-        view_of_snapshot(snapshot), snapshot.memory, np.random.default_rng(1), draining=False
-    )
-    recorded = [one for one in lines if one["kind"] == "move" and one["round"] == told["round"]]
-    return (
-        [(one["bundle"], one["source"], one["target"], one["cause"]) for one in recorded],
-        [(one.bundle, one.source, one.target, one.cause.value) for one in plan.moves],
-    )
+    found = events_of(reports, [one for one in lines if one["kind"] != "report"])
+    return dict(replayed(found, combinations(("avg+avg",), ())))
 
 
 @pytest.mark.parametrize(
@@ -144,7 +123,7 @@ def decided_again(lines: list[Mapping[str, Any]]) -> tuple[list[Any], list[Any]]
         ("threshold", {}),
     ],
 )
-def test_a_base_round_is_decided_again_as_it_was(
+def test_a_round_is_replayed_as_it_was_and_by_other_strategies(
     pulsar: FakePulsar, tmp_path: Path, strategy: str, settings: Mapping[str, int]
 ) -> None:
     first = pulsar.brokers[0]
@@ -161,32 +140,11 @@ def test_a_base_round_is_decided_again_as_it_was(
         f'[shedding]\nstrategy = "{strategy}"\n[shedding.settings]\n'
         + "".join(f"{key} = {value}\n" for key, value in settings.items())
     )
-    recorded, again = decided_again(attached(pulsar, tmp_path, "--config", str(config)))
-    assert recorded
-    (stays,) = (one for one in first.owned if lies_in(internal, one))
-    assert stays not in {bundle for bundle, *_ in recorded}
-    assert [one[:2] for one in again] == [one[:2] for one in recorded]
-    if strategy != "threshold":  # Its placement takes any of two brokers that are alike.
-        assert again == recorded
-
-
-def replay(lines: list[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
-    """Replay history as recorded, and with the default strategy; return columns of rounds."""
-    reports = {
-        (one["broker"], one["reported_at_ms"]): one for one in lines if one["kind"] == "report"
-    }
-    found = events_of(reports, [one for one in lines if one["kind"] != "report"])
-    return dict(replayed(found, combinations(("avg+avg",), ())))
-
-
-@pytest.mark.parametrize("strategy", ["joint", "threshold"])
-def test_other_strategies_replay_it(pulsar: FakePulsar, tmp_path: Path, strategy: str) -> None:
-    first = pulsar.brokers[0]
-    for broker in pulsar.brokers:
-        cpu = 180.0 if broker is first else 10.0
-        broker.load_report = {"cpu": {"usage": cpu, "limit": 200.0}}
-    first.grows.update(dict.fromkeys(first.grows, (5e3, 1e4, 5e6, 1e7)))
-    found = replay(attached(pulsar, tmp_path, "--strategy", strategy))
+    lines = attached(pulsar, tmp_path, "--config", str(config))
+    moved = {one["bundle"] for one in lines if one["kind"] == "move"}
+    assert moved
+    assert not any(lies_in(internal, one) for one in moved)
+    found = replay(lines)
     # What really was, as recorded, and avg+avg.
     assert sorted(found) == [RECORDED, 0, 1]
     for columns in found.values():

@@ -4,15 +4,14 @@ import time
 from collections.abc import Sequence
 
 import pytest
-from click.testing import CliRunner
 from fake_pulsar import FakePulsar
 
-from loadmanager.cli import main
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import ResourceUsage
 from loadmanager.pulsar.answers import Exposition, PulsarCluster
 from loadmanager.pulsar.client import Access, PulsarAdmin
 from loadmanager.pulsar.sampling import HostFigures, Hosts
+from tests.attach.conftest import attach
 
 BROKER, OTHER = BrokerId("broker-1:8080"), BrokerId("broker-2:8080")
 MEMORY = ResourceUsage(100.0, 1000.0)
@@ -79,8 +78,7 @@ def test_the_doctor_says_which_broker_reports_more_than_it_takes(pulsar: FakePul
     for broker in pulsar.brokers:
         broker.load_report = {"cpu": {"usage": 180.0, "limit": 200.0}}
     pulsar.brokers[0].more_metrics = "process_cpu_seconds_total{} 100.0"
-    command = ["attach", "--pulsar", pulsar.url, "--interval", "0.2", "--doctor"]
-    found = CliRunner().invoke(main, command)
+    found = attach(pulsar, "--doctor")
     assert found.exit_code == 0, found.output
     name = pulsar.brokers[0].name
     said = f"{name}: its load manager reports 90% of 2 cores, and its process takes 0%"
@@ -95,11 +93,10 @@ def test_the_doctor_says_that_brokers_of_one_host_may_report_the_same_cpu(
         broker.more_metrics = (
             'pulsar_lb_cpu_usage{cluster="research",broker="x"} 50\nprocess_cpu_seconds_total{} 1.0'
         )
-    command = ["attach", "--pulsar", pulsar.url, "--interval", "0.2", "--doctor"]
-    found = CliRunner().invoke(main, command)
+    found = attach(pulsar, "--doctor")
     assert "may each report the CPU of the whole host as theirs" in found.output
     assert "--cores N" in found.output
-    assert "whole host" not in CliRunner().invoke(main, [*command, "--cores", "1"]).output
+    assert "whole host" not in attach(pulsar, "--doctor", "--cores", "1").output
 
 
 # Percent as reported, and cores that the process took, of two brokers in each window of 10 s; the

@@ -54,17 +54,6 @@ def told(balancer: Balancer) -> Told:
     return balancer.log
 
 
-async def test_the_last_candidate_restores_what_was_set_before(
-    pulsar: FakePulsar, leader: tuple[Balancer, MemoryCoordination]
-) -> None:
-    balancer, session = leader
-    await balanced(balancer, 1)
-    assert len(pulsar.unloads) == 5
-    assert {task.epoch for task in told(balancer).tasks} == {1}
-    assert pulsar.dynamic == {}
-    assert await session.get(znodes.ATTACH_PRIOR) is None
-
-
 async def test_where_others_wait_the_settings_stay(
     pulsar: FakePulsar, leader: tuple[Balancer, MemoryCoordination]
 ) -> None:

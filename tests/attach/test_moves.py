@@ -13,7 +13,8 @@ from waiting import eventually
 
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle, parse_full_topic
 from loadmanager.pulsar.client import Access, PulsarAdmin
-from loadmanager.pulsar.moves import PAUSE_RATIO, BrokerQueries, BundleMover, Unload
+from loadmanager.pulsar.moves import PAUSE_RATIO, Unload
+from tests.attach.conftest import move, mover
 
 
 @pytest.fixture
@@ -22,35 +23,6 @@ async def admin(pulsar: FakePulsar) -> AsyncIterator[PulsarAdmin]:
     made = PulsarAdmin(access, known={one.name for one in pulsar.brokers})
     yield made
     await made.close()
-
-
-def mover(
-    admin: PulsarAdmin, pulsar: FakePulsar, *, claims: bool = True, **times: float
-) -> BundleMover:
-    brokers = [parse_broker(one.name) for one in pulsar.brokers]
-    # Without claims the source is asked after that time, too: long after what is tried here.
-    look_s = 0.3 if claims else 20.0
-    queries = BrokerQueries(admin, lambda broker: f"http://{broker}", "research", lambda: brokers)
-    return BundleMover(queries, claims, look_s, **times)
-
-
-def move(pulsar: FakePulsar, number: int = 0) -> Unload:
-    """Return the move of one of the first broker's bundles to the second one."""
-    first, second, _ = pulsar.brokers
-    return Unload(
-        bundle=parse_bundle(first.owned[number]),
-        source=parse_broker(first.name),
-        target=parse_broker(second.name),
-        topic=parse_full_topic(list(first.topics)[number]),
-    )
-
-
-async def test_one_order_and_a_claim_are_a_move(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
-    wanted = move(pulsar)
-    outcome = await mover(admin, pulsar).move(wanted)
-    assert (outcome.state, outcome.attempts, outcome.reason) == ("serving", 1, "")
-    assert pulsar.brokers[1].owned == [wanted.bundle]
-    assert pulsar.unloads == [(wanted.bundle, wanted.target)]
 
 
 async def test_without_a_claim_the_modular_manager_serves_it_nowhere_until_somebody_asks(
@@ -157,11 +129,12 @@ async def test_what_moved_is_no_failure_whatever_the_order_is_answered(
         pulsar.hand_over(wanted.bundle, pulsar.brokers[1])
         if answers:
             return refused(500, "cannot be transfer to same broker")
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(30)
         return web.Response(status=204)
 
     pulsar.brokers[0].instead[unload_path(wanted.bundle)] = hand_over
-    outcome = await mover(admin, pulsar).move(wanted)
+    async with asyncio.timeout(20):
+        outcome = await mover(admin, pulsar).move(wanted)
     assert (outcome.state, outcome.attempts) == ("serving", 1)
 
 

@@ -10,7 +10,7 @@ from aiohttp import web
 from fake_pulsar import CONFIGURATION, FakePulsar, refused
 
 from loadmanager.pulsar.answers import ClusterReader
-from loadmanager.pulsar.client import Access, PulsarAdmin, RightMissing
+from loadmanager.pulsar.client import Access, PulsarAdmin
 from loadmanager.pulsar.state import (
     SHEDDING,
     SWITCHES,
@@ -21,7 +21,6 @@ from loadmanager.pulsar.state import (
     StateFile,
     StateUnusable,
     locked_state,
-    switched_on,
 )
 
 SPLITS = "loadBalancerAutoBundleSplitEnabled"
@@ -119,34 +118,6 @@ async def test_a_crash_before_the_first_change_leaves_nothing_to_undo(
     assert pulsar.dynamic == {}
 
 
-async def test_shedding_that_somebody_else_switched_off_is_not_ours(
-    pulsar: FakePulsar, balancer: PulsarBalancer, reader: ClusterReader
-) -> None:
-    pulsar.dynamic[SHEDDING] = "false"
-    with pytest.raises(BalancerNotOff, match="end it, or give --take-over"):
-        await begin(balancer, reader)
-    assert pulsar.dynamic == {SHEDDING: "false"}
-    assert await balancer.state.read() is None
-    await begin(balancer, reader, take_over=True)
-    assert pulsar.dynamic == dict.fromkeys(SWITCHES, "false")
-    await balancer.restore(reader)
-    assert pulsar.dynamic == {SHEDDING: "false"}
-
-
-async def test_what_somebody_changes_meanwhile_is_seen_and_stays(
-    pulsar: FakePulsar, balancer: PulsarBalancer, reader: ClusterReader
-) -> None:
-    await begin(balancer, reader)
-    assert switched_on(await reader.read()) == ""
-    pulsar.dynamic[SHEDDING] = "true"
-    said = switched_on(await reader.read())
-    names = ", ".join(sorted(one.name for one in pulsar.brokers))
-    assert said == f"{SHEDDING} was switched on by others (true on {names})"
-    done = await balancer.restore(reader)
-    assert f"{SHEDDING}: overridden with true, as set by others; left unchanged" in done
-    assert pulsar.dynamic == {SHEDDING: "true"}
-
-
 async def test_a_broker_that_does_not_act_on_the_setting_is_named(
     pulsar: FakePulsar, balancer: PulsarBalancer, reader: ClusterReader
 ) -> None:
@@ -158,21 +129,6 @@ async def test_a_broker_that_does_not_act_on_the_setting_is_named(
     deaf.instead[f"{CONFIGURATION}/runtime"] = tell
     with pytest.raises(BalancerNotOff, match=f"{SHEDDING} is true on {deaf.name}"):
         await begin(balancer, reader)
-
-
-async def test_without_the_right_it_keeps_all(
-    pulsar: FakePulsar, balancer: PulsarBalancer, reader: ClusterReader
-) -> None:
-    await begin(balancer, reader)
-    for broker in pulsar.brokers:
-        broker.refuses(f"{CONFIGURATION}/{SHEDDING}", 401, "expired")
-    with pytest.raises(RightMissing, match="the right to change it"):
-        await balancer.restore(reader)
-    assert await balancer.state.read() is not None
-    assert pulsar.dynamic == {SHEDDING: "false"}
-    pulsar.brokers[2].instead.clear()
-    await balancer.restore(reader)
-    assert pulsar.dynamic == {}
 
 
 async def test_a_state_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -191,18 +147,6 @@ async def test_a_state_folder_that_cannot_be_written_is_named(tmp_path: Path) ->
         await StateFile(tmp_path / "gone" / "state.json").keep(Part.PRIOR, None)
 
 
-def test_one_controller_at_a_time_holds_the_state(tmp_path: Path) -> None:
-    with locked_state(tmp_path, "eu/1") as state:
-        assert state.path.name == "attach-eu%2F1.json"
-        with (
-            pytest.raises(StateUnusable, match="another loadmanager attach acts on eu/1"),
-            locked_state(tmp_path, "eu/1"),
-        ):
-            pass
-    with locked_state(tmp_path, "eu/1"):
-        pass
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -214,12 +158,6 @@ def test_one_controller_at_a_time_holds_the_state(tmp_path: Path) -> None:
 async def test_a_damaged_state_is_named_and_not_taken_for_none(state: StateFile, text: str) -> None:
     state.path.write_text(text, encoding="utf-8")
     with pytest.raises(StateUnusable, match="expected the settings that attach --balance found"):
-        await state.read()
-
-
-async def test_a_state_that_cannot_be_read_is_named(state: StateFile) -> None:
-    state.path.mkdir()
-    with pytest.raises(StateUnusable, match="expected a file that can be read"):
         await state.read()
 
 

@@ -108,27 +108,6 @@ async def test_a_damaged_list_of_brokers_stops_nothing(tmp_path: Path, text: str
     assert await state.brokers() == ()
 
 
-ODD_URLS = ("broker:8080", "pulsar://broker:6650", "http://", "http://b/x")
-ODD_ADDRESSES = ("a:1", "a=b:1", "a:1=b", "a:1=http://b:1", "=", "a:1=https://")
-
-
-@pytest.mark.parametrize(
-    ("urls", "options", "expected"),
-    [
-        *((url, (), "expected http://host:port of any broker") for url in ODD_URLS),
-        # Those that do not go together.
-        *((f"http://a:1,{url}", (), "expected http") for url in ("", "https://b:2", "b:2")),
-        *(("http://b:1", ("--address", one), "expected host:port") for one in ODD_ADDRESSES),
-    ],
-)
-def test_addresses_that_are_none_are_refused(
-    urls: str, options: tuple[str, ...], expected: str
-) -> None:
-    found = attach(urls, *options)
-    assert found.exit_code == 2
-    assert expected in found.output
-
-
 @pytest.fixture
 def files(tmp_path: Path) -> Files:
     (tmp_path / "token").write_text("secret")
@@ -233,13 +212,6 @@ def test_brokers_named_for_the_inside_are_reached(pulsar: FakePulsar, by: str) -
     assert sorted(sum("bench" in b for b in one.owned) for one in pulsar.brokers) == [2, 3, 3]
 
 
-def test_without_an_address_the_option_is_named(pulsar: FakePulsar) -> None:
-    url, lost = pulsar.url, pulsar.brokers[2]
-    lost.name = "broker-2.inside.invalid:8080"
-    seen = json.loads(attach(url, "--once").stdout)
-    assert "or --address for brokers that are named for the inside" in seen["missing"][lost.name]
-
-
 @pytest.fixture
 async def balancer(pulsar: FakePulsar, tmp_path: Path) -> AsyncIterator[Balancer]:
     admin = PulsarAdmin(Access(token_file=tmp_path / "token"))
@@ -336,14 +308,6 @@ async def test_nothing_moves_between_different_load_managers_and_then_by_the_new
     await balanced(balancer, 1)
     assert pulsar.unloads != []
     assert not any("authoritative" in path for one in pulsar.brokers for path in one.asked)
-
-
-async def test_the_manager_that_runs_counts_and_not_the_one_that_is_configured(
-    pulsar: FakePulsar, balancer: Balancer
-) -> None:
-    for broker in pulsar.brokers:
-        broker.load_report = {"loadReportType": "LoadReport"}
-    assert (await balancer.reader.read()).manager == "simple"
 
 
 @pytest.mark.parametrize("name", ["\ud800", "\x1b[31m", ""])

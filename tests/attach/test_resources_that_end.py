@@ -184,6 +184,7 @@ async def test_links_in_the_folder_of_the_state_lead_nothing_astray(tmp_path: Pa
     victim = tmp_path / "victim"
     victim.write_text("kept")
     state = state_file(tmp_path / "state", "research")
+    assert state_file(tmp_path, "eu/1").path.name == "attach-eu%2F1.json"
     for name in ("attach-research.paused.new", "attach-research.moves"):
         (tmp_path / "state" / name).symlink_to(victim)
     await state.pause("maintenance")

@@ -1,15 +1,12 @@
 """Budgets of moves outlive the controller that used them up."""
 
 import json
-from pathlib import Path
 
 import pytest
-from fake_pulsar import FakePulsar
 
 from loadmanager.core.ids import BundleId
 from loadmanager.core.move_limits import MoveBudget, MoveLimits
 from loadmanager.pulsar.state import Part, State, StateUnusable, StoredBudget
-from tests.attach.conftest import attach
 
 BUNDLE = BundleId("t/n/0x00000000_0xffffffff")
 
@@ -68,29 +65,3 @@ async def test_what_is_none_is_refused_by_name(state: State, text: str) -> None:
     with pytest.raises(StateUnusable, match="expected the moves of the last hour") as refused:
         await resumed(state, at_s=9000.0)
     assert state.where(Part.MOVES) in str(refused.value)
-
-
-def balance(pulsar: FakePulsar, folder: Path, *more: str) -> list[str]:
-    """Run one round; return the notes of tasks that ended without an order."""
-    found = attach(pulsar, "--json", "--balance", "--once", "--state-dir", str(folder), *more)
-    assert found.exit_code == 0, found.output
-    tasks = [json.loads(line).get("task", {}) for line in found.stdout.splitlines()]
-    return [one["reason"] for one in tasks if one.get("state") == "superseded"]
-
-
-def test_a_budget_outlives_the_command(pulsar: FakePulsar, tmp_path: Path) -> None:
-    limit = ("--moves-per-hour", "2")
-    assert balance(pulsar, tmp_path, *limit) == ["held: 2 moves an hour"] * 3
-    assert len(pulsar.unloads) == 2
-    assert set(balance(pulsar, tmp_path, *limit)) == {"held: 2 moves an hour"}
-    assert len(pulsar.unloads) == 2
-
-
-def test_a_state_that_keeps_no_budget_moves_nothing(pulsar: FakePulsar, tmp_path: Path) -> None:
-    (tmp_path / "attach-research.moves.new").mkdir(parents=True)
-    found = attach(pulsar, "--json", "--balance", "--once", "--state-dir", str(tmp_path))
-    assert found.exit_code == 0, found.output
-    assert "nothing moves in this round" in found.stdout
-    assert "attach-research.moves" in found.stdout
-    assert pulsar.unloads == []
-    assert pulsar.dynamic == {}

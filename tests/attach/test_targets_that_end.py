@@ -7,6 +7,7 @@ until it is told to release the bundle once more.
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pytest
 from aiohttp import web
@@ -14,9 +15,10 @@ from fake_pulsar import EXTENSIBLE, FakeBroker, FakePulsar, refused
 from waiting import eventually
 
 from loadmanager.core.errors import LoadManagerError
-from loadmanager.core.ids import parse_broker, parse_bundle, parse_full_topic
+from loadmanager.core.ids import parse_bundle
 from loadmanager.pulsar.client import Access, PulsarAdmin
-from loadmanager.pulsar.moves import BrokerQueries, BundleMover, Outcome, Unload
+from loadmanager.pulsar.moves import Outcome, Unload
+from tests.attach.conftest import move, mover
 
 INACTIVE = "Not allowed unload namespace bundle to inactive destination broker"
 
@@ -85,29 +87,10 @@ async def admin(pulsar: FakePulsar) -> AsyncIterator[PulsarAdmin]:
 @pytest.fixture
 def transfer(pulsar: FakePulsar) -> Transfer:
     pulsar.settings["loadManagerClassName"] = EXTENSIBLE
-    first, second, _ = pulsar.brokers
-    return Transfer(
-        pulsar,
-        Unload(
-            bundle=parse_bundle(first.owned[0]),
-            source=parse_broker(first.name),
-            target=parse_broker(second.name),
-            topic=parse_full_topic(next(iter(first.topics))),
-        ),
-    )
+    return Transfer(pulsar, move(pulsar))
 
 
-def mover(
-    admin: PulsarAdmin, pulsar: FakePulsar, *, claims: bool = False, **times: float
-) -> BundleMover:
-    """Return one that looks after ``look_s``: long, where it is not to look before the answer."""
-    queries = BrokerQueries(
-        admin,
-        lambda broker: f"http://{broker}",
-        "research",
-        lambda: [parse_broker(one.name) for one in pulsar.brokers],
-    )
-    return BundleMover(queries, claims, **{"look_s": 0.2, "return_s": 5.0, **times})
+after_an_end = partial(mover, claims=False, look_s=0.2, return_s=5.0)
 
 
 def freed(transfer: Transfer, outcome: Outcome) -> None:
@@ -119,7 +102,7 @@ def freed(transfer: Transfer, outcome: Outcome) -> None:
 async def test_a_bundle_that_is_given_back_to_its_source_is_released_once_more(
     admin: PulsarAdmin, transfer: Transfer
 ) -> None:
-    outcome = await mover(admin, transfer.pulsar).move(transfer.move)
+    outcome = await after_an_end(admin, transfer.pulsar).move(transfer.move)
     freed(transfer, outcome)
     assert outcome.attempts == 1
     assert f"{transfer.source.name} had it back" in outcome.reason
@@ -129,7 +112,7 @@ async def test_a_source_that_keeps_it_is_told_again(admin: PulsarAdmin, transfer
     transfer.deaf = 2
     admin.access = Access(change_timeout_s=3600.0)
     async with asyncio.timeout(20):
-        outcome = await mover(admin, transfer.pulsar).move(transfer.move)
+        outcome = await after_an_end(admin, transfer.pulsar).move(transfer.move)
     # More often on a machine that is slow at that moment.
     assert transfer.destinations[1:4] == [""] * 3
     assert (outcome.state, transfer.stuck) == ("landed_elsewhere", False)
@@ -144,7 +127,7 @@ async def test_so_is_one_where(
     admin: PulsarAdmin, transfer: Transfer, order_refused: bool, away_s: float
 ) -> None:
     transfer.refused, transfer.away_s = order_refused, away_s
-    freed(transfer, await mover(admin, transfer.pulsar).move(transfer.move))
+    freed(transfer, await after_an_end(admin, transfer.pulsar).move(transfer.move))
 
 
 async def test_so_is_one_ordered_once_at_most(admin: PulsarAdmin, transfer: Transfer) -> None:
@@ -158,21 +141,21 @@ async def test_so_is_one_ordered_once_at_most(admin: PulsarAdmin, transfer: Tran
 
     transfer.ready = True
     transfer.away_s = 1.0
-    freed(transfer, await mover(admin, transfer.pulsar).move(transfer.move, once))
+    freed(transfer, await after_an_end(admin, transfer.pulsar).move(transfer.move, once))
     assert sent == 2
 
 
 async def test_one_that_pulsar_gives_away_stays(admin: PulsarAdmin, transfer: Transfer) -> None:
     transfer.lands = transfer.third
     transfer.away_s = 1.0
-    outcome = await mover(admin, transfer.pulsar, look_s=0.8).move(transfer.move)
+    outcome = await after_an_end(admin, transfer.pulsar, look_s=0.8).move(transfer.move)
     assert (outcome.state, outcome.owner) == ("landed_elsewhere", transfer.third.name)
     assert "" not in transfer.destinations
 
 
 async def test_what_nobody_has_is_explained(admin: PulsarAdmin, transfer: Transfer) -> None:
     transfer.away_s = 60.0
-    moves = mover(admin, transfer.pulsar, look_s=0.8, return_s=0.5)
+    moves = after_an_end(admin, transfer.pulsar, look_s=0.8, return_s=0.5)
     outcome = await moves.move(transfer.move)
     assert (outcome.state, outcome.owner) == ("timed_out", None)
     assert f"if {transfer.source.name} serves it again, unload it there" in outcome.reason
@@ -180,7 +163,7 @@ async def test_what_nobody_has_is_explained(admin: PulsarAdmin, transfer: Transf
 
 async def test_the_end_of_the_term_ends_the_wait(admin: PulsarAdmin, transfer: Transfer) -> None:
     transfer.away_s = 60.0
-    moves = mover(admin, transfer.pulsar, look_s=0.8, return_s=60.0)
+    moves = after_an_end(admin, transfer.pulsar, look_s=0.8, return_s=60.0)
     asyncio.get_running_loop().call_later(0.9, moves.over.set)
     async with asyncio.timeout(20):
         assert (await moves.move(transfer.move)).state == "timed_out"
@@ -188,7 +171,7 @@ async def test_the_end_of_the_term_ends_the_wait(admin: PulsarAdmin, transfer: T
 
 async def test_targets_that_took_none_are_avoided(admin: PulsarAdmin, transfer: Transfer) -> None:
     transfer.ready = True
-    moves = mover(admin, transfer.pulsar)
+    moves = after_an_end(admin, transfer.pulsar)
     freed(transfer, await moves.move(transfer.move))
     other = replace(transfer.move, bundle=parse_bundle(transfer.source.owned[0]))
     transfer.pulsar.brokers.append(transfer.target)
@@ -202,21 +185,6 @@ async def test_targets_that_took_none_are_avoided(admin: PulsarAdmin, transfer: 
     assert (outcome.state, outcome.owner) == ("serving", transfer.target.name)
 
 
-async def test_an_order_without_an_answer_ends_when_the_target_serves_the_bundle(
-    admin: PulsarAdmin, transfer: Transfer
-) -> None:
-    async def hang(_: web.Request) -> web.Response:
-        transfer.pulsar.hand_over(transfer.move.bundle, transfer.target)
-        await asyncio.sleep(30)
-        return web.Response(status=204)
-
-    transfer.source.instead[f"/admin/v2/namespaces/{transfer.move.bundle}/unload"] = hang
-    admin.access = Access(change_timeout_s=3600.0)
-    async with asyncio.timeout(20):
-        outcome = await mover(admin, transfer.pulsar).move(transfer.move)
-    assert (outcome.state, outcome.attempts) == ("serving", 1)
-
-
 @pytest.mark.parametrize("status", [409, 500])
 async def test_what_never_left_is_kept(admin: PulsarAdmin, transfer: Transfer, status: int) -> None:
     asked: list[str] = []
@@ -226,13 +194,13 @@ async def test_what_never_left_is_kept(admin: PulsarAdmin, transfer: Transfer, s
         return refused(status, INACTIVE)
 
     transfer.source.instead[f"/admin/v2/namespaces/{transfer.move.bundle}/unload"] = refuse
-    outcome = await mover(admin, transfer.pulsar, look_s=0.8).move(transfer.move)
+    outcome = await after_an_end(admin, transfer.pulsar, look_s=0.8).move(transfer.move)
     assert outcome.state == "failed"
     assert transfer.move.bundle in transfer.source.owned
     assert set(asked) == {transfer.move.target}
 
 
 async def test_modular_managers_give_nothing_back(admin: PulsarAdmin, transfer: Transfer) -> None:
-    outcome = await mover(admin, transfer.pulsar, claims=True).move(transfer.move)
+    outcome = await after_an_end(admin, transfer.pulsar, claims=True).move(transfer.move)
     assert "" not in transfer.destinations
     assert outcome.state == "failed"

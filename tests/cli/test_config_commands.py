@@ -23,11 +23,21 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> CliRunner:
     return CliRunner()
 
 
-def test_check_accepts_a_sound_file(runner: CliRunner, tmp_path: Path) -> None:
+def test_check_accepts_what_is_sound_of_files_options_and_the_environment(
+    runner: CliRunner, tmp_path: Path
+) -> None:
     settings = '[broker]\nid = "b1:8080"\ncontrol_url = "http://127.0.0.1:8080"\n'
     (tmp_path / "a.toml").write_text(settings)
-    result = runner.invoke(main, ["config", "check", "--config", str(tmp_path / "a.toml")])
-    assert (result.exit_code, result.output) == (0, "The configuration of b1:8080 is sound.\n")
+    # Loopback throughout is fine.
+    local = ("--set", "broker.id=localhost:8080", "--set", "sidecar.listen_host=127.0.0.1")
+    for options, environ, broker in (
+        (("--config", str(tmp_path / "a.toml")), {}, "b1:8080"),
+        (local, {}, "localhost:8080"),
+        ((), {"LOADMANAGER_BROKER__ID": "b9:1"}, "b9:1"),
+    ):
+        result = runner.invoke(main, ["config", "check", *options], env=environ)
+        assert result.exit_code == 0
+        assert result.stdout == f"The configuration of {broker} is sound.\n"
 
 
 def test_check_prints_each_fault_and_fails(runner: CliRunner) -> None:
@@ -51,16 +61,6 @@ def test_check_refuses_a_url_that_other_hosts_cannot_reach(runner: CliRunner, si
         assert "[sidecar] advertised_url is http://" in result.stderr
         assert "a loopback address, and broker b1:8080 may be on another host" in result.stderr
         assert ("log.level" in result.stderr) is bool(more)
-
-
-def test_check_accepts_loopback_throughout(runner: CliRunner) -> None:
-    told = ["--set", "broker.id=localhost:8080", "--set", "sidecar.listen_host=127.0.0.1"]
-    assert runner.invoke(main, ["config", "check", *told]).exit_code == 0
-
-
-def test_check_reads_the_environment(runner: CliRunner) -> None:
-    result = runner.invoke(main, ["config", "check"], env={"LOADMANAGER_BROKER__ID": "b9:1"})
-    assert result.stdout == "The configuration of b9:1 is sound.\n"
 
 
 def test_check_warns_of_a_broker_that_strangers_can_command(runner: CliRunner) -> None:

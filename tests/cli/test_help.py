@@ -15,35 +15,33 @@ COLUMNS = ("bundle", "msg/s>", "because")
 ROWS = [("t/ns/0x00000000_0x20000000", "1,500", "Its broker carried more than is allowed.")]
 
 
-def test_a_table_that_fits_has_one_line_a_row() -> None:
-    whole = [
-        "bundle                      msg/s  because",
-        "t/ns/0x00000000_0x20000000  1,500  Its broker carried more than is allowed.",
-    ]
-    assert plain_lines(COLUMNS, ROWS) == whole
-    assert plain_lines(COLUMNS, ROWS, 80) == whole
+WHOLE = [
+    "bundle                      msg/s  because",
+    "t/ns/0x00000000_0x20000000  1,500  Its broker carried more than is allowed.",
+]
+BESIDE = [
+    "bundle                      msg/s  because",
+    "t/ns/0x00000000_0x20000000  1,500  Its broker carried more",
+    "                                   than is allowed.",
+]
+BELOW = [
+    "bundle                      msg/s",
+    "t/ns/0x00000000_0x20000000  1,500",
+    "    because: Its broker carried more",
+    "      than is allowed.",
+]
 
 
-def test_a_text_is_wrapped_beside_the_columns_before_it() -> None:
-    assert plain_lines(COLUMNS, ROWS, 60) == [
-        "bundle                      msg/s  because",
-        "t/ns/0x00000000_0x20000000  1,500  Its broker carried more",
-        "                                   than is allowed.",
-    ]
-
-
-def test_columns_that_do_not_fit_follow_below_with_their_names() -> None:
-    assert plain_lines(COLUMNS, ROWS, 40) == [
-        "bundle                      msg/s",
-        "t/ns/0x00000000_0x20000000  1,500",
-        "    because: Its broker carried more",
-        "      than is allowed.",
-    ]
+@pytest.mark.parametrize(
+    ("width", "lines"), [(None, WHOLE), (80, WHOLE), (60, BESIDE), (40, BELOW)]
+)
+def test_texts_are_wrapped_beside_the_columns_that_fit_or_follow_below(
+    width: int | None, lines: list[str]
+) -> None:
+    assert plain_lines(COLUMNS, ROWS, width) == lines
     figures = plain_lines(("a>", "b>"), [("1234567", "23456")], 13)
     assert figures == ["      a", "1234567", "    b: 23456"]
-
-
-def test_a_first_column_that_does_not_fit_is_kept_whole() -> None:
+    # A first column that does not fit is kept whole.
     assert plain_lines(COLUMNS, ROWS, 20)[:2] == ["bundle", "t/ns/0x00000000_0x20000000"]
 
 

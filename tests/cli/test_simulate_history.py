@@ -1,5 +1,6 @@
 """``loadmanager simulate --history``: no run's history is lost or mixed with another's."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from click.testing import CliRunner, Result
 from history_sinks import lines_in
 from simulated_jobs import SCENARIO
 
-from loadmanager.adapters.history.storage import Disk
+from loadmanager.adapters.history.storage import Disk, check_history
 from loadmanager.cli import main
 
 SHORT = SCENARIO.replace("duration_s = 480.0", "duration_s = 120.0")
@@ -107,10 +108,31 @@ def test_another_trace_makes_another_run(scenario: Path, tmp_path: Path) -> None
 
 def test_a_run_that_is_repeated_writes_the_same_again(scenario: Path, tmp_path: Path) -> None:
     history = tmp_path / "history"
-    for more in ((), ("--seeds", 2)):
+    for more in ((), ("--mode", "both", "--seeds", 2)):
         folder = history / str(len(more))
-        assert simulate(folder, scenario, *more).exit_code == 0
+        first = simulate(folder, scenario, *more)
+        assert (first.exit_code, first.stderr) == (0, "")
         before = files_in(folder)
-        done = simulate(folder, scenario, *more)
-        assert done.exit_code == 0, done.output
+        assert simulate(folder, scenario, *more).stdout == first.stdout
         assert files_in(folder) == before
+        assert check_history(folder).faults == []
+    assert sorted(one.name for one in (folder / "two").iterdir()) == [
+        f"avg+avg-{mode}-seed-{seed}" for mode in ("parity", "safe") for seed in (7, 8)
+    ]
+
+
+def test_it_has_the_rounds_and_moves_of_the_run_which_is_as_without_it(tmp_path: Path) -> None:
+    scenario, history = written(tmp_path / "two.toml", SCENARIO), tmp_path / "history"
+    arguments = ["simulate", str(scenario), "--strategy", "threshold+round_robin", "--json"]
+    without = CliRunner().invoke(main, arguments)
+    done = CliRunner().invoke(main, [*arguments, "--history", str(history)])
+    assert (done.exit_code, done.stdout, done.stderr) == (0, without.stdout, "")
+    kinds = [line["kind"] for line in lines_in(*files_in(history))]
+    (run,) = json.loads(done.stdout)["scenarios"][0]["strategies"]
+    assert kinds.count("round") == 8
+    assert kinds.count("move") == run["scores"]["moves"]["median"] > 0
+
+
+def test_a_history_that_cannot_be_written_is_told(scenario: Path) -> None:
+    done = simulate(scenario / "history", scenario)
+    assert (done.exit_code, done.stderr) == (2, f"{scenario / 'history'}: Not a directory\n")

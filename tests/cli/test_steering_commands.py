@@ -266,14 +266,17 @@ def test_undone_drains_say_what_is_next(serve: Serve, mode: BalancingMode, next_
     assert told["marked"] is None
 
 
-def test_a_drain_for_another_reason_is_told(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("behaves", "told"),
+    [
+        ({"stops": True}, "still drains: it is stopping or unhealthy"),
+        ({"unknown": True}, "b1:8080 is not registered; it takes bundles again once it is.\n"),
+    ],
+)
+def test_undone_drains_of_brokers_that_still_drain_or_are_gone_are_told(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, behaves: dict[str, bool], told: str
+) -> None:
     monkeypatch.setattr("loadmanager.cli.balancing._SEEN_WITHIN_S", 0.3)
-    got = run("drain", "b1:8080", "--undo", "--url", serve(Application(stops=True)))
-    assert got.exit_code == 0
-    assert "still drains: it is stopping or unhealthy" in got.stdout
-
-
-def test_a_drain_of_a_broker_that_is_gone_is_undone(serve: Serve) -> None:
-    got = run("drain", "b1:8080", "--undo", "--url", serve(Application(unknown=True)))
-    told = "b1:8080 is not registered; it takes bundles again once it is.\n"
-    assert (got.exit_code, got.stdout) == (0, told)
+    application = Application(**behaves)  # type: ignore[arg-type]  # both are flags
+    got = run("drain", "b1:8080", "--undo", "--url", serve(application))
+    assert (got.exit_code, told in got.stdout) == (0, True)

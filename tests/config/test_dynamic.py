@@ -159,9 +159,3 @@ def test_strategies_that_go_together_are_taken_in_beside_one_that_is_wrong() -> 
     alone = override(own, {"placement.strategy": "round_robin"})
     assert set(alone.faults) == {"placement.strategy"}
     assert alone.config == own
-
-
-def test_a_placement_that_is_no_name_is_left_out_like_every_other_wrong_value() -> None:
-    result = override(config(), {"placement.strategy": "3 4", "leader.settle_s": "5"})
-    assert set(result.faults) == {"placement.strategy"}
-    assert result.config.leader.settle_s == 5

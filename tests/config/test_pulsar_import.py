@@ -1,10 +1,13 @@
 import json
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from configuration_reference import configuration_reference
+from strategy_guide import strategy_guide
 
 from loadmanager.cli import main
 from loadmanager.config import Config, ConfigError, load_config
@@ -20,6 +23,7 @@ from loadmanager.config.pulsar_import import (
 )
 from loadmanager.config.strategies import fields_of
 from loadmanager.core.placement import PLACEMENTS
+from loadmanager.core.plan import Cause, Reason
 from loadmanager.core.shedding import SHEDDERS
 
 PULSAR_KEYS = json.loads((Path(__file__).parent / "pulsar_keys.json").read_text())
@@ -88,6 +92,15 @@ def test_every_key_of_pulsar_has_one_fate(key: str) -> None:
     fates = [key in TRANSLATED, key in UNUSED, key in MISSPELT, key in deployed]
     told_by_strategies = key in strategy_keys() and not any(fates)
     assert sum([*fates, told_by_strategies]) == 1
+
+
+def test_every_key_of_pulsar_is_told_of_in_the_reference_or_the_strategy_guide() -> None:
+    told = configuration_reference() + strategy_guide()
+    assert [known["key"] for known in PULSAR_KEYS if f"`{known['key']}`" not in told] == []
+    assert {*Reason, *Cause} <= set(re.findall(r"^\| `([a-z_]+)` \|", told, re.MULTILINE))
+    # No text of a row breaks it by a bar.
+    tables = [line for line in strategy_guide().splitlines() if line.startswith("|")]
+    assert {line.count("|") for line in tables} == {3, 4, 7}
 
 
 def default_text(known: dict[str, object]) -> str:

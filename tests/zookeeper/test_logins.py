@@ -123,16 +123,24 @@ async def never_connects(session: ZooKeeperCoordination) -> None:
     assert session.session.connection is Connection.SUSPENDED
 
 
-async def test_what_a_digest_user_creates_is_closed_to_others(
-    secured: Secured, opened: list[ZooKeeperCoordination]
+BOB = {**LOGIN, "sasl_username": "bob", "sasl_password": "also secret"}
+
+
+@pytest.mark.parametrize(("hers", "anothers"), [(CAROL, {}), (LOGIN, BOB)], ids=["digest", "sasl"])
+async def test_what_a_user_creates_is_closed_to_others(
+    secured: Secured,
+    opened: list[ZooKeeperCoordination],
+    hers: dict[str, str],
+    anothers: dict[str, str],
 ) -> None:
-    owner = await opened_with(opened, secured.options(chroot="/digest", **CAROL))
-    stranger = await opened_with(opened, secured.options(chroot="/digest"))
+    chroot = f"/{len(hers)}"
+    owner = await opened_with(opened, secured.options(chroot=chroot, **hers))
+    stranger = await opened_with(opened, secured.options(chroot=chroot, **anothers))
     await owner.create("/a", b"hers")
     for attempt in (stranger.get("/a"), stranger.set("/a", b""), stranger.create("/b", b"")):
         with pytest.raises(CoordinationError, match="NoAuthError"):
             await attempt
-    again = await opened_with(opened, secured.options(chroot="/digest", **CAROL))
+    again = await opened_with(opened, secured.options(chroot=chroot, **hers))
     node = await again.get("/a")
     assert node is not None
     assert node.data == b"hers"
@@ -169,30 +177,14 @@ async def test_a_digest_login_holds_after_a_reconnect(
         await owner.close()
 
 
-def alice(secured: Secured, **settings: object) -> ZooKeeperOptions:
-    return secured.options(**{**LOGIN, **settings})
-
-
-async def test_what_a_sasl_user_creates_is_closed_to_others(
-    secured: Secured, opened: list[ZooKeeperCoordination]
-) -> None:
-    owner = await opened_with(opened, alice(secured, chroot="/sasl"))
-    bob = {"sasl_username": "bob", "sasl_password": "also secret"}
-    stranger = await opened_with(opened, alice(secured, chroot="/sasl", **bob))
-    await owner.create("/a", b"hers", ephemeral=True)
-    with pytest.raises(CoordinationError, match="NoAuthError"):
-        await stranger.get("/a")
-    node = await owner.get("/a")
-    assert node is not None
-    assert node.data == b"hers"
-
-
 async def test_a_connection_that_breaks_during_the_login_costs_no_session(
     secured: Secured, opened: list[ZooKeeperCoordination]
 ) -> None:
     """Kazoo takes it for a refused login, and gives up for ever."""
     async with ZooKeeperProxy(secured.plain) as proxy:
-        owner = await opened_with(opened, alice(secured, hosts=proxy.address, chroot="/resumed"))
+        owner = await opened_with(
+            opened, secured.options(hosts=proxy.address, chroot="/resumed", **LOGIN)
+        )
         stat = await owner.create("/lock", b"", ephemeral=True)
         before = owner.session
         told: list[SessionState] = []
@@ -226,7 +218,7 @@ async def test_wrong_logins_and_certificates_never_show_as_connected(
     make_certificates(tmp_path)
     hosts = f"127.0.0.1:{secured.tls_port}"
     wrong = (
-        alice(secured, sasl_password="wrong"),  # noqa: S106 - that it is wrong is the test
+        secured.options(**{**LOGIN, "sasl_password": "wrong"}),
         secured.tls_options(hosts=hosts),  # The certificate names another host.
         secured.tls_options(tls_ca_file=str(tmp_path / "ca.pem")),  # An unknown authority.
         secured.tls_options(tls_certificate_file="", tls_key_file=""),  # One is asked for.

@@ -1,7 +1,6 @@
 import asyncio
 import os
 import signal
-import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -55,17 +54,6 @@ async def test_a_session_survives_a_restart_of_its_server(tmp_path: Path) -> Non
         await session.close()
 
 
-async def test_a_session_started_before_its_server_connects_when_it_comes() -> None:
-    (port,) = free_ports(1)
-    session = session_with(f"127.0.0.1:{port}")
-    await session.start()
-    with pytest.raises(Disconnected):
-        await session.get("/a")
-    async with running(EmbeddedZooKeeper(tick_ms=500, port=port)):
-        await eventually(lambda: session.session.connection is Connection.CONNECTED)
-        await session.close()
-
-
 @pytest.fixture(scope="module")
 def own_server() -> Iterator[EmbeddedZooKeeper]:
     """Return a server that no other module minds being frozen."""
@@ -106,26 +94,6 @@ async def test_closing_a_session_takes_a_bounded_time(own_server: EmbeddedZooKee
     with frozen(own_server):
         async with asyncio.timeout(20):
             await session.close()
-
-
-async def test_a_longer_granted_timeout_is_not_used(own_server: EmbeddedZooKeeper) -> None:
-    session = await connected(session_with(own_server.address, timeout_s=0.6))
-    assert session.session.timeout_s == 0.6
-    await session.close()
-
-
-async def test_a_silent_server_does_not_cost_the_session(zookeeper_address: str) -> None:
-    """Kazoo would wait for its answer until the whole session timeout is over."""
-    with socket.create_server(("127.0.0.1", 0)) as hole:
-        hosts = f"127.0.0.1:{hole.getsockname()[1]},{zookeeper_address}"
-        session = session_with(hosts, timeout_s=12.0)
-        for _ in range(3):
-            since_s = own_time_s()
-            await session.start()
-            await eventually(lambda it=session: it.session.connection is Connection.CONNECTED)  # type: ignore[misc]  # mypy cannot type a default
-            assert own_time_s() - since_s < 8.0
-            await session.close()
-            session = session_with(hosts, timeout_s=12.0)
 
 
 TIMEOUT_S = 4.0

@@ -1,13 +1,10 @@
 import asyncio
-import struct
 import time
 
 import pytest
 from coordination_worlds import ZooKeeperWorld, connected
-from kazoo.exceptions import ConnectionLoss
 from kazoo.protocol.states import KeeperState
 from waiting import eventually, own_time_s
-from zookeeper_proxy import Loss
 
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
 from loadmanager.adapters.zookeeper.kazoo_overrides import ClientEvent, GatedClient, Resumption
@@ -54,23 +51,6 @@ async def test_a_request_decided_on_a_former_connection_is_not_sent_on_the_next(
     node = await session.get("/a")
     assert node is not None
     assert (node.data, node.stat.version) == (b"before", 0)
-
-
-async def test_kazoo_queues_nothing_while_suspended(
-    world: ZooKeeperWorld, session: ZooKeeperCoordination, kazoo_session: KazooSession
-) -> None:
-    await session.create("/a", b"before")
-    client = client_of(kazoo_session)
-    world.cut(session)
-    await eventually(lambda: not is_connected(session))
-    result = client.set_async(f"{world.root}/a", b"late")
-    assert isinstance(result.exception, ConnectionLoss)
-    assert len(client._queue) == 0
-    world.mend(session)
-    await eventually(lambda: is_connected(session))
-    node = await session.get("/a")
-    assert node is not None
-    assert node.data == b"before"
 
 
 async def test_a_request_that_waited_for_its_turn_is_not_sent_on_the_next_connection(
@@ -202,20 +182,6 @@ async def test_a_blocked_loop_costs_no_session(zookeeper_address: str) -> None:
     await session.close()
 
 
-async def test_each_of_many_locks_whose_reply_is_lost_is_ours(
-    world: ZooKeeperWorld, session: ZooKeeperCoordination, other: ZooKeeperCoordination
-) -> None:
-    """Sent again, it would fail with NodeExists, on a lock that is held for ever."""
-    await session.ensure("/locks")
-    for i in range(5):
-        world.proxy(session).loss = Loss.REPLY
-        stat = await session.create(f"/locks/{i}", b"me", ephemeral=True)
-        assert stat.ephemeral_owner == session.session.session_id
-    assert len(await other.children("/locks")) == 5
-    await session.close()
-    assert await other.children("/locks") == ()
-
-
 async def test_watches_that_come_and_go_leave_one_trigger_behind(
     session: ZooKeeperCoordination, kazoo_session: KazooSession
 ) -> None:
@@ -240,21 +206,6 @@ async def test_an_answer_that_cannot_be_read_costs_the_connection_and_not_the_se
     assert [state.connection for state in told] == [Connection.SUSPENDED, Connection.CONNECTED]
     assert session.session.session_id == before
     assert await session.get("/lock") is not None
-
-
-async def test_a_request_whose_answer_has_an_unknown_code_does_not_wait_for_ever(
-    session: ZooKeeperCoordination, kazoo_session: KazooSession
-) -> None:
-    """As those of newer servers may be: kazoo takes the request off its list and forgets it."""
-    request = asyncio.create_task(session.get("/a"))
-    connection = client_of(kazoo_session)._connection
-    before = connection._xid
-    await asyncio.sleep(0)
-    assert connection._xid == before + 1, "it is sent, and its own answer is not read yet"
-    connection._read_frame(struct.pack("!iqi", connection._xid, 0, -9999))
-    with pytest.raises(Disconnected):
-        await asyncio.wait_for(request, 10)
-    await eventually(lambda: is_connected(session))
 
 
 @pytest.mark.parametrize("dropped", [False, True])

@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,6 +16,7 @@ import pytest
 from loadmanager.adapters.broker.http_control import HttpBrokerControl
 from loadmanager.core.ids import parse_bundle
 from loadmanager.reference_broker.changes import EndReason, read_record
+from tests.adapters.http.test_listening import has_ipv6
 
 pytestmark = pytest.mark.processes
 BUNDLE = parse_bundle("t/n/0x00000000_0xffffffff")
@@ -155,14 +155,6 @@ async def test_what_keeps_it_from_starting_is_told_in_one_line() -> None:
             assert said in errors.decode()
 
 
-def has_ipv6_loopback() -> bool:
-    try:
-        with socket.create_server(("::1", 0), family=socket.AF_INET6):
-            return True
-    except OSError:
-        return False
-
-
 async def test_it_listens_on_ipv6_where_there_is_any() -> None:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "loadmanager", "broker", "--listen", "[::1]:0"),
@@ -171,14 +163,14 @@ async def test_it_listens_on_ipv6_where_there_is_any() -> None:
     )
     assert process.stdout is not None
     announced = (await process.stdout.readline()).decode()
-    if has_ipv6_loopback():
+    if has_ipv6():
         assert announced.startswith("broker listening on http://[::1]:")
         control = HttpBrokerControl(announced.rpartition(" ")[2].strip(), timeout_s=60.0)
         assert (await control.stats()).bundles == {}
         await control.close()
         process.terminate()
     _, errors = await process.communicate()
-    if has_ipv6_loopback():
+    if has_ipv6():
         assert process.returncode == 0
     else:
         assert (process.returncode, announced) == (1, "")

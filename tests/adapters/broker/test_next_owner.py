@@ -1,9 +1,10 @@
 """Who is next is told from the orders to the broker, over HTTP as in one process."""
 
 import asyncio
-import socket
 import time
+from typing import Any
 
+import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -12,9 +13,7 @@ from loadmanager.agent.ownership import OwnershipWorker
 from loadmanager.agent.registration import Membership
 from loadmanager.core.ids import BundleId, parse_broker, parse_bundle
 from loadmanager.core.orders import Orders
-from loadmanager.ports.broker import BrokerRefused
 from loadmanager.reference_broker.memory_broker import MemoryBroker
-from loadmanager.reference_broker.server import ServerOptions, serve
 from loadmanager.telemetry.metrics import Metrics
 from tests.testbed.in_process import InProcessBroker
 
@@ -22,54 +21,42 @@ BUNDLE = parse_bundle("public/default/0x00000000_0xffffffff")
 NEXT = "pulsar+ssl://next:6651"
 
 
-class Forwarding(MemoryBroker):
-    next_urls: tuple[str, ...] = ()
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return what the broker is told with each unload."""
+    found: list[str] = []
+    unload = MemoryBroker.unload
 
-    async def unload(
-        self, bundle: BundleId, *, agent_epoch: int, fencing_token: int, next_owner_url: str = ""
+    async def noted(
+        self: MemoryBroker, bundle: BundleId, *, next_owner_url: str, **grant: Any
     ) -> None:
-        self.next_urls = (*self.next_urls, next_owner_url)
-        await super().unload(bundle, agent_epoch=agent_epoch, fencing_token=fencing_token)
+        found.append(next_owner_url)
+        await unload(self, bundle, **grant)
+
+    monkeypatch.setattr(MemoryBroker, "unload", noted)
+    return found
 
 
-async def test_the_next_owner_reaches_the_broker_with_the_unload() -> None:
-    broker = Forwarding(broker="b", incarnation="i", clock_s=time.monotonic, record=lambda _: None)
-    stopping = asyncio.Event()
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(serve(broker, listening, ServerOptions(), stopping))
-            url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-            control = HttpBrokerControl(url, timeout_s=60)
-            await control.renew_lease(agent_epoch=1, until_s=time.monotonic() + 99, incarnation="i")
-            for token, next_owner_url in ((5, NEXT), (6, "")):
-                await control.load(BUNDLE, agent_epoch=1, fencing_token=token)
-                await control.unload(
-                    BUNDLE, agent_epoch=1, fencing_token=token, next_owner_url=next_owner_url
-                )
-            with pytest.raises(BrokerRefused, match="nextOwnerUrl"):
-                await control._command(
-                    "DELETE",
-                    f"{control.root}/bundles/{BUNDLE}"
-                    "?agentEpoch=1&fencingToken=6&nextOwnerUrl=http://elsewhere",
-                    204,
-                )
-            await control.close()
-            stopping.set()
-    assert broker.next_urls == (NEXT, "")
+async def test_the_next_owner_reaches_the_broker_with_the_unload(
+    serve_broker: Any, told: list[str]
+) -> None:
+    async with serve_broker(time.monotonic) as served:
+        control = HttpBrokerControl(served.url, timeout_s=60)
+        until_s = time.monotonic() + 99
+        await control.renew_lease(agent_epoch=1, until_s=until_s, incarnation="first")
+        for token, url in ((5, NEXT), (6, "")):
+            await control.load(BUNDLE, agent_epoch=1, fencing_token=token)
+            await control.unload(BUNDLE, agent_epoch=1, fencing_token=token, next_owner_url=url)
+        query = "agentEpoch=1&fencingToken=6&nextOwnerUrl=http://elsewhere"
+        async with aiohttp.ClientSession() as http:
+            refused = await http.delete(f"{control.root}/bundles/{BUNDLE}?{query}")
+            assert (refused.status, "nextOwnerUrl" in await refused.text()) == (400, True)
+        await control.close()
+    assert told == [NEXT, ""]
 
 
-class Noting(InProcessBroker):
-    next_urls: tuple[str, ...] = ()
-
-    async def unload(
-        self, bundle: BundleId, *, agent_epoch: int, fencing_token: int, next_owner_url: str = ""
-    ) -> None:
-        self.next_urls = (*self.next_urls, next_owner_url)
-        await super().unload(bundle, agent_epoch=agent_epoch, fencing_token=fencing_token)
-
-
-async def test_an_agent_names_the_next_owner_with_the_unload() -> None:
-    broker = Noting(lambda: 100.0)
+async def test_an_agent_names_the_next_owner_with_the_unload(told: list[str]) -> None:
+    broker = InProcessBroker(lambda: 100.0)
     await broker.renew_lease(agent_epoch=1, until_s=200.0, incarnation=broker.incarnation)
     async with asyncio.TaskGroup() as tasks:
         ownerships = OwnershipWorker(
@@ -83,4 +70,4 @@ async def test_an_agent_names_the_next_owner_with_the_unload() -> None:
         ownerships.obey(Orders(1, frozenset({BUNDLE})))
         ownerships.locks_taken({BUNDLE: 5})
         ownerships.obey(Orders(2))
-    assert broker.next_urls == (NEXT,)
+    assert told == [NEXT]

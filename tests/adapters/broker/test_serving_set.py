@@ -36,11 +36,3 @@ def test_a_position_on_a_bound_belongs_to_the_bundle_above_it(name: str, at: int
     assert serving("crc32", LOWER).find(topic) is None
     both = serving("crc32", UPPER, LOWER)
     assert both.find(topic) is both.get(UPPER)
-
-
-@pytest.mark.parametrize("order", [(WHOLE, UPPER), (UPPER, WHOLE)])
-def test_of_two_bundles_with_a_topic_the_newest_token_has_it(order: tuple[str, str]) -> None:
-    both = serving("murmur3", *order)
-    topics = [parse_topic(f"t/n/topic-{number}") for number in range(50)]
-    upper = [topic for topic in topics if position(topic, "murmur3") >= 0x80000000]
-    assert {found.fencing_token for found in map(both.find, upper) if found} == {2}

@@ -88,13 +88,6 @@ async def test_a_rejected_commit_names_the_culprit_and_applies_nothing(
     assert await session.get("/new") is None
 
 
-async def test_a_commit_after_a_rejected_one_is_applied(session: Coordination) -> None:
-    with pytest.raises(CommitRejected):
-        await session.commit([Check("/none", 0)])
-    await session.commit([Create("/a", b"")])
-    assert await session.get("/a") is not None
-
-
 async def test_an_empty_commit_changes_nothing(session: Coordination) -> None:
     assert await session.commit([]) == ()
 

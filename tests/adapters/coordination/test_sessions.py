@@ -32,12 +32,6 @@ REQUESTS: dict[str, Callable[[Coordination], Awaitable[Any]]] = {
 }
 
 
-@pytest.fixture(params=list(REQUESTS.values()), ids=list(REQUESTS))
-def ask(request: pytest.FixtureRequest) -> Callable[[Coordination], Awaitable[Any]]:
-    made: Callable[[Coordination], Awaitable[Any]] = request.param
-    return made
-
-
 async def suspend(world: World, session: Coordination) -> None:
     world.cut(session)
     await eventually(lambda: session.session.connection is Connection.SUSPENDED)
@@ -61,21 +55,15 @@ async def test_a_session_has_an_id_of_its_own_and_the_granted_timeout_once_it_is
         await session.start()
 
 
-async def test_a_suspended_session_refuses_every_request_at_once(
-    world: World, session: Coordination, ask: Callable[[Coordination], Awaitable[Any]]
+async def test_what_is_asked_while_suspended_is_refused_at_once_and_lost(
+    world: World, session: Coordination
 ) -> None:
-    await suspend(world, session)
-    async with asyncio.timeout(SESSION_TIMEOUT_S / 2):
-        with pytest.raises(Disconnected, match="nothing was sent"):
-            await ask(session)
-
-
-async def test_what_is_asked_while_suspended_is_lost(world: World, session: Coordination) -> None:
     await session.create("/a", b"before")
     await suspend(world, session)
-    for ask in REQUESTS.values():
-        with pytest.raises(Disconnected):
-            await ask(session)
+    async with asyncio.timeout(SESSION_TIMEOUT_S / 2):
+        for ask in REQUESTS.values():
+            with pytest.raises(Disconnected, match="nothing was sent"):
+                await ask(session)
     world.mend(session)
     await eventually(lambda: session.session.connection is Connection.CONNECTED)
     await session.sync("/")
@@ -118,21 +106,8 @@ async def test_an_expired_session_is_lost_and_followed_by_a_new_one_without_the_
     await session.create("/lock", b"", ephemeral=True)
 
 
-async def test_while_the_service_cannot_be_reached_an_expiry_stays_unknown(
-    world: World, session: Coordination, other: Coordination
-) -> None:
-    """Only the service knows: who must stop in time counts for itself."""
-    await other.heartbeat()
-    await suspend(world, session)
-    told: list[SessionState] = []
-    session.on_session(told.append)
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.3):
-            await eventually(lambda: told)
-
-
 async def test_closing_ends_the_session_and_its_locks_now(
-    session: Coordination, other: Coordination, ask: Callable[[Coordination], Awaitable[Any]]
+    session: Coordination, other: Coordination
 ) -> None:
     await session.create("/lock", b"", ephemeral=True)
     told: list[SessionState] = []
@@ -142,8 +117,9 @@ async def test_closing_ends_the_session_and_its_locks_now(
     await other.sync("/lock")
     assert await other.get("/lock") is None
     assert [state.connection for state in told] == [Connection.LOST]
-    with pytest.raises(SessionLost):
-        await ask(session)
+    for ask in REQUESTS.values():
+        with pytest.raises(SessionLost):
+            await ask(session)
 
 
 async def test_closing_early_or_while_cut_off_returns(world: World, session: Coordination) -> None:

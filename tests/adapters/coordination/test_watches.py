@@ -433,17 +433,3 @@ async def test_no_watch_tells_after_close(world: World, other: Coordination) -> 
     await other.create("/a", b"x")
     await other.heartbeat()
     assert told == [None]
-
-
-async def test_many_come_back(world: World, session: Coordination, other: Coordination) -> None:
-    told: dict[int, Node | None] = {}
-    count = 300  # more than may be under way at once
-    await other.ensure("/folder")
-    for i in range(count):
-        session.watch(f"/folder/{i}", lambda node, i=i: told.update({i: node}))  # type: ignore[misc]  # mypy cannot type a default
-    await eventually(lambda: len(told) == count)
-    world.cut(session)
-    await eventually(lambda: session.session.connection is Connection.SUSPENDED)
-    await asyncio.gather(*(other.create(f"/folder/{i}", b"") for i in range(count)))
-    world.mend(session)
-    await eventually(lambda: all(told.values()))

@@ -3,7 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from history_sinks import FailingDisk, finished, lines_in, seqs_in, unfinished
+from history_sinks import FailingDisk, finished, seqs_in, unfinished
 
 from loadmanager.adapters.history.storage import recover
 from loadmanager.adapters.history.stream_writer import StreamWriter
@@ -135,20 +135,6 @@ def test_a_deleted_directory_is_made_again(tmp_path: Path) -> None:
     one.add([told()])
     write_all(one)
     assert seqs_in(*finished(tmp_path / "history")) == [2]
-
-
-def test_two_writers_in_one_directory_do_not_know_of_each_other(tmp_path: Path) -> None:
-    other = Origin("prod", BrokerId("b2:8080"), "fedcba9876543210")
-    writers = [writer(tmp_path, FailingDisk(), origin=origin) for origin in (ORIGIN, other)]
-    for _ in range(3):
-        for one in writers:
-            one.add([told()])
-            one.flush()
-    for one in writers:
-        one.finish()
-    whole = finished(tmp_path)
-    assert [seqs_in(path) for path in whole] == [[1, 2, 3], [1, 2, 3]]
-    assert {line["writer"] for line in lines_in(*whole)} == {"b1:8080", "b2:8080"}
 
 
 def left_behind(top: Path, tail: bytes) -> Path:

@@ -9,6 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from loadmanager.adapters.host import PsutilHostProbe
+from loadmanager.cli.pipeline import free_memory_bytes
 from loadmanager.core.load import HostUsage, ResourceUsage
 
 Write = Callable[[Mapping[str, str]], None]
@@ -238,6 +239,33 @@ def test_each_resource_is_that_of_the_scope_whose_limit_it_is(
             assert found is None
         else:
             assert found == ResourceUsage(about(wanted.usage), about(wanted.limit))
+
+
+GIB = 1024 * MIB
+
+
+@pytest.mark.parametrize(
+    ("groups", "free_gib"),
+    [
+        ({}, 12),
+        (group_v2("/a", memory_max=str(4 * GIB), memory_mib=3072, inactive_mib=2048), 3),
+        # Of nested limits the one that leaves least counts, and none above what the host has.
+        (
+            group_v2("/a/b", memory_max=str(4 * GIB), memory_mib=1024)
+            | group_v2("/a", memory_max=str(6 * GIB), memory_mib=5120)
+            | member_v2("/a/b"),
+            1,
+        ),
+        (group_v2("/a", memory_max=str(64 * GIB), memory_mib=1024), 12),
+    ],
+)
+def test_a_command_may_take_what_its_limits_leave(
+    write: Write, host: Host, tmp_path: Path, groups: dict[str, str], free_gib: int
+) -> None:
+    host()
+    write(MEMBER | {"cgroup/cgroup.controllers": "memory\n"} | groups)
+    assert free_memory_bytes(tmp_path / "cgroup", tmp_path / "proc") == free_gib * GIB
+    assert free_memory_bytes(tmp_path, tmp_path) is None
 
 
 def test_a_group_outside_the_mount_is_unknown(write: Write, host: Host, probe: Probe) -> None:

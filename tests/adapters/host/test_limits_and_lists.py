@@ -30,18 +30,6 @@ def test_no_ancestor_is_tighter_than_the_group(limits: list[float | None], ceili
         assert chosen.limit not in outer
 
 
-@given(cpus=st.sets(st.integers(0, 300), min_size=1))
-def test_every_cpu_of_a_list_is_counted(cpus: set[int]) -> None:
-    ranges: list[list[int]] = []
-    for cpu in sorted(cpus):
-        if ranges and ranges[-1][1] == cpu - 1:
-            ranges[-1][1] = cpu
-        else:
-            ranges.append([cpu, cpu])
-    text = ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
-    assert count_cpus(text, Path("/cpus")) == len(cpus)
-
-
 def test_an_empty_list_of_cpus_limits_nothing_and_nonsense_is_told() -> None:
     assert count_cpus("", Path("/cpus")) is None
     with pytest.raises(Unreadable, match="/cpus: 'x' is no whole number"):

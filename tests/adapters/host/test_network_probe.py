@@ -1,6 +1,6 @@
 """Traffic and capacity of network interfaces."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from loadmanager.core.load import HostUsage, ResourceUsage
 
 Make = Callable[..., None]
 Probe = Callable[..., PsutilHostProbe]
+Interfaces = Mapping[str, Mapping[str, Any]]
 
 
 def about(value: float) -> Any:
@@ -26,43 +27,68 @@ def _host(host: Make) -> None:
 def second_sample(
     probe: PsutilHostProbe, clock_s: list[float], between: Callable[[], None], after_s: float = 2.0
 ) -> HostUsage:
-    probe.sample()
+    first = probe.sample()
+    assert (first.bandwidth_in, first.bandwidth_out) == (None, None)
     between()
     clock_s[0] += after_s
     return probe.sample()
 
 
-def test_rates_are_in_kbit_per_s_and_the_limit_is_the_interfaces_speed(
-    nic: Make, probe: Probe, clock_s: list[float]
+EVERY: Interfaces = {
+    "eth0": {},
+    "eth1": {"operstate": "unknown"},
+    "eth2": {"operstate": "down"},
+    "ib0": {"kind": 32},
+    "veth12ab": {"speed": "10000", "virtual": True},
+    "docker0": {"speed": "-1", "virtual": True},
+    "lo": {"kind": 772, "virtual": True},
+}
+VETH = {"speed": "10000", "virtual": True}
+BOND = {"speed": "2000", "virtual": True}
+NAMED = {"nics": ["eth9"], "nic_speed_mbit_per_s": 1000.0}
+# Interfaces, folders in their place of the kernel, settings, what each receives, and the usage.
+CASES: dict[str, tuple[Interfaces, str, dict[str, Any], dict[str, int], tuple[float, float]]] = {
+    "hardware counts": (EVERY, "", {}, dict.fromkeys(EVERY, 250_000), (2000.0, 2_000_000.0)),
+    # Opening the file fails, as with EINVAL on a virtual interface.
+    "a speed that answers with an error is unknown": (
+        {"eth0": {"speed": None}},
+        *("eth0/speed", {}, {"eth0": 250_000}, (1000.0, 0.0)),
+    ),
+    "the configured speed is the total": (
+        {"eth0": {}, "eth1": {"speed": "-1"}},
+        *("", {"nic_speed_mbit_per_s": 2500.0}, {"eth1": 250_000}, (1000.0, 2_500_000.0)),
+    ),
+    "named interfaces always count": (
+        {"eth0": {}, "eth9": {"virtual": True, "operstate": "down"}},
+        *("", NAMED, {"eth0": 10**9, "eth9": 250_000}, (1000.0, 1_000_000.0)),
+    ),
+    "the speed of a veth is not believed": (
+        {"eth0": VETH},
+        *("", {"nics": ["eth0"]}, {"eth0": 250_000}, (1000.0, 0.0)),
+    ),
+    "bonds have a speed": (
+        {"bond0": BOND},
+        *("bond0/lower_eth0", {"nics": ["bond0"]}, {"bond0": 250_000}, (1000.0, 2_000_000.0)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_of_interfaces(
+    name: str, nic: Make, probe: Probe, clock_s: list[float], tmp_path: Path
 ) -> None:
-    nic("eth0", received=1000, sent=0)
-    usage = second_sample(probe(), clock_s, lambda: nic("eth0", received=251_000, sent=500_000))
-    assert usage.bandwidth_in == ResourceUsage(about(1000.0), 1_000_000.0)
-    assert usage.bandwidth_out == ResourceUsage(about(2000.0), 1_000_000.0)
-
-
-def test_the_first_sample_has_no_rates(nic: Make, probe: Probe) -> None:
-    nic("eth0", received=1000)
-    usage = probe().sample()
-    assert (usage.bandwidth_in, usage.bandwidth_out) == (None, None)
-
-
-def test_hardware_counts(nic: Make, probe: Probe, clock_s: list[float], tmp_path: Path) -> None:
-    (tmp_path / "sys/class/net").mkdir(parents=True)
+    interfaces, folder, settings, received, expected = CASES[name]
+    for one, made in interfaces.items():
+        nic(one, **made)
     (tmp_path / "sys/class/net/bonding_masters").write_text("bond0\n")
+    (tmp_path / "sys/class/net" / folder).mkdir(exist_ok=not folder)
 
-    def traffic(received: int) -> None:
-        nic("eth0", received=received)
-        nic("eth1", received=received, operstate="unknown")
-        nic("eth2", received=received, operstate="down")
-        nic("ib0", received=received, kind=32)
-        nic("veth12ab", received=received, speed="10000", virtual=True)
-        nic("docker0", received=received, speed="-1", virtual=True)
-        nic("lo", received=received, kind=772, virtual=True)
+    def traffic() -> None:
+        for one, count in received.items():
+            nic(one, **{**interfaces[one], "received": count})
 
-    traffic(0)
-    usage = second_sample(probe(), clock_s, lambda: traffic(250_000))
-    assert usage.bandwidth_in == ResourceUsage(about(2000.0), 2_000_000.0)
+    usage = second_sample(probe(**settings), clock_s, traffic)
+    assert usage.bandwidth_in == ResourceUsage(*map(about, expected))
 
 
 @pytest.mark.parametrize("speed", ["-1", "0", "fast", None])
@@ -77,56 +103,6 @@ def test_an_unknown_speed_leaves_the_limit_unknown_and_is_told_once(
     assert usage.bandwidth_in.fraction is None
     assert [log["resource"] for log in logs] == ["network speed"]
     assert usage.memory is not None
-
-
-def test_a_speed_that_answers_with_an_error_is_unknown(
-    nic: Make, probe: Probe, clock_s: list[float], tmp_path: Path
-) -> None:
-    # A folder in place of the file: opening it fails, as EINVAL does on a virtual interface.
-    nic("eth0", speed=None)
-    (tmp_path / "sys/class/net/eth0/speed").mkdir()
-    usage = second_sample(probe(), clock_s, lambda: nic("eth0", received=250_000, speed=None))
-    assert usage.bandwidth_in == ResourceUsage(about(1000.0), 0.0)
-
-
-def test_the_configured_speed_is_the_total(nic: Make, probe: Probe, clock_s: list[float]) -> None:
-    nic("eth0")
-    nic("eth1", speed="-1")
-    usage = second_sample(
-        probe(nic_speed_mbit_per_s=2500.0), clock_s, lambda: nic("eth1", received=250_000)
-    )
-    assert usage.bandwidth_in == ResourceUsage(about(1000.0), 2_500_000.0)
-
-
-def test_named_interfaces_always_count(nic: Make, probe: Probe, clock_s: list[float]) -> None:
-    nic("eth0", received=0)
-    nic("eth9", received=0, virtual=True, operstate="down")
-
-    def traffic() -> None:
-        nic("eth0", received=10**9)
-        nic("eth9", received=250_000, virtual=True)
-
-    usage = second_sample(probe(nics=["eth9"], nic_speed_mbit_per_s=1000.0), clock_s, traffic)
-    assert usage.bandwidth_in == ResourceUsage(about(1000.0), 1_000_000.0)
-
-
-def test_the_speed_of_a_veth_is_not_believed(nic: Make, probe: Probe, clock_s: list[float]) -> None:
-    nic("eth0", speed="10000", virtual=True)
-    usage = second_sample(
-        probe(nics=["eth0"]), clock_s, lambda: nic("eth0", received=250_000, virtual=True)
-    )
-    assert usage.bandwidth_in == ResourceUsage(about(1000.0), 0.0)
-
-
-def test_bonds_have_a_speed(nic: Make, probe: Probe, clock_s: list[float], tmp_path: Path) -> None:
-    nic("bond0", speed="2000", virtual=True)
-    (tmp_path / "sys/devices/virtual/net/bond0/lower_eth0").mkdir()
-    usage = second_sample(
-        probe(nics=["bond0"]),
-        clock_s,
-        lambda: nic("bond0", received=250_000, speed="2000", virtual=True),
-    )
-    assert usage.bandwidth_in == ResourceUsage(about(1000.0), 2_000_000.0)
 
 
 @pytest.mark.parametrize(

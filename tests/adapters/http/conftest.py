@@ -275,11 +275,14 @@ async def running_servers() -> AsyncIterator[StartServer]:
         tls: TlsFiles | None = None,
         feed: Feed | None = None,
         forwarder: Forwarder | None = None,
+        registry: CollectorRegistry | None = None,
+        metrics: LookupMetrics | None = None,
     ) -> RunningServer:
         lookup = lookup or FakeLookup()
-        registry = CollectorRegistry()
-        metrics = LookupMetrics()
-        registry.register(metrics)
+        registry = registry or CollectorRegistry()
+        if metrics is None:
+            metrics = LookupMetrics()
+            registry.register(metrics)
         server = HttpServer(
             lookup,
             metrics=metrics,

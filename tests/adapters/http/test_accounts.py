@@ -2,7 +2,7 @@ import json
 from typing import Any
 
 import pytest
-from leader_queries import AT_MS, B1, B3, BUNDLE, WEIGHED_STORY, FakeLeaderQueries
+from leader_queries import AT_MS, B1, B3, BUNDLE, FakeLeaderQueries
 
 from loadmanager.admin.documents import TasksQuery
 from loadmanager.core.bundle_task import TaskKind, TaskState
@@ -38,46 +38,6 @@ async def test_a_snapshot_is_whole(leader: RunningServer, leader_term: FakeLeade
     assert got.text.encode() == leader_term.content
 
 
-EXPLAINED = json.loads(f"""{{"subject": "{BUNDLE}", "kind": "bundle", "leader": "{B1}", "epoch": 4,
- "lastRound": 8, "owner": "{B1}", "target": null, "weighing": null,
- "scores": {{"own": 0.6, "mean": 0.45, "highest": 0.6, "lowest": 0.3}}}}""")
-LEFT_ALONE = json.loads(f"""{{"atMs": {AT_MS + 60_000}, "epoch": 4, "round": 8,
- "subject": "{BUNDLE}", "kind": "left_alone", "outcome": "left_alone", "code": "no_improvement",
- "meaning": "Wherever it went, that broker would stand about as high as its own does now.",
- "takes": "A broker with more room, a smaller bundle, or a smaller margin.",
- "detail": "b1:8080 stands at 0.600, without it at 0.500", "source": null, "target": null,
- "number": 0, "task": null}}""")
-CANDIDATE = json.loads(f"""{{"broker": "{B3}", "score": 0.3, "scoreWith": 0.41, "refused": null,
- "meaning": "", "payback": null}}""")
-WEIGHING = json.loads("""{"level": 0.4, "lasting": 0.75,
- "uses": [{"resource": "cpu", "reported": 0.6, "predicted": 0.58, "background": 0.05,
-  "speed": 1.25, "noise": 0.01}],
- "costs": [{"resource": "cpu", "usage": 80.0, "sd": 4.0, "source": "reports",
-  "learnedFraction": 0.96}]}""")
-PAYBACK = json.loads("""{"resource": "cpu", "use": 0.3, "useWith": 0.4, "saving": 2.5,
- "price": 0.125}""")
-
-
-async def test_a_bundle_is_explained_in_codes_numbers_and_words(
-    leader: RunningServer, leader_term: FakeLeaderQueries
-) -> None:
-    told = (await leader.ask(f"{ROOT}/explain?subject={BUNDLE}")).json()
-    assert {name: told[name] for name in EXPLAINED} == EXPLAINED
-    assert told["decisions"][0] == LEFT_ALONE
-    assert told["decisions"][1]["task"] == {"number": 10, "state": "serving"}
-    assert [one["number"] for one in told["tasks"]] == [12]
-    assert (told["decisions"][1]["code"], told["decisions"][1]["takes"]) == ("overloaded", "")
-    assert told["grounds"][0]["reason"] == "recently_moved"
-    assert told["grounds"][1]["about"] == ""
-    assert told["candidates"][0] == CANDIDATE
-    assert told["candidates"][1]["refused"] == "no_improvement"
-    # A strategy that weighs moves says what by.
-    leader_term.stories[BUNDLE] = WEIGHED_STORY
-    told = (await leader.ask(f"{ROOT}/explain?subject={BUNDLE}")).json()
-    assert told["weighing"] == WEIGHING
-    assert told["candidates"][0]["payback"] == PAYBACK
-
-
 async def test_the_distance_from_the_best_is_that_of_the_last_round(
     leader: RunningServer, leader_term: FakeLeaderQueries
 ) -> None:
@@ -91,16 +51,6 @@ async def test_the_distance_from_the_best_is_that_of_the_last_round(
     assert (await leader.ask(QUESTIONS[1])).json()["optimality"] == figures
     leader_term.last_round = 0
     assert (await leader.ask(f"{ROOT}/optimality")).json() == {"optimality": None}
-
-
-SHADOW = json.loads("""{"strategy": "JointShedder", "rounds": 2, "gap": 0.0, "meanGap": 0.125,
- "regret": 0.375, "moves": 6, "moved": 0.25, "activeMoves": 2, "activeMoved": 0.125}""")
-
-
-async def test_strategies_beside_the_active_one_are_told(leader: RunningServer) -> None:
-    told = (await leader.ask(f"{ROOT}/shadows")).json()
-    assert (told["active"], told["shadows"][0]) == ("AvgShedder", SHADOW)
-    assert (told["shadows"][1]["strategy"], told["shadows"][1]["gap"]) == ("ThresholdShedder", None)
 
 
 async def test_the_thresholds_in_force_are_told(leader: RunningServer) -> None:

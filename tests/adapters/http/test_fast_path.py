@@ -5,7 +5,6 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from loadmanager.adapters.http.protocol import is_whole_request
 from loadmanager.config.sections import HttpSettings
 from loadmanager.core.ids import TopicName
 from tests.adapters.http.conftest import (
@@ -39,32 +38,6 @@ def unowned_topics(server: RunningServer, count: int) -> list[str]:
 async def known(server: RunningServer) -> RunningServer:
     await learn(server, "x", "y")
     return server
-
-
-async def test_known_requests_are_answered_as_aiohttp_does(known: RunningServer) -> None:
-    keep_alive = get("x", b"Host: x\r\nConnection: keep-alive\r\n\r\n")
-    slow = await exchange(wired(known), keep_alive)
-    seen = seen_by_aiohttp(known)
-    wire = wired(known)
-    for topic in ("x", "y", "x"):
-        wire.send(get(topic))
-    assert (wire.responses, seen_by_aiohttp(known)) == (3, seen)
-    quick = (await wire.replies())[0]
-    assert (quick.status, quick.text) == (slow.status, slow.text)
-    assert quick.headers.keys() == slow.headers.keys()
-    undated = {name: value for name, value in quick.headers.items() if name != "Date"}
-    assert undated.items() <= slow.headers.items()
-    assert quick.headers["Date"].endswith(" GMT")
-
-
-async def test_a_request_is_understood_wherever_it_is_cut(known: RunningServer) -> None:
-    whole = get("x")
-    for cut in range(1, len(whole)):
-        wire = wired(known)
-        assert (await exchange(wire, whole[:cut], whole[cut:])).status == 200
-        assert (await exchange(wire, whole)).status == 200
-        assert wire.responses == 2
-        wire.close()
 
 
 @pytest.mark.parametrize(
@@ -102,23 +75,6 @@ async def test_answers_keep_order(start_server: StartServer, chunks: list[str], 
         else None
         for one in asked
     ]
-
-
-async def test_a_body_that_looks_like_a_request_is_a_body(known: RunningServer) -> None:
-    wire = wired(known)
-    body = get("x")
-    head = b"POST /redirect/persistent/public/default/x HTTP/1.1\r\nHost: x\r\n"
-    wire.send(head + b"Content-Length: %d\r\n\r\n" % len(body))
-    await wire.until_responses(1)
-    wire.send(body)
-    assert (await exchange(wire, ALIVE)).text == "ok"
-    assert [reply.status for reply in await wire.replies()] == [307, 200]
-
-
-def test_only_what_every_parser_reads_as_one_head_counts_as_one() -> None:
-    assert is_whole_request(get("x"))
-    for data in (get("x")[:-1], get("x") * 2, get("x", b"Host: x\n\nGET / HTTP/1.1\r\n\r\n")):
-        assert not is_whole_request(data)
 
 
 async def test_an_error_in_the_lane_is_an_answer_like_any_other_error(known: RunningServer) -> None:

@@ -22,8 +22,6 @@ from tests.adapters.http.conftest import (
     RunningServer,
     StartServer,
     exchange,
-    get,
-    seen_by_aiohttp,
     wired,
 )
 
@@ -100,23 +98,6 @@ async def test_a_token_that_expired_is_refused_even_where_the_answer_is_remember
     later_s = 1_006.0  # The check allows clocks to be 5 s apart.
     reply = await server.ask(LOOKUP, headers=soon)
     assert (reply.status, "expired" in reply.json()["reason"]) == (401, True)
-
-
-def head(name: str) -> bytes:
-    return f"Host: x\r\nAuthorization: Bearer {token(name)}\r\n\r\n".encode()
-
-
-async def test_known_lookups_stay_quick_for_callers_with_a_proof(guarded: RunningServer) -> None:
-    wire = wired(guarded)
-    for _ in range(3):
-        assert (await exchange(wire, get("x", head("client")))).status == 200
-    wire = wired(guarded)
-    seen = seen_by_aiohttp(guarded)
-    wire.send(get("x", head("client")))
-    assert (wire.responses, seen_by_aiohttp(guarded)) == (1, seen)
-    assert (await exchange(wired(guarded), get("x"))).status == 401
-    forged = head("client").replace(b".", b"x.", 1)
-    assert (await exchange(wired(guarded), get("x", forged))).status == 401
 
 
 async def test_every_change_is_written_down_with_who_asked(guarded: RunningServer) -> None:

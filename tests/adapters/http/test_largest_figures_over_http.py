@@ -3,34 +3,29 @@
 import json
 import math
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import product
 from typing import Any
 
-import aiohttp
 import pytest
 from largest_reports import FULL, MOST_USED, idle_report, largest_report
 from leader_at_work import LeaderAtWork, leader_at_work
 from prometheus_client.parser import text_string_to_metric_families
 from waiting import eventually
 
-from loadmanager.adapters.http.assign_client import HttpAssignClient
-from loadmanager.adapters.http.http_server import HttpServer
 from loadmanager.admin.brokers import Brokers
 from loadmanager.admin.decisions import Plans
 from loadmanager.admin.topics import Topics
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName
+from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import Mode
-from loadmanager.core.rates import Rates
 from loadmanager.core.snapshot.codec import decode_snapshot
 from loadmanager.core.wire.reports import encode_loads
-from loadmanager.ports.lookup import Unavailable
 from loadmanager.simulator.strategies import parse_strategies
-from tests.adapters.http.conftest import FakeLookup, RunningServer
+from tests.adapters.http.conftest import RunningServer, StartServer
+from tests.adapters.http.test_admin_over_http import FakeTopics
 
 B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
 CUT = Boundaries.even(Namespace("acme/prod"), 12)
@@ -42,15 +37,11 @@ REPORTS = (
 OURS = "/admin/v2/loadmanager"
 
 
-class NoTopics(HttpAssignClient):
-    async def topics(
-        self, sidecar_url: str, namespace: Namespace
-    ) -> dict[BundleId, dict[TopicName, Rates]]:
-        raise Unavailable(f"{sidecar_url} does not answer about {namespace}")
+Largest = tuple[LeaderAtWork, RunningServer]
 
 
-@asynccontextmanager
-async def leader_of_the_largest() -> AsyncIterator[tuple[LeaderAtWork, RunningServer]]:
+@pytest.fixture
+async def largest(start_server: StartServer) -> AsyncIterator[Largest]:
     """Open a server before a leader whose brokers are as full as can be, after two rounds."""
     async with leader_at_work(Planner()) as sidecar:
         await sidecar.create_namespace(CUT)
@@ -59,28 +50,19 @@ async def leader_of_the_largest() -> AsyncIterator[tuple[LeaderAtWork, RunningSe
         await sidecar.rounds(2)
         for one in REPORTS:
             sidecar.context.metrics.show_usage(one)
-        topics = Topics(sidecar.context, NoTopics())
         resources = (
-            Brokers(sidecar.context, "east", topics),
+            Brokers(sidecar.context, "east", Topics(sidecar.context, FakeTopics({}))),
             Plans(sidecar.leading),
             sidecar.explainer,
         )
-        server = HttpServer(
-            FakeLookup(),
-            metrics=sidecar.context.metrics.lookup,
-            registry=sidecar.registry,
-            version="1.2.3",
-            more_routes=[route for one in resources for route in one.routes()],
+        yield (
+            sidecar,
+            await start_server(
+                more_routes=tuple(route for one in resources for route in one.routes()),
+                registry=sidecar.registry,
+                metrics=sidecar.context.metrics.lookup,
+            ),
         )
-        port = await server.start("127.0.0.1", 0)
-        try:
-            async with aiohttp.ClientSession() as client:
-                yield (
-                    sidecar,
-                    RunningServer(FakeLookup(), port, server, client, sidecar.registry, "http"),
-                )
-        finally:
-            await server.stop()
         unexpected = "loadmanager_unexpected_errors_total"
         assert not any(
             sample.value
@@ -100,25 +82,27 @@ async def asked(server: RunningServer, path: str) -> Any:
     return json.loads(got.text, parse_constant=no_constant)
 
 
-async def test_the_figures_are_told_as_they_are_and_every_strategy_plans_with_them() -> None:
-    async with leader_of_the_largest() as (_, leader):
-        told = await asked(leader, f"{OURS}/snapshot")
-        snapshot = decode_snapshot("x", json.dumps(told).encode())
-        reported = {name: one.bundles for name, one in snapshot.reports.items()}
-        assert reported == {one.broker: one.bundles for one in REPORTS}
-        assert snapshot.reports[B1].cpu == MOST_USED
-        told = await asked(leader, "/admin/v2/broker-stats/load-report")
-        assert (told["numBundles"], told["numConsumers"]) == (8, 8 * FULL.consumers)
-        assert told["msgRateIn"] == 8 * FULL.msgs_in_per_s
-        assert told["cpu"] == {"usage": MOST_USED.usage, "limit": MOST_USED.limit}
-        for pair, mode in product(parse_strategies("*"), Mode):
-            wish = f"shedder={pair.shedder}&placement={pair.placement}&mode={mode.value}"
-            told = await asked(leader, f"{OURS}/plan?{wish}")
-            assert told["moves"] or told["refusals"]
-        for subject in (B1, B3, CUT.bundles[0]):
-            assert (await asked(leader, f"{OURS}/explain?subject={subject}"))["subject"] == subject
-        assert "decisions" in await asked(leader, f"{OURS}/decisions?limit=1000")
-        metrics = await leader.ask("/metrics")
+async def test_the_figures_are_told_as_they_are_and_every_strategy_plans_with_them(
+    largest: Largest,
+) -> None:
+    _, leader = largest
+    told = await asked(leader, f"{OURS}/snapshot")
+    snapshot = decode_snapshot("x", json.dumps(told).encode())
+    reported = {name: one.bundles for name, one in snapshot.reports.items()}
+    assert reported == {one.broker: one.bundles for one in REPORTS}
+    assert snapshot.reports[B1].cpu == MOST_USED
+    told = await asked(leader, "/admin/v2/broker-stats/load-report")
+    assert (told["numBundles"], told["numConsumers"]) == (8, 8 * FULL.consumers)
+    assert told["msgRateIn"] == 8 * FULL.msgs_in_per_s
+    assert told["cpu"] == {"usage": MOST_USED.usage, "limit": MOST_USED.limit}
+    for pair, mode in product(parse_strategies("*"), Mode):
+        wish = f"shedder={pair.shedder}&placement={pair.placement}&mode={mode.value}"
+        told = await asked(leader, f"{OURS}/plan?{wish}")
+        assert told["moves"] or told["refusals"]
+    for subject in (B1, B3, CUT.bundles[0]):
+        assert (await asked(leader, f"{OURS}/explain?subject={subject}"))["subject"] == subject
+    assert "decisions" in await asked(leader, f"{OURS}/decisions?limit=1000")
+    metrics = await leader.ask("/metrics")
     families = text_string_to_metric_families(metrics.text)
     samples = [sample for one in families for sample in one.samples]
     assert all(math.isfinite(sample.value) for sample in samples)
@@ -127,19 +111,21 @@ async def test_the_figures_are_told_as_they_are_and_every_strategy_plans_with_th
 
 
 @pytest.mark.parametrize("broker", [B1, B2])
-async def test_figures_beyond_every_bound_in_a_node_fail_no_request(broker: BrokerId) -> None:
+async def test_figures_beyond_every_bound_in_a_node_fail_no_request(
+    largest: Largest, broker: BrokerId
+) -> None:
     (usual,) = (one for one in REPORTS if one.broker == broker)
     absurd = replace(FULL, msgs_in_per_s=1e308, bytes_out_per_s=1e308)
     content = encode_loads(replace(usual, bundles=dict.fromkeys(usual.bundles, absurd)))
-    async with leader_of_the_largest() as (sidecar, server):
-        await sidecar.write(znodes.loads(broker), content)
-        await eventually(lambda: broker not in sidecar.context.cluster_state.loads.reports)
-        for path in ("snapshot", "plan", f"explain?subject={B3}", "decisions"):
-            await asked(server, f"{OURS}/{path}")
-        got = await server.ask("/admin/v2/broker-stats/load-report")
-        if broker == B1:
-            assert got.status == 503
-            assert f"{znodes.loads(B1)}: " in got.json()["reason"]
-        else:
-            assert got.status == 200
-        assert (await server.ask("/metrics")).status == 200
+    sidecar, server = largest
+    await sidecar.write(znodes.loads(broker), content)
+    await eventually(lambda: broker not in sidecar.context.cluster_state.loads.reports)
+    for path in ("snapshot", "plan", f"explain?subject={B3}", "decisions"):
+        await asked(server, f"{OURS}/{path}")
+    got = await server.ask("/admin/v2/broker-stats/load-report")
+    if broker == B1:
+        assert got.status == 503
+        assert f"{znodes.loads(B1)}: " in got.json()["reason"]
+    else:
+        assert got.status == 200
+    assert (await server.ask("/metrics")).status == 200

@@ -18,7 +18,6 @@ from loadmanager.core.orders import SplitOrder
 from loadmanager.core.wire.records import DrainMark
 from loadmanager.ports.lookup import (
     Conflict,
-    LeaderElsewhere,
     Missing,
     NamespaceUnknown,
     Unavailable,
@@ -174,18 +173,6 @@ async def test_the_usual_algorithm_is_configured(server: RunningServer, leader: 
     for leader.algorithm in ("topic_count_equally_divide", "flow_or_qps_equally_divide"):
         await request(server, SPLIT)
         assert leader.asked[-1][2].algorithm == leader.algorithm
-
-
-@pytest.mark.parametrize(
-    "line",
-    [f"{UNLOAD}?destinationBroker=b3:8080", f"{SPLIT}?splitAlgorithmName=X", f"{MERGE}?with=y"],
-)
-async def test_a_sidecar_that_does_not_lead_sends_the_client_to_the_one_that_does(
-    server: RunningServer, leader: FakeLeader, line: str
-) -> None:
-    leader.refuses = LeaderElsewhere("http://b2:7750")
-    got = await request(server, line)
-    assert (got.status, got.headers["Location"]) == (307, f"http://b2:7750{line[4:]}")
 
 
 @pytest.mark.parametrize(

@@ -65,12 +65,6 @@ def test_what_has_no_route_is_refused(method: str, raw: str, status: int) -> Non
     assert raised.value.status == status
 
 
-def test_a_wrong_method_is_told_every_right_one() -> None:
-    with pytest.raises(Refused, match="DELETE is not for this path") as raised:
-        TABLE.find("DELETE", target_of("/a/x"))
-    assert raised.value.headers == {"Allow": "GET, PUT"}
-
-
 def test_options_tell_the_methods_of_a_path() -> None:
     route, target = TABLE.find("OPTIONS", target_of("/a/x"))
     assert (route.method, route.role, target.captured) == ("OPTIONS", Role.NOBODY, ("x",))

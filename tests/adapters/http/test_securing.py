@@ -147,11 +147,6 @@ def files(tmp_path: Path) -> Files:
     return Files(tmp_path)
 
 
-def test_files_that_did_not_change_are_not_read_again(files: Files) -> None:
-    tls = TlsFiles(files.certificate, files.key)
-    assert not tls.refresh()
-
-
 def test_a_new_certificate_is_taken_in_by_the_same_context(files: Files) -> None:
     tls = TlsFiles(files.certificate, files.key)
     before = tls.context

@@ -195,50 +195,40 @@ def test_a_link_is_not_probed_between_the_heartbeats_of_an_agent() -> None:
     assert OwnershipSettings().heartbeat_fraction < PROBE_FRACTION
 
 
-def java_that_exits(folder: Path, code: int) -> Path:
-    java = folder / "bin" / "java"
-    java.parent.mkdir(parents=True)
-    java.write_text(f"#!/bin/sh\necho broken >&2\nexit {code}\n")
-    java.chmod(0o755)
-    return java
-
-
 def hide_packages(monkeypatch: pytest.MonkeyPatch, **found: object) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", found.get)
 
 
-def test_java_home_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    java = java_that_exits(tmp_path, 0)
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    assert find_java() == java
+WHERE = "looked at JAVA_HOME, the PATH"
+BROKEN = r"JAVA_HOME: .*java: exit code 3: broken.*pip install 'loadmanager\[demo\]'"
 
 
-def test_a_broken_java_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    java_that_exits(tmp_path / "broken", 1)
-    good = java_that_exits(tmp_path / "good", 0)
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "broken"))
-    monkeypatch.setenv("PATH", str(good.parent))
-    assert find_java() == good
-
-
-def test_without_a_java_the_error_says_what_was_tried_and_how_to_get_one(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("home_exits", "path_exits", "expected"),
+    [(0, 0, "home"), (1, 0, "path"), (3, None, BROKEN), (None, None, WHERE)],
+)
+def test_a_java_that_works_is_found_first_by_java_home_or_the_error_says_where_it_looked(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    *,
+    home_exits: int | None,
+    path_exits: int | None,
+    expected: str,
 ) -> None:
-    java_that_exits(tmp_path, 3)
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    monkeypatch.setenv("PATH", "")
     hide_packages(monkeypatch)
-    expected = r"JAVA_HOME: .*java: exit code 3: broken.*pip install 'loadmanager\[demo\]'"
+    for name, code in (("home", home_exits), ("path", path_exits)):
+        java = tmp_path / name / "bin" / "java"
+        java.parent.mkdir(parents=True)
+        if code is not None:
+            java.write_text(f"#!/bin/sh\necho broken >&2\nexit {code}\n")
+            java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", "" if home_exits is None else str(tmp_path / "home"))
+    monkeypatch.setenv("PATH", str(tmp_path / "path" / "bin"))
+    if expected in {"home", "path"}:
+        assert find_java() == tmp_path / expected / "bin" / "java"
+        return
     with pytest.raises(EmbeddedZooKeeperError, match=expected):
         EmbeddedZooKeeper().start()
-
-
-def test_without_any_java_the_error_says_where_it_looked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", "")
-    hide_packages(monkeypatch)
-    with pytest.raises(EmbeddedZooKeeperError, match="looked at JAVA_HOME, the PATH"):
-        find_java()
 
 
 @pytest.mark.parametrize(
