@@ -1,11 +1,34 @@
 """Who leads, from the election node alone."""
 
+from functools import reduce
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadmanager.core.errors import MalformedContent
+from loadmanager.core.health import Health, HealthRules, after, may_be_drained
 from loadmanager.core.ids import BrokerId
-from loadmanager.core.leadership import Contender, Standing, judge, successors
+from loadmanager.core.leadership import (
+    MOST_TAKE_OVERS,
+    SOON_MS,
+    Contender,
+    Rival,
+    Standing,
+    Verdict,
+    judge,
+    judge_rivals,
+    successors,
+    take_overs,
+)
+from loadmanager.core.lease import (
+    CLOCK_DRIFT_FRACTION,
+    Heartbeats,
+    latest_end_s,
+    longest_lease_fraction,
+    report_interval_s,
+)
+from loadmanager.core.wire.records import AgentRecord, decode_agent, encode_agent
 
 ME = Contender(BrokerId("b1:8080"), "run-2", session_id=22)
 
@@ -44,3 +67,154 @@ def test_the_brokers_registered_longest_besides_the_leader_are_to_succeed_it() -
     assert successors(registered, None) == {"b4:8080", "b3:8080"}
     assert successors(registered, BrokerId("b4:8080")) == {"b3:8080", "b2:8080"}
     assert successors({}, ME.broker) == frozenset()
+
+
+NOW_MS = 1_700_000_000_000
+
+
+def _agent(instance: str, host: str = "h1", take_overs: int = 0, ago_ms: int = 1000) -> AgentRecord:
+    return AgentRecord(
+        instance=instance,
+        host=host,
+        process_id=7,
+        sidecar_url=f"http://{host}:7750",
+        registered_at_ms=NOW_MS - ago_ms,
+        take_overs=take_overs,
+    )
+
+
+AGENT = _agent("me", ago_ms=0)
+BEFORE, OTHER = Rival(_agent("before"), 5), Rival(_agent("other", host="h2"), 3)
+
+
+@pytest.mark.parametrize(
+    ("own_epoch", "rivals", "verdict"),
+    [
+        pytest.param(None, [], Verdict.TAKE_OVER, id="nobody there"),
+        pytest.param(7, [], Verdict.TAKE_OVER, id="registered, nobody there"),
+        pytest.param(None, [BEFORE], Verdict.TAKE_OVER, id="the run before on its host"),
+        pytest.param(7, [Rival(_agent("later"), 9)], Verdict.END, id="a later one"),
+        pytest.param(9, [Rival(_agent("earlier"), 7)], Verdict.TAKE_OVER, id="an earlier one"),
+        pytest.param(None, [OTHER], Verdict.STAND_BY, id="a living one of another host"),
+        pytest.param(None, [OTHER, BEFORE], Verdict.STAND_BY, id="another host's among others"),
+        pytest.param(None, [Rival(AgentRecord(), 3)], Verdict.TAKE_OVER, id="an empty mark"),
+        pytest.param(None, [Rival(_agent("older", host=""), 3)], Verdict.TAKE_OVER, id="no host"),
+    ],
+)
+def test_one_of_two_agents_of_a_broker_goes_on(
+    own_epoch: int | None, rivals: list[Rival], verdict: Verdict
+) -> None:
+    assert judge_rivals(AGENT, own_epoch, rivals)[0] is verdict
+
+
+def test_take_overs_that_follow_one_another_closely_come_to_an_end() -> None:
+    before = [Rival(_agent("a", take_overs=n), 3) for n in range(MOST_TAKE_OVERS + 1)]
+    verdicts = [judge_rivals(AGENT, None, [one])[0] for one in before]
+    assert verdicts == [Verdict.TAKE_OVER] * MOST_TAKE_OVERS + [Verdict.STAND_BY]
+
+
+def test_take_overs_long_after_one_another_are_restarts() -> None:
+    old = Rival(_agent("a", take_overs=MOST_TAKE_OVERS, ago_ms=SOON_MS), 3)
+    assert judge_rivals(AGENT, None, [old])[0] is Verdict.TAKE_OVER
+    assert take_overs(AGENT, [old]) == 0
+
+
+def test_the_verdict_names_who_decided_it() -> None:
+    assert judge_rivals(AGENT, None, [BEFORE, OTHER]) == (Verdict.STAND_BY, OTHER)
+
+
+def test_a_mark_is_read_back_as_it_was_written_and_says_where_its_sidecar_is() -> None:
+    assert decode_agent("/mark", encode_agent(AGENT)) == AGENT
+    assert str(AGENT) == "the sidecar http://h1:7750 on host h1, process 7, instance me"
+    assert decode_agent("/mark", b"") == AgentRecord()
+    assert str(AgentRecord()) == "a sidecar of an older version"
+    with pytest.raises(MalformedContent, match="/mark"):
+        decode_agent("/mark", b'{"processId":"many"}')
+
+
+@pytest.mark.parametrize("timeout_s", [4.0, 10.0, 40.0])
+def test_a_lease_is_over_half_a_tick_before_the_timeout_on_a_slow_clock(timeout_s: float) -> None:
+    longest = longest_lease_fraction(timeout_s, 2.0)
+    over_s = longest * timeout_s * (1 + CLOCK_DRIFT_FRACTION)
+    assert over_s < timeout_s - 1.0
+    assert over_s > timeout_s - 1.0 - 0.02 * timeout_s
+
+
+def test_an_unknown_tick_counts_as_half_of_the_session() -> None:
+    longest = longest_lease_fraction(10.0, 0.0)
+    assert longest * (1 + CLOCK_DRIFT_FRACTION) == pytest.approx(0.74)
+    assert longest == longest_lease_fraction(10.0, 5.0)
+
+
+def test_the_usual_configuration_needs_no_shorter_lease() -> None:
+    assert longest_lease_fraction(10.0, 2.0) > 0.66
+    assert longest_lease_fraction(4.0, 2.0) > 0.66
+    assert longest_lease_fraction(4.0, 0.0) > 0.66
+
+
+def test_a_tick_of_two_sessions_leaves_no_lease() -> None:
+    assert longest_lease_fraction(4.0, 8.0) < 0
+
+
+def test_a_report_comes_within_a_little_more_than_half_a_tick() -> None:
+    assert report_interval_s(10.0, 2.0) == pytest.approx(1.1)
+    assert report_interval_s(10.0, 0.0) == pytest.approx(2.6)
+
+
+def test_a_lease_ends_before_a_timeout_from_what_the_leader_knows() -> None:
+    over_s = 5.0 + (latest_end_s(5.0, 10.0) - 5.0) * (1 + CLOCK_DRIFT_FRACTION)
+    assert over_s == pytest.approx(14.9)
+
+
+def test_a_heartbeat_counts_when_one_was_answered_that_was_sent_a_report_later() -> None:
+    heartbeats = Heartbeats(2.0)
+    assert heartbeats.known_since_s(10.0, 10.5, 1.0) == 2.0
+    assert heartbeats.known_since_s(11.4, 11.4, 1.0) == 2.0
+    assert heartbeats.known_since_s(11.5, 11.5, 1.0) == 10.0
+    assert heartbeats.known_since_s(12.4, 12.4, 1.0) == 11.4
+    assert heartbeats.known_since_s(30.0, 30.0, 1.0) == 12.4
+
+
+def test_regular_heartbeats_leave_the_usual_lease_as_it_is() -> None:
+    for timeout_s, tick_s in ((10.0, 2.0), (4.0, 2.0), (4.0, 0.5), (30.0, 2.0)):
+        heartbeats, interval_s = Heartbeats(0.0), report_interval_s(timeout_s, tick_s)
+        for number in range(1, 50):
+            sent_s = number * 0.1 * timeout_s
+            known_since_s = heartbeats.known_since_s(sent_s, sent_s + 0.002, interval_s)
+            assert latest_end_s(known_since_s, timeout_s) > sent_s + 0.66 * timeout_s
+
+
+RULES = HealthRules(unhealthy_after=3, healthy_after=2)
+
+
+def _after(answers: str) -> Health:
+    return reduce(lambda h, one: after(RULES, h, good=one == "+"), answers, Health())
+
+
+def test_a_belief_changes_after_several_like_answers() -> None:
+    assert all(_after(answers).healthy for answers in ("--", "--+--+--+", "---++"))
+    assert not any(_after(answers).healthy for answers in ("---", "---+", "---+-+-+-"))
+
+
+@given(st.text("+-", max_size=60))
+def test_the_belief_changes_no_more_often_than_the_rules_allow(answers: str) -> None:
+    beliefs = [_after(answers[:count]).healthy for count in range(len(answers) + 1)]
+    changes = [i for i in range(1, len(beliefs)) if beliefs[i] is not beliefs[i - 1]]
+    for change in changes:
+        needed = RULES.healthy_after if beliefs[change] else RULES.unhealthy_after
+        assert set(answers[change - needed : change]) == {"+" if beliefs[change] else "-"}
+
+
+BROKERS = [BrokerId(f"b{number}:8080") for number in range(5)]
+
+
+def test_a_single_sick_broker_among_others_may_go_and_who_is_alone_stays() -> None:
+    assert may_be_drained(BROKERS[4], BROKERS, [])
+    assert may_be_drained(BROKERS[1], BROKERS[:2], [])
+    assert not may_be_drained(BROKERS[0], BROKERS[:1], [])
+    assert not may_be_drained(BROKERS[0], [], [])
+
+
+def test_at_most_half_may_go_and_all_agree_which() -> None:
+    going = [b for b in BROKERS if may_be_drained(b, BROKERS, [o for o in BROKERS if o != b])]
+    assert going == BROKERS[:2]
