@@ -14,7 +14,6 @@ from loadmanager.core.averages import (
     DEFAULT_RATES,
     Average,
     BundleAverages,
-    add_samples,
     supposed_of,
 )
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker
@@ -91,19 +90,6 @@ def test_up_to_its_maximum_an_average_is_the_mean(samples: list[Rates]) -> None:
     mean = sum(sample.msgs_in_per_s for sample in samples) / len(samples)
     assert average.samples == len(samples)
     assert math.isclose(average.rates.msgs_in_per_s, mean, rel_tol=1e-9, abs_tol=1e-6)
-
-
-@given(st.lists(st.tuples(rates, rates, st.integers(0, 10)), min_size=1, max_size=8))
-def test_many_bundles_average_like_each_by_itself(many: list[tuple[Rates, Rates, int]]) -> None:
-    averages, counts = add_samples(
-        np.array([old.row() for old, _, _ in many]),
-        np.array([count for _, _, count in many]),
-        np.array([new.row() for _, new, _ in many]),
-        10,
-    )
-    singly = [Average(10, count, old).add(new) for old, new, count in many]
-    assert averages.tolist() == [list(one.rates.row()) for one in singly]
-    assert counts.tolist() == [one.samples for one in singly]
 
 
 def test_a_part_and_a_whole_are_supposed_to_have_their_share_until_they_are_measured() -> None:

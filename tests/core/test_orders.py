@@ -1,6 +1,5 @@
 """Orders and owned lists, to znode content and back."""
 
-import contextlib
 import json
 import zlib
 
@@ -131,13 +130,6 @@ def test_orders_that_are_none_say_where_and_what_was_expected(content: bytes, sa
 def test_an_owned_list_that_is_none_says_what_was_expected(content: bytes, says: str) -> None:
     with pytest.raises(MalformedContent, match=says):
         decode_owned(WHERE, content, mzxid=1)
-
-
-@given(content=st.binary(max_size=200))
-def test_no_content_whatever_raises_anything_but_malformed_content(content: bytes) -> None:
-    for decode in (decode_orders, lambda where, data: decode_owned(where, data, 1)):
-        with contextlib.suppress(MalformedContent):
-            decode(WHERE, content)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 import json
 import zlib
-from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -20,7 +18,6 @@ from loadmanager.core.load import (
     BrokerUrls,
     BundleStats,
     LoadReport,
-    Registration,
     ResourceUsage,
     registration_of,
 )
@@ -182,61 +179,6 @@ def test_a_state_of_a_leader_that_kept_no_course_has_none() -> None:
 def test_only_the_heaviest_averages_are_kept_when_they_must_be_few() -> None:
     state = decode_standby("/s", encode_standby(_standby(), most_bundles=1))
     assert list(state.averages) == ["t/n/0x00000002_0x00000003"]
-
-
-SOMEBODY = Registration(
-    broker=BrokerId("a:1"), urls=BrokerUrls(http_url=""), sidecar_url="", started_at_ms=0
-)
-DECODERS: list[Callable[[str, bytes], object]] = [
-    decode_report,
-    decode_registration,
-    lambda where, data: decode_loads(where, data, SOMEBODY),
-    decode_lock,
-    decode_leader,
-    lambda where, data: decode_boundaries(where, NAMESPACE, data, 0),
-    decode_standby,
-]
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | texts | st.just("\ud800"),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
-    max_leaves=8,
-)
-
-
-def _refuses_or_decodes(decode: Callable[[str, bytes], object], data: bytes) -> None:
-    with suppress(MalformedContent):
-        decode("/where", data)
-
-
-@given(st.sampled_from(DECODERS), st.binary(max_size=60))
-def test_any_bytes_are_a_value_or_bad(decode: Callable[[str, bytes], object], data: bytes) -> None:
-    _refuses_or_decodes(decode, data)
-    _refuses_or_decodes(decode, zlib.compress(data))
-
-
-@given(st.data())
-def test_a_spoiled_field_raises_nothing_but_malformed_content(data: st.DataObject) -> None:
-    samples: list[Callable[[], bytes]] = [
-        lambda: encode_report(data.draw(reports)),
-        lambda: encode_registration(data.draw(reports)),
-        lambda: encode_loads(data.draw(reports)),
-        lambda: encode_lock(data.draw(locks)),
-        lambda: encode_leader(data.draw(leaders)),
-        lambda: encode_boundaries(Boundaries.even(NAMESPACE, 3)),
-        lambda: encode_standby(_standby()),
-    ]
-    which = data.draw(st.integers(0, len(samples) - 1))
-    document = json.loads(samples[which]())
-    place = document
-    while True:
-        key = data.draw(st.sampled_from(sorted(place)))
-        if not (isinstance(place[key], dict) and place[key] and data.draw(st.booleans())):
-            break
-        place = place[key]
-    place[key] = data.draw(json_values)
-    content = json.dumps(document).encode()
-    _refuses_or_decodes(DECODERS[which], content)
-    _refuses_or_decodes(DECODERS[which], zlib.compress(content))
 
 
 @given(reports, st.floats(0, 1, exclude_max=True))
