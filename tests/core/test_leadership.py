@@ -3,8 +3,6 @@
 from functools import reduce
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.health import Health, HealthRules, after, may_be_drained
@@ -41,6 +39,7 @@ ME = Contender(BrokerId("b1:8080"), "run-2", session_id=22)
         pytest.param(Contender(BrokerId("b2:8080"), "run-9", 31), Standing.FOLLOW, id="another's"),
         pytest.param(Contender(ME.broker, "run-1", 21), Standing.CLEAR, id="of an earlier life"),
         pytest.param(Contender(ME.broker, "run-1", 22), Standing.CLEAR, id="not written by us"),
+        pytest.param(Contender(ME.broker, "run-2", 31), Standing.CLEAR, id="of another session"),
         pytest.param(Contender(None, "", 22), Standing.CLEAR, id="unreadable, of this session"),
         pytest.param(Contender(None, "", 31), Standing.FOLLOW, id="unreadable, of another session"),
     ],
@@ -48,18 +47,6 @@ ME = Contender(BrokerId("b1:8080"), "run-2", session_id=22)
 def test_the_node_says_who_leads(incumbent: Contender | None, standing: Standing) -> None:
     assert judge(ME, incumbent, connected=True) is standing
     assert judge(ME, incumbent, connected=False) is Standing.DOUBT
-
-
-brokers = st.sampled_from([ME.broker, BrokerId("b2:8080")])
-incumbents = st.none() | st.builds(
-    Contender, brokers, st.sampled_from(["run-1", "run-2"]), st.sampled_from([21, 22, 31])
-)
-
-
-@given(incumbent=incumbents)
-def test_only_the_session_that_holds_the_node_leads(incumbent: Contender | None) -> None:
-    leads = judge(ME, incumbent, connected=True) is Standing.LEAD
-    assert not leads or (incumbent is not None and incumbent.session_id == ME.session_id)
 
 
 def test_the_brokers_registered_longest_besides_the_leader_are_to_succeed_it() -> None:
@@ -194,15 +181,6 @@ def _after(answers: str) -> Health:
 def test_a_belief_changes_after_several_like_answers() -> None:
     assert all(_after(answers).healthy for answers in ("--", "--+--+--+", "---++"))
     assert not any(_after(answers).healthy for answers in ("---", "---+", "---+-+-+-"))
-
-
-@given(st.text("+-", max_size=60))
-def test_the_belief_changes_no_more_often_than_the_rules_allow(answers: str) -> None:
-    beliefs = [_after(answers[:count]).healthy for count in range(len(answers) + 1)]
-    changes = [i for i in range(1, len(beliefs)) if beliefs[i] is not beliefs[i - 1]]
-    for change in changes:
-        needed = RULES.healthy_after if beliefs[change] else RULES.unhealthy_after
-        assert set(answers[change - needed : change]) == {"+" if beliefs[change] else "-"}
 
 
 BROKERS = [BrokerId(f"b{number}:8080") for number in range(5)]

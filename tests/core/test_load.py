@@ -16,7 +16,7 @@ from loadmanager.core.averages import (
     BundleAverages,
     supposed_of,
 )
-from loadmanager.core.ids import BrokerId, BundleId, parse_broker
+from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import (
     BrokerUrls,
     BundleStats,
@@ -163,12 +163,9 @@ def test_samples_begin_anew_when_a_bundle_comes_or_goes(bundles: set[BundleId]) 
 BUNDLE = BundleId("t/n/0x00000000_0xffffffff")
 RULES = ReportRules()
 
-FIRST_REPORT = LoadReport(
-    broker=BrokerId("a:1"),
-    urls=BrokerUrls(http_url="http://a:1"),
-    sidecar_url="http://a:2",
+FIRST_REPORT = replace(
+    REPORT,
     reported_at_ms=0,
-    started_at_ms=0,
     cpu=ResourceUsage(400.0, 800.0),
     memory=ResourceUsage(20.0, 100.0),
     bandwidth_out=ResourceUsage(150.0, 1000.0),
@@ -277,13 +274,6 @@ def test_without_weights_nothing_counts() -> None:
 
 
 def test_an_unknown_resource_is_nothing_of_nothing() -> None:
-    report = LoadReport(
-        broker=parse_broker("b1:8080"),
-        urls=BrokerUrls(http_url="http://b1:8080"),
-        sidecar_url="",
-        started_at_ms=0,
-        reported_at_ms=0,
-        memory=ResourceUsage(1.0, 2.0),
-    )
+    report = replace(REPORT, memory=ResourceUsage(1.0, 2.0))
     usages, limits = report_usage(report)
     assert (usages, limits) == ([0.0, 1.0, 0.0, 0.0, 0.0], [0.0, 2.0, 0.0, 0.0, 0.0])

@@ -97,14 +97,3 @@ def test_the_cut_makes_alike_parts(loads: list[tuple[int, float]], expected: int
 def test_the_last_position_of_all_cannot_be_cut_off() -> None:
     loads = [(FULL_RANGE_END - 1, 1.0), (FULL_RANGE_END, 1.0)]
     assert best_split_point(FULL_RANGE_END, loads) is None
-
-
-@given(st.lists(st.tuples(st.integers(0, 999), st.floats(0, 1e6)), max_size=30))
-def test_a_cut_leaves_load_on_both_sides(loads: list[tuple[int, float]]) -> None:
-    cut = best_split_point(1000, loads)
-    busy = [position for position, load in loads if load > 0]
-    if cut is None:
-        assert len(set(busy)) < 2
-    else:
-        assert any(position < cut for position in busy)
-        assert any(position >= cut for position in busy)

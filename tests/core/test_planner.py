@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planner_promises import PROMISES, Cluster, Promise, clusters, shedders
+from planner_promises import PROMISES, Promise, clusters, shedders
 from small_view import bundle, make_view
 
 from loadmanager.core.cluster import ClusterView
@@ -25,7 +25,7 @@ from loadmanager.core.playback import Playback
 from loadmanager.core.policies import Policies
 from loadmanager.core.projection import TrafficShare, loads, settled
 from loadmanager.core.scores import ResourceWeights
-from loadmanager.core.shedding import Shed, Shedder, ThresholdShedder
+from loadmanager.core.shedding import Shed, ThresholdShedder
 
 WEIGHTS = ResourceWeights()
 HOT = {"a:1": (0.9, dict.fromkeys(range(9), 100.0)), "b:1": (0.1, {20: 100.0})}
@@ -395,23 +395,12 @@ def test_a_memory_on_another_clock_has_all_its_times_moved_and_nothing_else() ->
 
 MANY = int(os.environ.get("HYPOTHESIS_EXAMPLES", "2000"))
 """Examples of a thorough look at one promise; otherwise those of all core tests."""
-each_promise = pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
 
 
-@each_promise
-@given(cluster=clusters, shedder=shedders, data=st.data())
-def test_the_planner(
-    promise: Promise, cluster: Cluster, shedder: Shedder, data: st.DataObject
-) -> None:
-    promise(cluster, shedder, data)
-
-
-@pytest.mark.thorough
 @pytest.mark.timeout(600)
-@each_promise
-@settings(max_examples=MANY)
-@given(cluster=clusters, shedder=shedders, data=st.data())
-def test_looked_at_thoroughly_the_planner(
-    promise: Promise, cluster: Cluster, shedder: Shedder, data: st.DataObject
-) -> None:
-    promise(cluster, shedder, data)
+@pytest.mark.parametrize(
+    "examples", [settings().max_examples, pytest.param(MANY, marks=pytest.mark.thorough)]
+)
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+def test_the_planner(promise: Promise, examples: int) -> None:
+    settings(max_examples=examples)(given(clusters, shedders, st.data())(promise))()
