@@ -351,8 +351,10 @@ NAME = "rounds-b1_8080-5f2a90c1d07be344-000000000731.jsonl.gz"
 
 
 def test_a_moment_lies_in_the_folder_of_its_hour() -> None:
-    assert partition(hour_of(1_795_262_399_999)) == "date=2026-11-21/hour=11"
-    assert partition(hour_of(1_795_262_400_000)) == "date=2026-11-21/hour=12"
+    for at_ms, hour in ((1_795_262_399_999, 11), (1_795_262_400_000, 12)):
+        folder = partition(hour_of(at_ms))
+        assert folder == f"date=2026-11-21/hour={hour}"
+        assert hour_of_partition(folder) == hour_of(at_ms)
 
 
 @pytest.mark.parametrize(

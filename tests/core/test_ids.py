@@ -186,6 +186,7 @@ def test_crc32_is_that_of_pulsar() -> None:
 def test_murmur3_is_the_x86_one_with_seed_zero() -> None:
     assert murmur3("") == 0
     assert murmur3("hello") == 0x248BFA47
+    assert murmur3("abc") == 0xB3DD93FA
 
 
 def test_the_domain_is_part_of_what_is_hashed() -> None:
