@@ -225,27 +225,27 @@ def test_an_unchanged_report_is_renewed_within_its_longest_time(jitter: float, a
         assert reason is None
 
 
-def test_an_orphaned_bundle_costs_its_share_of_the_whole_cluster() -> None:
-    view = make_view({"a:1": (0.5, {1: 100.0}), "b:1": (0.5, {2: 100.0})})
-    assert TrafficShare().usage(view, bundle(1), None).tolist() == [400.0, 0.0, 0.0, 0.0, 0.0]
-
-
-def test_a_bundle_never_measured_costs_as_much_as_the_mean() -> None:
-    view = make_view({"a:1": (0.5, {1: 100.0, 2: 5.0}), "b:1": (0.5, {3: 100.0, 4: 7.0})})
-    assert TrafficShare().usage(view, bundle(9), None).tolist() == [200.0, 0.0, 0.0, 0.0, 0.0]
-    assert not TrafficShare().usage(make_view({"a:1": (0.0, {})}), bundle(9), None).any()
-
-
-def test_the_smallest_traffic_there_is_overflows_no_share() -> None:
-    view = make_view({"a:1": (0.5, {1: 1e15}), "b:1": (0.5, {2: 5e-324})})
+@pytest.mark.parametrize(
+    ("brokers", "number", "source", "cpu"),
+    [
+        pytest.param(({1: 100.0}, {2: 100.0}), 1, None, 400.0, id="orphaned: of the whole cluster"),
+        pytest.param(
+            ({1: 100.0, 2: 5.0}, {3: 100.0, 4: 7.0}), 9, None, 200.0, id="never measured: the mean"
+        ),
+        # The smallest traffic there is overflows no share.
+        pytest.param(({1: 1e15}, {2: 5e-324}), 1, "b:1", 400.0, id="beside next to nothing"),
+        pytest.param(({1: 0.0}, {}), 1, "a:1", 0.0, id="idle"),
+    ],
+)
+def test_a_bundle_costs_its_share_of_the_traffic(
+    brokers: tuple[dict[int, float], ...], number: int, source: str | None, cpu: float
+) -> None:
+    view = make_view({f"{name}:1": (0.5, sizes) for name, sizes in zip("ab", brokers, strict=True)})
     with np.errstate(all="raise"):
-        usage = TrafficShare().usage(view, bundle(1), BrokerId("b:1"))
-    assert usage.tolist() == [400.0, 0.0, 0.0, 0.0, 0.0]
-
-
-def test_an_idle_broker_has_no_cost_to_share() -> None:
-    view = make_view({"a:1": (0.5, {1: 0.0})})
-    assert not TrafficShare().usage(view, bundle(1), BrokerId("a:1")).any()
+        of = BrokerId(source) if source else None
+        usage = TrafficShare().usage(view, bundle(number), of)
+    assert usage.tolist() == [cpu, 0.0, 0.0, 0.0, 0.0]
+    assert not TrafficShare().usage(make_view({"a:1": (0.0, {})}), bundle(9), None).any()
 
 
 rows = st.lists(st.floats(-10, 1e9), min_size=5, max_size=5).map(np.array)

@@ -43,13 +43,52 @@ def expected(rate: float, samples: int = 1000, topics: int = 10) -> Expected:
     return Expected(Rates(rate, 0.0, 0.0, 0.0), Rates(rate / 2, 0.0, 0.0, 0.0), samples, topics)
 
 
-def test_a_bundle_that_is_still_there_is_supposed_as_it_was() -> None:
-    found = seeded({HALVES.bundles[0]: expected(8.0)}, {NS: HALVES})
-    (averages,) = found.values()
-    assert list(found) == [HALVES.bundles[0]]
-    assert averages.short.rates == Rates(8.0, 0.0, 0.0, 0.0)
-    assert averages.long.rates == Rates(4.0, 0.0, 0.0, 0.0)
-    assert averages.topics == 10
+FIRST, SECOND = HALVES.bundles
+A, B, C, D = QUARTERS.bundles
+OTHER_SPACE = Boundaries.even(Namespace("t/other"), 1)
+
+
+@pytest.mark.parametrize(
+    ("former", "now", "supposed"),
+    [
+        # What is supposed of each bundle: messages/s in, topics, samples of the long average.
+        pytest.param({FIRST: expected(8.0)}, HALVES, {FIRST: (8.0, 10, 30)}, id="still there"),
+        pytest.param(
+            {FIRST: expected(8.0, samples=3)}, HALVES, {FIRST: (8.0, 10, 3)}, id="few samples"
+        ),
+        pytest.param(
+            {FIRST: expected(8.0)}, OTHER_SPACE, {FIRST: (8.0, 10, 30)}, id="yet to be made"
+        ),
+        pytest.param(
+            {FIRST: expected(8.0)}, QUARTERS, {A: (4.0, 5, 30), B: (4.0, 5, 30)}, id="split"
+        ),
+        pytest.param(
+            {A: expected(1.0, samples=7), B: expected(2.0)} | {C: expected(4.0), D: expected(8.0)},
+            HALVES,
+            {FIRST: (3.0, 20, 7), SECOND: (12.0, 20, 30)},
+            id="merged",
+        ),
+        pytest.param({A: expected(1.0)}, HALVES, {}, id="told of in part"),
+        pytest.param(
+            {FIRST: expected(8.0), A: expected(1.0)},
+            QUARTERS,
+            {A: (1.0, 10, 30), B: (4.0, 5, 30)},
+            id="told of by itself and as a part",
+        ),
+    ],
+)
+def test_a_bundle_is_supposed_as_it_was_or_as_its_parts_or_its_whole_were(
+    former: dict[BundleId, Expected],
+    now: Boundaries,
+    supposed: dict[BundleId, tuple[float, int, int]],
+) -> None:
+    found = seeded(former, {now.namespace: now})
+    assert found.keys() == supposed.keys()
+    for bundle, (msgs_per_s, topics, samples) in supposed.items():
+        one = found[bundle]
+        assert one.short.rates.row() == pytest.approx((msgs_per_s, 0.0, 0.0, 0.0))
+        assert one.long.rates.row() == pytest.approx((msgs_per_s / 2, 0.0, 0.0, 0.0))
+        assert (one.topics, one.long.samples) == (topics, samples)
 
 
 def test_what_is_supposed_counts_little_beside_what_is_reported() -> None:
@@ -64,45 +103,6 @@ def test_what_is_supposed_counts_little_beside_what_is_reported() -> None:
         averages = averages.add(reported)
     assert averages.long.rates.msgs_in_per_s == pytest.approx(52.0)
     assert averages.short.rates.msgs_in_per_s > 90.0
-
-
-def test_fewer_samples_in_history_count_as_fewer() -> None:
-    (averages,) = seeded({HALVES.bundles[0]: expected(8.0, samples=3)}, {}).values()
-    assert averages.long.samples == 3
-
-
-def test_parts_of_a_bundle_that_was_split_get_their_width_of_it() -> None:
-    found = seeded({HALVES.bundles[0]: expected(8.0)}, {NS: QUARTERS})
-    assert sorted(found) == sorted(QUARTERS.bundles[:2])
-    assert all(one.short.rates.msgs_in_per_s == pytest.approx(4.0) for one in found.values())
-    assert [one.topics for one in found.values()] == [5, 5]
-
-
-def test_a_bundle_that_was_merged_gets_all_of_its_parts() -> None:
-    former = dict(zip(QUARTERS.bundles, map(expected, (1.0, 2.0, 4.0, 8.0)), strict=True))
-    former[QUARTERS.bundles[0]] = expected(1.0, samples=7)
-    found = seeded(former, {NS: HALVES})
-    assert [found[one].short.rates.msgs_in_per_s for one in HALVES.bundles] == pytest.approx(
-        [3.0, 12.0]
-    )
-    assert found[HALVES.bundles[0]].long.samples == 7
-
-
-def test_what_is_told_of_in_part_is_not_supposed_at_all() -> None:
-    assert seeded({QUARTERS.bundles[0]: expected(1.0)}, {NS: HALVES}) == {}
-
-
-def test_a_bundle_that_is_told_of_by_itself_is_not_computed_from_others() -> None:
-    both = {HALVES.bundles[0]: expected(8.0), QUARTERS.bundles[0]: expected(1.0)}
-    found = seeded(both, {NS: QUARTERS})
-    assert found[QUARTERS.bundles[0]].short.rates.msgs_in_per_s == 1.0
-    assert found[QUARTERS.bundles[1]].short.rates.msgs_in_per_s == pytest.approx(4.0)
-
-
-def test_bundles_of_a_namespace_yet_to_be_made_are_supposed_as_they_were() -> None:
-    other = Boundaries.even(Namespace("t/other"), 1)
-    found = seeded({HALVES.bundles[0]: expected(8.0)}, {other.namespace: other})
-    assert list(found) == [HALVES.bundles[0]]
 
 
 bounds = st.sets(st.integers(1, FULL_RANGE_END - 1), max_size=6).map(
