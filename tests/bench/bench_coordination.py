@@ -10,9 +10,7 @@ import asyncio
 import gc
 import os
 import tracemalloc
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
 from itertools import count
 from typing import Final
 
@@ -27,7 +25,6 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace, parse_broker
 from loadmanager.core.orders import encode_owned
 from loadmanager.telemetry.metrics import Metrics
-from tests.testbed.faults.agent import Agent
 from tests.testbed.faults.cluster import Cluster, topic_in
 from tests.testbed.faults.virtual_time import VirtualClock, run
 from tests.testbed.memory import MemoryCoordination
@@ -51,59 +48,41 @@ KINDS: Final = ("heartbeat", "loads", "owned", "other reads", "writes")
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(TIMEOUT_S)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    sidecars: int
-    state: str
-    role: str
-    per_s: dict[str, float]
-    bytes_per_s: float
-    watches: float
-
-    @property
-    def all_per_s(self) -> float:
-        return sum(self.per_s.values())
+PerS = dict[str, float]
+"""Requests of each kind."""
 
 
 def test_what_each_sidecar_asks_of_zookeeper() -> None:
-    rows = [row for sidecars in SIDECARS for row in run(_measured(sidecars), cpu_limit_s=TIMEOUT_S)]
-    for row in rows:
-        emit(
-            "coordination",
-            sidecars=row.sidecars,
-            state=row.state,
-            role=row.role,
-            requests_per_s=row.all_per_s,
-            of_kind_per_s=row.per_s,
-            bytes_per_s=row.bytes_per_s,
-            watches=row.watches,
-        )
-    others = [row.all_per_s for row in rows if (row.state, row.role) == ("at rest", "other")]
-    assert max(others) <= MOST_AT_REST_PER_S
-    assert max(others) <= SPREAD * min(others)
-    moved = [row for row in rows if (row.state, row.role) == ("a move a second", "other")]
-    for row in moved:
+    others: dict[str, list[tuple[int, PerS]]] = defaultdict(list)
+    for sidecars in SIDECARS:
+        for state, per_s in run(_measured(sidecars), cpu_limit_s=TIMEOUT_S).items():
+            others[state].append((sidecars, per_s))
+    at_rest = [sum(per_s.values()) for _, per_s in others["at rest"]]
+    assert max(at_rest) <= MOST_AT_REST_PER_S
+    assert max(at_rest) <= SPREAD * min(at_rest)
+    for sidecars, per_s in others["a move a second"]:
         # A broker that takes one of the bundles reads the lists that changed before.
-        assert row.per_s["owned"] <= MOST_LISTS_PER_S + 3 / row.sidecars
+        assert per_s["owned"] <= MOST_LISTS_PER_S + 3 / sidecars
 
 
-async def _measured(sidecars: int) -> list[Row]:
+async def _measured(sidecars: int) -> dict[str, PerS]:
+    """Return what one without a role asks, by the state of the cluster."""
     async with counted_cluster(sidecars) as (cluster, service):
         boundaries = await cluster.make_namespace(BUNDLES_A_BROKER * sidecars)
         topics = [topic_in(boundaries, bundle) for bundle in boundaries.bundles]
         await asyncio.gather(*map(cluster.agents[0].look_up, topics))
         # Lists that nobody needs are read one a second, after a while.
         await asyncio.sleep(max(REST_S, UNREAD_FOR_S + sidecars + 20.0))
-        rows = await _counted(cluster, service, "at rest")
+        found = {"at rest": await _counted(cluster, service, "at rest")}
         for state in () if ONLY_AT_REST else ("loads change", "a move a second"):
             changing = state == "loads change"
             happening = _change_loads(cluster) if changing else _move(cluster, boundaries)
             task = asyncio.ensure_future(happening)
             await asyncio.sleep(COUNTED_S / 2)
-            rows += await _counted(cluster, service, state)
+            found[state] = await _counted(cluster, service, state)
             task.cancel()
             await asyncio.sleep(REST_S)
-    return rows
+    return found
 
 
 async def _change_loads(cluster: Cluster) -> None:
@@ -123,27 +102,26 @@ async def _move(cluster: Cluster, boundaries: Boundaries) -> None:
         await asyncio.sleep(1.0)
 
 
-async def _counted(cluster: Cluster, service: CountingService, state: str) -> list[Row]:
+async def _counted(cluster: Cluster, service: CountingService, state: str) -> PerS:
     service.forget()
     await asyncio.sleep(COUNTED_S)
-    rows = by_role(cluster).items()
-    return [_row(service, len(cluster.living), state, role, agents) for role, agents in rows]
-
-
-def _row(
-    service: CountingService, sidecars: int, state: str, role: str, agents: Sequence[Agent]
-) -> Row:
-    asked: Counter[str] = Counter()
-    for name, number in service.asked_by(agents).items():
-        asked[_kind(name)] += number
-    return Row(
-        sidecars=sidecars,
-        state=state,
-        role=role,
-        per_s={kind: asked[kind] / COUNTED_S / len(agents) for kind in KINDS},
-        bytes_per_s=service.bytes_of(agents) / COUNTED_S / len(agents),
-        watches=service.watches_of(agents) / len(agents),
-    )
+    found: dict[str, PerS] = {}
+    for role, agents in by_role(cluster).items():
+        asked: Counter[str] = Counter()
+        for name, number in service.asked_by(agents).items():
+            asked[_kind(name)] += number
+        found[role] = {kind: asked[kind] / COUNTED_S / len(agents) for kind in KINDS}
+        emit(
+            "coordination",
+            sidecars=len(cluster.living),
+            state=state,
+            role=role,
+            requests_per_s=sum(found[role].values()),
+            of_kind_per_s=found[role],
+            bytes_per_s=service.bytes_of(agents) / COUNTED_S / len(agents),
+            watches=service.watches_of(agents) / len(agents),
+        )
+    return found["other"]
 
 
 def _kind(name: str) -> str:

@@ -10,7 +10,6 @@ import os
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from random import Random
 from typing import Final
 
@@ -33,47 +32,24 @@ DOWN_S: Final = 3.0
 KINDS: Final = ("owned", "brokers", "children", "loads", "locks", "other reads", "writes")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    sidecars: int
-    event: str
-    kinds: Counter[str]
-    most_in_a_second: int
-    mib: float
-
-    @property
-    def requests(self) -> int:
-        return sum(self.kinds[kind] for kind in KINDS)
-
-
 def test_what_mass_events_ask_of_zookeeper() -> None:
-    rows = [row for sidecars in SIDECARS for row in run(_measured(sidecars), cpu_limit_s=1500)]
-    for row in rows:
-        emit(
-            "coordination_mass_events",
-            sidecars=row.sidecars,
-            event=row.event,
-            requests=row.requests,
-            of_kind=dict(row.kinds),
-            most_in_a_second=row.most_in_a_second,
-            mib=row.mib,
-        )
+    for sidecars in SIDECARS:
+        run(_measured(sidecars), cpu_limit_s=1500)
 
 
-async def _measured(sidecars: int) -> list[Row]:
-    rows: list[Row] = []
+async def _measured(sidecars: int) -> None:
     service = CountingService()
     cluster = Cluster(counted_config(), Random(1), service=service)  # noqa: S311 - to be repeatable
     try:
-        async with _counted(rows, service, sidecars, "cold start"):
+        async with _counted(service, sidecars, "cold start"):
             for _ in range(sidecars):
                 cluster.start(cluster.add_host())
             await cluster.ready(within_s=120.0)
         boundaries = await cluster.make_namespace(BUNDLES_A_BROKER * sidecars)
-        async with _counted(rows, service, sidecars, "placement"):
+        async with _counted(service, sidecars, "placement"):
             topics = [topic_in(boundaries, bundle) for bundle in boundaries.bundles]
             await asyncio.gather(*map(cluster.leader.look_up, topics))
-        async with _counted(rows, service, sidecars, "restart"):
+        async with _counted(service, sidecars, "restart"):
             service.go_down()
             for agent in cluster.living:
                 agent.coordination.lose_connection()
@@ -81,19 +57,18 @@ async def _measured(sidecars: int) -> list[Row]:
             service.come_up()
             for agent in cluster.living:
                 agent.coordination.connect_again()
-        async with _counted(rows, service, sidecars, "leader change"):
+        async with _counted(service, sidecars, "leader change"):
             await cluster.leader.app.election.resign()
-        async with _counted(rows, service, sidecars, "a tenth dies"):
+        async with _counted(service, sidecars, "a tenth dies"):
             others = [agent for agent in cluster.living if agent is not cluster.leader]
             await _kill(others[: max(1, sidecars // 10)])
-        async with _counted(rows, service, sidecars, "half die"):
+        async with _counted(service, sidecars, "half die"):
             others = [agent for agent in cluster.living if agent is not cluster.leader]
             await _kill([cluster.leader, *others[: len(others) // 2]])
         await cluster.settled(boundaries.bundles, within_s=sidecars + 60.0)
         cluster.check()
     finally:
         await cluster.close()
-    return rows
 
 
 async def _kill(agents: Sequence[Agent]) -> None:
@@ -103,9 +78,7 @@ async def _kill(agents: Sequence[Agent]) -> None:
 
 
 @asynccontextmanager
-async def _counted(
-    rows: list[Row], service: CountingService, sidecars: int, event: str
-) -> AsyncIterator[None]:
+async def _counted(service: CountingService, sidecars: int, event: str) -> AsyncIterator[None]:
     service.forget()
     seconds: list[int] = []
     watching = asyncio.ensure_future(_count_seconds(service, seconds))
@@ -116,14 +89,14 @@ async def _counted(
     for (_session, name), number in service.requests.items():
         kinds[_kind(name)] += number
     read_bytes = service.read_bytes.total() + service.written_bytes.total()
-    rows.append(
-        Row(
-            sidecars=sidecars,
-            event=event,
-            kinds=kinds,
-            most_in_a_second=max(seconds),
-            mib=read_bytes / 2**20,
-        )
+    emit(
+        "coordination_mass_events",
+        sidecars=sidecars,
+        event=event,
+        requests=sum(kinds[kind] for kind in KINDS),
+        of_kind=dict(kinds),
+        most_in_a_second=max(seconds),
+        mib=read_bytes / 2**20,
     )
     await asyncio.sleep(REST_S)
 

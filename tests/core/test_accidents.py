@@ -1,36 +1,7 @@
 """Pulsar's accidents: what it does by mistake, what parity mode does, and what safe mode does.
 
-Those of bundles, splits and names are in ``test_accidents_of_bundles.py``.
-
-| accident | Pulsar | parity | safe | promise |
-|---|---|---|---|---|
-| `float32-usage` | Computes percentages in 32-bit float, so that 84.999999 percent are 85. | the same | 64 bits | `usage_is_computed_in_32_bits_only_in_parity` |
-| `all-overloaded` | OverloadShedder sheds from every broker where all are overloaded. | the same | The planner refuses what nobody is better for. | `where_all_are_overloaded_only_parity_passes_bundles_around` |
-| `at-least-one` | Overload- and ThresholdShedder take the largest bundle however little is to be shed: one hot bundle goes back and forth. | the same | The planner refuses it and tells to split it. | `one_hot_bundle_goes_back_and_forth_only_in_parity` |
-| `idle-bundles` | UniformLoadShedder sheds every bundle without traffic, because nothing fits any need; Overload- and ThresholdShedder do where all others are too little. | the same | They stay; from any strategy the planner refuses them. | `bundles_without_traffic_move_only_in_parity` |
-| `second-step` | ThresholdShedder folds usage into its history twice in a round that looks at the lower boundary. | the same | one step a round | `the_lower_boundary_takes_a_second_step_only_in_parity` |
-| `whole-amounts` | UniformLoadShedder cuts what is to be shed, and what it takes off, down to whole numbers of 32 bits. | the same | as they are | `amounts_are_cut_down_to_whole_numbers_only_in_parity` |
-| `least-of-32-bits` | UniformLoadShedder takes a least traffic above 2,147,483,647 for that: brokers at 9 GB/s each are uneven. | the same | as it is | `even_brokers_of_nine_gigabytes_are_uneven_only_in_parity` |
-| `hits-spent` | AvgShedder clears a pair's counters before it is known whether any bundle fits. | the same | It clears them when something is offered. | `hits_are_spent_for_nothing_only_in_parity` |
-| `own-partner` | AvgShedder pairs the broker in the middle with itself, and with a low threshold of 0 counts two hits. | the same | It is not paired. | `a_broker_is_its_own_partner_only_in_parity` |
-| `hits-of-the-gone` | AvgShedder keeps the counters of brokers that left for when they come back. | the same | forgotten | `hits_of_brokers_that_left_are_kept_only_in_parity` |
-| `sole-bundle` | AvgShedder unloads the only bundle of a broker though its log says that it will not. | the same | The planner refuses it where that only moves the load. | `the_sole_bundle_of_a_broker_moves_only_in_parity` |
-| `plan-by-statistics` | AvgShedder's plan is keyed by a bundle's statistics, which change: planned bundles go astray, unmeasured ones all to one broker (until July 2026, #26246). | by name, as Pulsar since then | by name | `bundles_nobody_measured_are_spread_in_both_modes` |
-| `swap-gain` | TransferShedder counts what a swap brings back only in debug mode: too little moves after a swap. | the same, by `loadBalancerDebugModeEnabled` | always counted | `what_a_swap_brings_back_counts_always_but_in_parity` |
-| `swap-unchecked` | TransferShedder swaps bundles of the target that just moved, belong to another broker or to an excluded namespace. | the same | The rules are those for any bundle. | `a_swap_takes_bundles_that_rest_only_in_parity` |
-| `stale-pairs` | TransferShedder leaves a broker with old load data out of the mean, and pairs it all the same. | the same, unless the planner refuses an old report | It is not paired. | `a_broker_that_fell_silent_is_paired_only_in_parity` |
-| `nan-spread` | TransferShedder takes the root of a variance that rounding made negative. | the same | 0 | `the_spread_of_equal_brokers_is_no_number_only_in_parity` |
-| `inbound-first` | The heaviest bundles are found by inbound traffic first: one with much outbound is never among them. | the same | by throughput in plus out | `outbound_traffic_makes_a_bundle_heavy_but_in_parity` |
-| `step-per-placement` | LeastResourceUsageWithWeight folds usage into its history at every placement, for its candidates alone. | the same | one step a round | `each_placement_takes_a_step_only_in_parity` |
-| `stale-turns` | RoundRobinBrokerSelector keeps its order when one broker has replaced another, until the missing one's turn. | the same | The order follows the candidates. | `a_broker_that_replaced_another_gets_no_turn_only_in_parity` |
-| `no-candidates` | Placements fail with an exception where there is no candidate, or one without load data. | a reason | a reason | `without_a_candidate_there_is_a_reason_in_both_modes` |
-| `sample-per-notification` | Every report of any broker adds a sample to every bundle's averages. | one sample a tick | one sample a tick | `a_report_adds_no_sample_in_either_mode` |
-| `wrapped-limit` | BundleSplitterTask computes the limit on throughput with 32 bits: 2048 MB/s split every bundle, 4096 every one with traffic. | the same | 64 bits | `a_limit_of_two_gigabytes_splits_everything_only_in_parity` |
-| `hash-order` | Which bundles are split where a namespace may have only so many depends on a hash map. | the heaviest | the heaviest | `the_heaviest_are_split_in_whatever_order_they_are_reported` |
-| `empty-parts` | Split positions may part no topics, stand twice or lie on the edge: the split fails, or a part is empty. | the same | They part topics, or there are none. | `cuts_that_part_nothing_are_made_only_in_parity` |
-| `last-hash` | A topic whose hash is 0xffffffff cannot be looked up. | It is in the last bundle. | It is in the last bundle. | `the_topic_with_the_last_hash_is_found_in_both_modes` |
-| `misspelt-weight` | The misspelt bandwidth weights win over right ones of 1.0. | the same where Pulsar's keys are read as a whole | The configuration knows the right keys alone. | `a_misspelt_weight_wins_only_where_pulsars_keys_are_read` |
-"""  # noqa: E501 - a table is one line a row
+docs/accidents.md has the table of them, with the test of each.
+"""
 
 import re
 from collections.abc import Sequence
@@ -43,9 +14,14 @@ import numpy as np
 import pytest
 from small_view import bundle, heaviest, make_view
 
+from loadmanager.config import ConfigError
+from loadmanager.config.pulsar_import import import_settings
+from loadmanager.config.strategies import filled
+from loadmanager.core.bundles import Boundaries
 from loadmanager.core.cluster import ClusterView, UnknownBroker
 from loadmanager.core.columns import Listing
-from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.hashing import FULL_RANGE_END, position
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, parse_topic
 from loadmanager.core.load import BundleStats
 from loadmanager.core.load_tracker import BrokerLoad, LoadTracker
 from loadmanager.core.memory import Memory, RoundMemory
@@ -71,6 +47,9 @@ from loadmanager.core.shedding import (
     TransferShedder,
     UniformLoadShedder,
 )
+from loadmanager.core.splitting.cutting import CannotSplit, split
+from loadmanager.core.splitting.finder import SplitRules, find_splits
+from loadmanager.core.splitting.positions import SPLIT_ALGORITHMS, SplitAsk, SplitLimits, TopicLoad
 
 MODES = (Mode.PARITY, Mode.SAFE)
 EAGER = AvgShedder(high_hits=1, min_msgs_per_s=0, min_bytes_per_s=0)
@@ -331,15 +310,97 @@ def test_a_report_adds_no_sample_in_either_mode(like_java: bool) -> None:
     assert tracker.averages()[bundle(1)].short.samples == 1
 
 
-def test_every_accident_is_told_at_its_place_and_in_the_document() -> None:
-    rows = re.findall(r"(?m)^\| `([a-z0-9-]+)` \|.*\| `(\w+)` \|$", __doc__ or "")
+def test_every_accident_of_the_document_is_told_at_its_place_and_tried() -> None:
     root = Path(__file__).parents[2]
-    tests = "\n".join(path.read_text() for path in Path(__file__).parent.glob("test_accidents*.py"))
-    code = "\n".join(path.read_text() for path in (root / "loadmanager").rglob("*.py"))
     document = (root / "docs" / "accidents.md").read_text()
-    told = re.findall(r"(?m)^\| `([a-z0-9-]+)` \|", document)
-    assert told == [name for name, _ in rows]
+    code = "\n".join(path.read_text() for path in (root / "loadmanager").rglob("*.py"))
+    tests = Path(__file__).read_text()
+    rows = re.findall(r"(?m)^\| `([a-z0-9-]+)` \|.*\| `(\w+)` \|$", document)
+    assert len(rows) == len(re.findall(r"(?m)^\| `", document)) > 20
     for name, promise in rows:
         assert f"`{name}`" in code
-        assert f"`{promise}`" in document
         assert f"def test_{promise}(" in tests
+
+
+SPACE = Namespace("t/n")
+
+
+@pytest.mark.parametrize(("mib_per_s", "splits"), [(2047, 0), (2048, 2), (4096, 1)])
+def test_a_limit_of_two_gigabytes_splits_everything_only_in_parity(
+    mib_per_s: int, splits: int
+) -> None:
+    reports = {BrokerId("a:1"): {bundle(number): BundleStats(topics=2) for number in (1, 2)}}
+    traffic = {bundle(1): Rates(0.0, 0.0, 1.0)}
+    for like_java, count in ((True, splits), (False, 0)):
+        rules = SplitRules(max_mib_per_s=mib_per_s, like_java=like_java)
+        found = find_splits(rules, reports, traffic.get, {SPACE: 2})
+        assert len(found.chosen) == count
+
+
+@pytest.mark.parametrize("like_java", [True, False])
+def test_the_heaviest_are_split_in_whatever_order_they_are_reported(like_java: bool) -> None:
+    rules = SplitRules(max_topics=1, max_bundles=6, like_java=like_java)
+    rates = {bundle(number): Rates(0.0, 0.0, float(number % 3)) for number in range(5)}
+    listed = [(bundle(number), BundleStats(topics=5)) for number in range(5)]
+    for order in (listed, listed[::-1]):
+        found = find_splits(rules, {BrokerId("a:1"): dict(order)}, rates.get, {SPACE: 4})
+        assert [one.bundle for one in found.chosen] == [bundle(2), bundle(1)]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "ask", "parity", "safe"),
+    [
+        # Both topics at 5 stay on one side, and the other has none.
+        ("topic_count", SplitAsk(0, 99, [TopicLoad(5), TopicLoad(5), TopicLoad(9)]), (5,), (7,)),
+        ("topic_count", SplitAsk(5, 99, [TopicLoad(5), TopicLoad(5)]), (5,), None),
+        ("topic_count", SplitAsk(5, 99, [TopicLoad(5), TopicLoad(6)]), (5,), (6,)),
+        ("given", SplitAsk(0, 99, [TopicLoad(5), TopicLoad(9)], positions=(7, 7)), (7, 7), (7,)),
+        (
+            "traffic",
+            SplitAsk(0, 99, [TopicLoad(5, 9.0, 0.0)] * 3 + [TopicLoad(8, 9.0, 0.0)]),
+            (6, 6, 7),
+            (7,),
+        ),
+        (
+            "traffic",
+            SplitAsk(
+                9, FULL_RANGE_END, [TopicLoad(FULL_RANGE_END - n, 9.0, 0.0) for n in range(2)]
+            ),
+            (FULL_RANGE_END,),
+            (),
+        ),
+    ],
+)
+def test_cuts_that_part_nothing_are_made_only_in_parity(
+    algorithm: str, ask: SplitAsk, parity: tuple[int, ...], safe: tuple[int, ...] | None
+) -> None:
+    name = {
+        "topic_count": "topic_count_equally_divide",
+        "given": "specified_positions_divide",
+        "traffic": "flow_or_qps_equally_divide",
+    }[algorithm]
+    limits = SplitLimits(max_msgs_per_s=10)
+    assert SPLIT_ALGORITHMS[name](ask, replace(limits, like_java=True)) == parity
+    assert SPLIT_ALGORITHMS[name](ask, limits) == safe
+    if len(set(parity)) < len(parity) or not all(ask.lower < cut < ask.upper for cut in parity):
+        bounds = sorted({0, ask.lower, ask.upper, FULL_RANGE_END})
+        whole = Boundaries(SPACE, tuple(bounds))
+        with pytest.raises(CannotSplit):
+            split(whole, whole.at(ask.lower), parity)
+
+
+def test_the_topic_with_the_last_hash_is_found_in_both_modes() -> None:
+    topic = parse_topic("persistent://public/default/t-dukgt2d")
+    assert position(topic, "crc32") == FULL_RANGE_END
+    boundaries = Boundaries.even(topic.namespace, 4)
+    assert boundaries.at(FULL_RANGE_END) == boundaries.bundles[-1]
+
+
+def test_a_misspelt_weight_wins_only_where_pulsars_keys_are_read() -> None:
+    right, wrong = "loadBalancerBandwidthInResourceWeight", "loadBalancerBandwithInResourceWeight"
+    both = {right: 1.0, wrong: 0.5}
+    found = {"loadBalancerLoadSheddingStrategy": "ThresholdShedder", right: "1.0", wrong: "0.5"}
+    assert f"{right} = 0.5" in import_settings(found, "localhost").toml()
+    assert filled(ThresholdShedder, {right: 1.0}, "[x]").weights.bandwidth_in == 1.0
+    with pytest.raises(ConfigError, match=f"{wrong} is unknown; did you mean {right}"):
+        filled(ThresholdShedder, both, "[x]")

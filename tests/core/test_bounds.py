@@ -4,6 +4,7 @@ import json
 import math
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -15,12 +16,13 @@ from loadmanager.core.bounds import COUNT, RATE, TIME_MS, Bound
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.fields import Fields, parse_fields
 from loadmanager.core.history.reading import read_line
-from loadmanager.core.ids import parse_broker, parse_bundle
+from loadmanager.core.ids import Namespace, parse_broker, parse_bundle
 from loadmanager.core.load import BrokerUrls, Registration
 from loadmanager.core.memory import ROUND_MEMORY
 from loadmanager.core.orders import decode_orders, decode_owned
 from loadmanager.core.seed import read_seed
 from loadmanager.core.snapshot.codec import decode_snapshot
+from loadmanager.core.wire.policies import decode_boundaries
 from loadmanager.core.wire.records import (
     decode_agent,
     decode_balancing,
@@ -122,6 +124,14 @@ SNAPSHOT: dict[str, Any] = {
     "membershipChangedSecondsAgo": 1.0,
     "departedSecondsAgo": [1.0],
 }
+STANDBY: dict[str, Any] = {
+    "memory": MEMORY,
+    "running": {"b1:8080": [1.0] * 3},
+    "averages": {BUNDLE: [1.0] * 11},
+    "departedAtS": {"b1:8080": 1.0},
+    "splitRestsS": {BUNDLE: 1.0},
+    "course": {"atMs": [1], **{key: [0.5] for key in ("gap", "largest", "bound")}},
+}
 SEED_HEAD = {"format": 1, "cluster": "c", "made_at_ms": 1, "since_ms": 1, "until_ms": 1}
 SEED_BUNDLE: dict[str, Any] = {
     "bundle": BUNDLE,
@@ -169,6 +179,11 @@ DOCUMENTS: dict[str, tuple[Any, Callable[[bytes], object]]] = {
     "drain mark": ({"sinceMs": 1}, lambda data: decode_drain_mark("x", data)),
     "balancing": ({"mode": "active", "sinceMs": 1}, lambda data: decode_balancing("x", data)),
     "partitions": ({"partitions": 1}, lambda data: decode_partitions("x", data)),
+    "boundaries": (
+        {"bundles": {"boundaries": ["0x00000000", "0x80000000", "0xffffffff"], "numBundles": 2}},
+        lambda data: decode_boundaries("x", Namespace("t/n"), data, 0),
+    ),
+    "standby": (STANDBY, lambda data: decode_standby("x", data)),
     "memory": (MEMORY, lambda data: ROUND_MEMORY.read(parse_fields("x", data))),
     "snapshot": (SNAPSHOT, lambda data: decode_snapshot("x", data)),
     "seed's head": (
@@ -207,9 +222,18 @@ def test_the_samples_of_documents_are_read(name: str) -> None:
     read(json.dumps(document).encode())
 
 
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just("\ud800"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
 @pytest.mark.parametrize("name", DOCUMENTS)
 @given(data=st.data())
-def test_any_number_is_a_value_or_an_error_that_says_where(name: str, data: st.DataObject) -> None:
+def test_any_value_is_taken_or_an_error_that_says_where_and_so_are_any_bytes(
+    name: str, data: st.DataObject
+) -> None:
     document, read = DOCUMENTS[name]
     path = data.draw(st.sampled_from(places(document)))
     told = "nothing; expected nothing"
@@ -219,6 +243,12 @@ def test_any_number_is_a_value_or_an_error_that_says_where(name: str, data: st.D
         told = str(error)
     assert "; expected " in told
     assert len(told) < 600
+    # What holds the figure may be spoilt, too.
+    spoilt = having(document, path[: data.draw(st.integers(1, len(path)))], data.draw(values))
+    for content in (spoilt, data.draw(st.binary(max_size=200))):
+        for form in (content, zlib.compress(content)):
+            with suppress(MalformedContent):
+                read(form)
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName
-from loadmanager.core.hashing import FULL_RANGE_END, HASH_FUNCTIONS, crc32, murmur3, position
+from loadmanager.core.hashing import FULL_RANGE_END, crc32, murmur3, position
+from loadmanager.core.hosts import host_of, is_http_url, is_loopback, unreachable
 from loadmanager.core.ids import (
     BrokerId,
     BundleId,
@@ -185,11 +186,7 @@ def test_crc32_is_that_of_pulsar() -> None:
 def test_murmur3_is_the_x86_one_with_seed_zero() -> None:
     assert murmur3("") == 0
     assert murmur3("hello") == 0x248BFA47
-
-
-@given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
-def test_every_hash_lies_on_the_circle(text: str) -> None:
-    assert all(0 <= hash_of(text) <= FULL_RANGE_END for hash_of in HASH_FUNCTIONS.values())
+    assert murmur3("abc") == 0xB3DD93FA
 
 
 def test_the_domain_is_part_of_what_is_hashed() -> None:
@@ -222,3 +219,57 @@ def test_paths_are_those_pulsar_uses() -> None:
 def test_a_topic_with_a_slash_is_one_node() -> None:
     topic = topic_from_parts("persistent", "t", "ns", "a/b c")
     assert znodes.partitions(topic) == "/admin/partitioned-topics/t/ns/persistent/a%2Fb%20c"
+
+
+def test_what_is_reached_on_the_same_machine_alone() -> None:
+    here = ("localhost", "LOCALHOST.", "127.0.0.1", "127.8.9.10", "::1", "[::1]", "::1%lo")
+    for host in (*here, "::ffff:127.0.0.1"):
+        assert is_loopback(host), host
+    named = ("broker1", "localhost.example.com", "127.0.0.1.example.com", "")
+    for host in ("::ffff:10.0.0.1", "10.0.0.1", "fe80::1", "0.0.0.0", *named):  # noqa: S104 - judged, not listened on
+        assert not is_loopback(host), host
+
+
+def test_the_host_of_a_url_or_of_a_broker_s_id() -> None:
+    texts = ("http://b1:8080", "https://[::1]:8080", "b1:8080", "[fe80::1]:8080", "http://[::1", "")
+    assert [host_of(text) for text in texts] == ["b1", "::1", "b1", "fe80::1", "", ""]
+
+
+LOCAL = BrokerId("localhost:8080")
+REMOTE = BrokerId("b2:8080")
+
+
+def test_a_loopback_url_leads_elsewhere_on_another_host() -> None:
+    why = unreachable("http://127.0.0.1:7750", [LOCAL, BrokerId("b9:8080"), REMOTE])
+    assert "advertised_url is http://127.0.0.1:7750" in why
+    assert "b2:8080" in why
+
+
+@pytest.mark.parametrize(
+    ("url", "brokers"),
+    [
+        ("http://127.0.0.1:7750", []),
+        ("http://localhost:7750", [LOCAL, BrokerId("127.0.0.1:8081"), BrokerId("[::1]:8081")]),
+        ("http://b1:7750", [LOCAL, REMOTE]),
+        ("", [REMOTE]),
+    ],
+)
+def test_a_url_that_everybody_reaches_is_no_trouble(url: str, brokers: list[BrokerId]) -> None:
+    assert unreachable(url, brokers) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "is_url", "without_path"),
+    [
+        ("https://broker-1", True, True),
+        ("http://[::1]:8080/", True, True),
+        ("http://broker-1:8080/admin", True, False),
+        ("http://broker-1:0", False, False),
+        ("http://[::1", False, False),
+        ("http:///admin", False, False),
+        ("pulsar://broker-1:6650", False, False),
+    ],
+)
+def test_what_is_a_url_of_http(text: str, is_url: bool, without_path: bool) -> None:
+    assert is_http_url(text) is is_url
+    assert is_http_url(text, without_path=True) is without_path

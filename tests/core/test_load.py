@@ -14,10 +14,9 @@ from loadmanager.core.averages import (
     DEFAULT_RATES,
     Average,
     BundleAverages,
-    add_samples,
     supposed_of,
 )
-from loadmanager.core.ids import BrokerId, BundleId, parse_broker
+from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import (
     BrokerUrls,
     BundleStats,
@@ -93,19 +92,6 @@ def test_up_to_its_maximum_an_average_is_the_mean(samples: list[Rates]) -> None:
     assert math.isclose(average.rates.msgs_in_per_s, mean, rel_tol=1e-9, abs_tol=1e-6)
 
 
-@given(st.lists(st.tuples(rates, rates, st.integers(0, 10)), min_size=1, max_size=8))
-def test_many_bundles_average_like_each_by_itself(many: list[tuple[Rates, Rates, int]]) -> None:
-    averages, counts = add_samples(
-        np.array([old.row() for old, _, _ in many]),
-        np.array([count for _, _, count in many]),
-        np.array([new.row() for _, new, _ in many]),
-        10,
-    )
-    singly = [Average(10, count, old).add(new) for old, new, count in many]
-    assert averages.tolist() == [list(one.rates.row()) for one in singly]
-    assert counts.tolist() == [one.samples for one in singly]
-
-
 def test_a_part_and_a_whole_are_supposed_to_have_their_share_until_they_are_measured() -> None:
     def averages(samples: int, factor: float, topics: int) -> BundleAverages:
         short, long = (Rates(*(factor * n * part for n in range(1, 5))) for part in (1.0, 2.0))
@@ -177,12 +163,9 @@ def test_samples_begin_anew_when_a_bundle_comes_or_goes(bundles: set[BundleId]) 
 BUNDLE = BundleId("t/n/0x00000000_0xffffffff")
 RULES = ReportRules()
 
-FIRST_REPORT = LoadReport(
-    broker=BrokerId("a:1"),
-    urls=BrokerUrls(http_url="http://a:1"),
-    sidecar_url="http://a:2",
+FIRST_REPORT = replace(
+    REPORT,
     reported_at_ms=0,
-    started_at_ms=0,
     cpu=ResourceUsage(400.0, 800.0),
     memory=ResourceUsage(20.0, 100.0),
     bandwidth_out=ResourceUsage(150.0, 1000.0),
@@ -242,27 +225,27 @@ def test_an_unchanged_report_is_renewed_within_its_longest_time(jitter: float, a
         assert reason is None
 
 
-def test_an_orphaned_bundle_costs_its_share_of_the_whole_cluster() -> None:
-    view = make_view({"a:1": (0.5, {1: 100.0}), "b:1": (0.5, {2: 100.0})})
-    assert TrafficShare().usage(view, bundle(1), None).tolist() == [400.0, 0.0, 0.0, 0.0, 0.0]
-
-
-def test_a_bundle_never_measured_costs_as_much_as_the_mean() -> None:
-    view = make_view({"a:1": (0.5, {1: 100.0, 2: 5.0}), "b:1": (0.5, {3: 100.0, 4: 7.0})})
-    assert TrafficShare().usage(view, bundle(9), None).tolist() == [200.0, 0.0, 0.0, 0.0, 0.0]
-    assert not TrafficShare().usage(make_view({"a:1": (0.0, {})}), bundle(9), None).any()
-
-
-def test_the_smallest_traffic_there_is_overflows_no_share() -> None:
-    view = make_view({"a:1": (0.5, {1: 1e15}), "b:1": (0.5, {2: 5e-324})})
+@pytest.mark.parametrize(
+    ("brokers", "number", "source", "cpu"),
+    [
+        pytest.param(({1: 100.0}, {2: 100.0}), 1, None, 400.0, id="orphaned: of the whole cluster"),
+        pytest.param(
+            ({1: 100.0, 2: 5.0}, {3: 100.0, 4: 7.0}), 9, None, 200.0, id="never measured: the mean"
+        ),
+        # The smallest traffic there is overflows no share.
+        pytest.param(({1: 1e15}, {2: 5e-324}), 1, "b:1", 400.0, id="beside next to nothing"),
+        pytest.param(({1: 0.0}, {}), 1, "a:1", 0.0, id="idle"),
+    ],
+)
+def test_a_bundle_costs_its_share_of_the_traffic(
+    brokers: tuple[dict[int, float], ...], number: int, source: str | None, cpu: float
+) -> None:
+    view = make_view({f"{name}:1": (0.5, sizes) for name, sizes in zip("ab", brokers, strict=True)})
     with np.errstate(all="raise"):
-        usage = TrafficShare().usage(view, bundle(1), BrokerId("b:1"))
-    assert usage.tolist() == [400.0, 0.0, 0.0, 0.0, 0.0]
-
-
-def test_an_idle_broker_has_no_cost_to_share() -> None:
-    view = make_view({"a:1": (0.5, {1: 0.0})})
-    assert not TrafficShare().usage(view, bundle(1), BrokerId("a:1")).any()
+        of = BrokerId(source) if source else None
+        usage = TrafficShare().usage(view, bundle(number), of)
+    assert usage.tolist() == [cpu, 0.0, 0.0, 0.0, 0.0]
+    assert not TrafficShare().usage(make_view({"a:1": (0.0, {})}), bundle(9), None).any()
 
 
 rows = st.lists(st.floats(-10, 1e9), min_size=5, max_size=5).map(np.array)
@@ -291,13 +274,6 @@ def test_without_weights_nothing_counts() -> None:
 
 
 def test_an_unknown_resource_is_nothing_of_nothing() -> None:
-    report = LoadReport(
-        broker=parse_broker("b1:8080"),
-        urls=BrokerUrls(http_url="http://b1:8080"),
-        sidecar_url="",
-        started_at_ms=0,
-        reported_at_ms=0,
-        memory=ResourceUsage(1.0, 2.0),
-    )
+    report = replace(REPORT, memory=ResourceUsage(1.0, 2.0))
     usages, limits = report_usage(report)
     assert (usages, limits) == ([0.0, 1.0, 0.0, 0.0, 0.0], [0.0, 2.0, 0.0, 0.0, 0.0])

@@ -1,3 +1,4 @@
+import heapq
 from dataclasses import replace
 
 import numpy as np
@@ -8,11 +9,12 @@ from small_view import bundle, make_view, owner_of
 
 from loadmanager.core import load_tracker
 from loadmanager.core.averages import Average, BundleAverages, Running
-from loadmanager.core.cluster import TopBundle, UnknownBroker
+from loadmanager.core.cluster import Moved, TopBundle, UnknownBroker
 from loadmanager.core.columns import Listing
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
 from loadmanager.core.load_tracker import BrokerLoad, LoadTracker
+from loadmanager.core.memory import Memory, RoundMemory
 from loadmanager.core.rates import Rates
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.top_k import TopBundles
@@ -62,9 +64,9 @@ def test_averages_are_those_by_itself(done: list[tuple[str, BrokerId, dict[int, 
             listed.pop(broker, None)
             tracker.forget(broker, 0.0)
         else:
-            for bundle in {name for load in listed.values() for name in load.bundles}:
-                before = slowly.get(bundle, BundleAverages.supposed())
-                slowly[bundle] = before.add(newest[bundle])
+            for name in {one for load in listed.values() for one in load.bundles}:
+                before = slowly.get(name, BundleAverages.supposed())
+                slowly[name] = before.add(newest[name])
             tracker.sample()
     assert tracker.averages() == slowly
     assert tracker.brokers == tracker.loads.keys() == listed.keys()
@@ -240,3 +242,114 @@ def test_supposed_rates_stand_for_a_bundle_without_a_sample() -> None:
     view = tracker.view(0.0)
     assert (view.long_rates(bundle(1)), view.long_msgs_per_s(bundle(1))) == (None, 6.0)
     assert not view.selectable.any()
+
+
+bundles = st.sampled_from([BundleId(f"t/n/{n}") for n in range(6)])
+brokers = st.sampled_from([BrokerId("a:1"), BrokerId("b:1")])
+
+
+@given(
+    first=st.dictionaries(bundles, brokers, max_size=3),
+    story=st.lists(st.tuples(st.integers(0, 20), bundles, brokers), max_size=20),
+)
+def test_each_value_stays_as_it_was_whatever_is_added_to_it_later(
+    first: dict[BundleId, BrokerId], story: list[tuple[int, BundleId, BrokerId]]
+) -> None:
+    made = [(Moved.of(first), first)]
+    for place, one, broker in story:
+        former, plain = made[place % len(made)]
+        made.append((former.adding(one, broker), {**plain, one: broker}))
+    for moved, plain in made:
+        assert moved == plain
+        assert list(moved.items()) == list(plain.items())
+        assert len(moved) == len(plain)
+        for number in range(6):
+            bundle = BundleId(f"t/n/{number}")
+            assert moved.get(bundle) == plain.get(bundle)
+            assert (bundle in moved) == (bundle in plain)
+
+
+def test_what_another_value_added_is_not_in_this_one() -> None:
+    first = Moved.of({})
+    first.adding(BundleId("t/n/1"), BrokerId("a:1"))
+    with pytest.raises(KeyError, match="t/n/1"):
+        first[BundleId("t/n/1")]
+    assert first.get(BundleId("t/n/1"), BrokerId("b:1")) == "b:1"
+    assert Moved.of(first) is first
+
+
+B1 = BrokerId("b1:8080")
+
+
+def load(sizes: dict[BundleId, float], started_at_ms: int = 1) -> BrokerLoad:
+    stats = {one: BundleStats(bytes_in_per_s=size) for one, size in sizes.items()}
+    return BrokerLoad(broker=B1, listing=Listing.of(stats), started_at_ms=started_at_ms)
+
+
+def test_a_tally_makes_the_view_of_its_moment() -> None:
+    tracker = LoadTracker()
+    tracker.put(load({bundle(1): 10.0}))
+    tracker.sample()
+    before, orders = tracker.tally(), {bundle(9): B1}
+    expected = tracker.view(5.0, in_flight=orders)
+    # A sample more, a bundle more and another life of the broker.
+    tracker.put(load({bundle(1): 99.0, bundle(2): 5.0}, started_at_ms=2))
+    tracker.sample()
+    view = before.view(5.0, in_flight=orders)
+    assert view.brokers.started_at_ms == (1,)
+    assert view.brokers.load_ema.tolist() == expected.brokers.load_ema.tolist()
+    assert view.bundles.short.tolist() == expected.bundles.short.tolist()
+    assert (view.bundles_of(B1), view.moved) == ((bundle(1), bundle(9)), orders)
+    assert list(view.bundles.namespaces) == list(expected.bundles.namespaces)
+
+
+def test_averages_are_those_of_their_moment() -> None:
+    tracker = LoadTracker()
+    tracker.put(load({bundle(number): float(number % 3) for number in range(6)}))
+    tracker.sample()
+    before = tracker.averages()
+    whole = dict(before)
+    tracker.put(load({bundle(number): 7.0 for number in range(9)}))
+    tracker.sample()
+    assert dict(before) == whole
+    assert len(before) == 6
+    for number in (7, 30):  # One came later, and one is none.
+        assert before.long_rates(bundle(number)) is None
+        with pytest.raises(KeyError):
+            before[bundle(number)]
+    assert before.long_rates(bundle(2)) == before[bundle(2)].long.rates
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 9])
+def test_the_heaviest_are_those_with_the_most_bytes(count: int) -> None:
+    tracker = LoadTracker()
+    tracker.put(load({bundle(number): float(number % 3) for number in range(6)}))
+    tracker.sample()
+    averages = tracker.averages()
+
+    def bytes_per_s(item: tuple[BundleId, BundleAverages]) -> float:
+        return item[1].short.rates.bytes_per_s
+
+    expected = heapq.nlargest(count, averages.items(), key=bytes_per_s)
+    assert list(averages.heaviest(count).items()) == expected
+
+
+def test_what_changed_while_a_round_was_computed_is_remembered() -> None:
+    former = RoundMemory(moved_at_s={bundle(1): 1.0, bundle(2): 1.0})
+    shed, placed = Memory(turn=1), Memory(turn=2)
+    left = RoundMemory(shedder=shed, placement=placed, moved_at_s={bundle(2): 1.0, bundle(3): 9.0})
+    assert left.with_changes(former, former) is left
+    # A bundle moved on request, which leaves both strategies' memories alone.
+    now = RoundMemory(
+        shedder=former.shedder,
+        placement=former.placement,
+        moved_at_s={**former.moved_at_s, bundle(4): 8.0},
+    )
+    kept = left.with_changes(former, now)
+    assert (kept.shedder, kept.placement) == (shed, placed)
+    assert kept.moved_at_s == {bundle(2): 1.0, bundle(3): 9.0, bundle(4): 8.0}
+    # Bundles placed, and orders of an earlier round known at last.
+    now = RoundMemory(shedder=Memory(turn=3), placement=Memory(turn=4))
+    kept = left.with_changes(former, now)
+    assert (kept.shedder, kept.placement) == (now.shedder, now.placement)
+    assert kept.moved_at_s == left.moved_at_s

@@ -2,8 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadmanager.core.hashing import FULL_RANGE_END
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.max_over_mean import RatePlan, rate_plan
+from loadmanager.core.max_over_mean import RatePlan, best_split_point, rate_plan, worth_cutting
 from loadmanager.core.plan import Cause, Move
 from loadmanager.core.rates import Rates
 
@@ -64,3 +65,35 @@ def test_no_plan_ends_below_the_bound(bundles: list[tuple[float, float, int, int
     found = plan([[a, b] for a, b, *_ in bundles], [owner for *_, owner, _ in bundles], 4, moves)
     assert found.least_max_over_mean <= found.planned_max_over_mean + 1e-6
     assert found.least_max_over_mean <= found.max_over_mean + 1e-6
+
+
+def test_large_bundles_are_cut_if_needed() -> None:
+    assert worth_cutting(0.25, 1.11)
+    assert worth_cutting(3.0, 2.0)
+    assert not worth_cutting(0.24, 2.0)
+    assert not worth_cutting(3.0, 1.10)
+
+
+@pytest.mark.parametrize(
+    ("loads", "expected"),
+    [
+        ([(10, 1.0), (20, 1.0)], 15),
+        ([(10, 1.0), (11, 1.0)], 11),
+        ([(10, 3.0), (20, 1.0), (30, 1.0)], 15),
+        ([(30, 3.0), (20, 1.0), (10, 1.0)], 25),
+        ([(10, 1.0), (20, 1.0), (30, 1.0), (40, 1.0)], 25),
+        ([(10, 1.0), (10, 1.0), (20, 5.0)], 15),
+        ([(10, 1.0), (20, 0.0), (30, 1.0)], 20),
+        ([(10, 1.0)], None),
+        ([(10, 1.0), (10, 2.0)], None),
+        ([(10, 1.0), (20, 0.0)], None),
+        ([], None),
+    ],
+)
+def test_the_cut_makes_alike_parts(loads: list[tuple[int, float]], expected: int | None) -> None:
+    assert best_split_point(1000, loads) == expected
+
+
+def test_the_last_position_of_all_cannot_be_cut_off() -> None:
+    loads = [(FULL_RANGE_END - 1, 1.0), (FULL_RANGE_END, 1.0)]
+    assert best_split_point(FULL_RANGE_END, loads) is None

@@ -1,9 +1,13 @@
+import os
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planner_promises import PROMISES, Promise, clusters, shedders
 from small_view import bundle, make_view
 
 from loadmanager.core.cluster import ClusterView
@@ -387,3 +391,16 @@ def test_a_memory_on_another_clock_has_all_its_times_moved_and_nothing_else() ->
     assert there.moved_at_s == {bundle: 105.0}
     assert there.shedder.shed_at_s == {broker: 107.0}
     assert shifted(there, -100.0) == memory
+
+
+MANY = int(os.environ.get("HYPOTHESIS_EXAMPLES", "2000"))
+"""Examples of a thorough look at one promise; otherwise those of all core tests."""
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "examples", [settings().max_examples, pytest.param(MANY, marks=pytest.mark.thorough)]
+)
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+def test_the_planner(promise: Promise, examples: int) -> None:
+    settings(max_examples=examples)(given(clusters, shedders, st.data())(promise))()

@@ -5,6 +5,7 @@ import pytest
 from loadmanager.config.strategies import filled
 from loadmanager.core.filters import Filters
 from loadmanager.core.placement import PLACEMENTS, LeastLongTermMessageRate
+from loadmanager.core.plan import Cause, Reason
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.report import ReportRules
 from loadmanager.core.scores import ResourceWeights
@@ -68,3 +69,14 @@ def test_pulsars_names_find_the_strategies() -> None:
         PLACEMENTS[f"{extensible}strategy.LeastResourceUsageWithWeight"]
         is not (PLACEMENTS[f"{prefix}LeastResourceUsageWithWeight"])
     )
+
+
+@pytest.mark.parametrize("one", [*Reason, *Cause])
+def test_every_code_has_a_sentence_and_a_reason_what_it_would_take(one: Cause | Reason) -> None:
+    assert one.meaning.endswith(".")
+    assert one.takes.endswith(".") is isinstance(one, Reason)
+    assert type(one)(one.value) is one
+
+
+def test_a_reason_and_a_cause_of_the_same_word_are_told_apart() -> None:
+    assert Reason.DRAINING.meaning != Cause.DRAINING.meaning

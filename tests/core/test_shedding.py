@@ -12,12 +12,15 @@ from small_view import bundle, heaviest, make_view
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.fields import Fields
-from loadmanager.core.ids import BrokerId, Namespace
+from loadmanager.core.ids import BrokerId, BundleId, Namespace
+from loadmanager.core.load import BundleStats
 from loadmanager.core.memory import MEMORY, Memory, RoundMemory
+from loadmanager.core.placement import LeastLongTermMessageRate, LeastResourceUsageWithWeight
 from loadmanager.core.plan import Reason
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.policies import IsolationPolicy, Policies
+from loadmanager.core.rates import Rates
 from loadmanager.core.shedding import (
     SHEDDERS,
     AvgShedder,
@@ -30,6 +33,8 @@ from loadmanager.core.shedding import (
     UniformLoadShedder,
 )
 from loadmanager.core.shedding.offload import divided
+from loadmanager.core.splitting.finder import SplitRules, find_splits
+from loadmanager.core.splitting.positions import SPLIT_ALGORITHMS, SplitAsk, SplitLimits, TopicLoad
 
 MIB = 1024.0 * 1024.0
 EVERY = sorted({*SHEDDERS.values()}, key=lambda kind: kind.__name__)
@@ -242,3 +247,209 @@ def test_where_nothing_is_offered_there_is_a_reason(
 ) -> None:
     shed = kind().shed(make_view(brokers), Memory())
     assert shed.offers or shed.refusals or not brokers
+
+
+TWO = {"a:1": (0.75, {1: 64.0, 2: 36.0}), "b:1": (0.25, {3: 50.0})}
+
+
+def offered(shedder: Shedder, view: ClusterView, memory: Memory | None = None) -> int:
+    return len(shedder.shed(view, memory or Memory()).offers)
+
+
+@pytest.mark.parametrize(
+    ("shedder", "offers"),
+    [
+        (OverloadShedder(overloaded=0.75), 1),
+        (OverloadShedder(overloaded=0.7500001), 0),
+        # At the mean and the threshold.
+        (ThresholdShedder(threshold=0.25, min_bytes_per_s=0.0), 1),
+        (ThresholdShedder(threshold=0.2500001, min_bytes_per_s=0.0), 0),
+        # The need: 100 bytes/s times the five points beyond the threshold.
+        (ThresholdShedder(threshold=0.25, min_bytes_per_s=5.0), 1),
+        (ThresholdShedder(threshold=0.25, min_bytes_per_s=5.0000001), 0),
+    ],
+)
+def test_what_is_exactly_at_a_threshold_is_shed(shedder: Shedder, offers: int) -> None:
+    assert offered(shedder, make_view(TWO)) == offers
+
+
+def test_a_need_that_is_met_exactly_takes_no_further_bundle() -> None:
+    sizes = {1: 5.0, 2: 5.0, 3: 90.0}
+    view = make_view({"a:1": (0.75, sizes), "b:1": (0.25, {9: 1.0})})
+    resting = replace(view, recently_moved=frozenset({view.bundles_of(BrokerId("a:1"))[2]}))
+    assert offered(ThresholdShedder(threshold=0.25, min_bytes_per_s=0.0), resting) == 1
+
+
+@pytest.mark.parametrize(("low", "offers"), [(0.25, 0), (0.125, 1)])
+def test_a_broker_exactly_at_the_lower_boundary_is_not_low(low: float, offers: int) -> None:
+    high = (1.5 - low) / 2
+    busy = {f"h{n}:1": (high, {2 * n: 64.0, 2 * n + 1: 36.0}) for n in range(2)}
+    view = make_view({**busy, "low:1": (low, {9: 1.0})})
+    shedder = ThresholdShedder(threshold=0.25, lower_boundary=True, min_bytes_per_s=0.0)
+    assert offered(shedder, view) == offers
+
+
+LEADING = UniformLoadShedder(
+    rate_difference_percent=50.0,
+    throughput_ratio=1.5,
+    min_msgs_per_s=0,
+    min_bytes_per_s=0,
+    max_share=0.5,
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "offers"),
+    [
+        ({}, 0),
+        ({"rate_difference_percent": 49.0}, 1),
+        ({"rate_difference_percent": 0.0}, 0),
+        ({"rate_difference_percent": 0.0, "throughput_ratio": 1.25}, 1),
+        ({"rate_difference_percent": 0.0, "throughput_ratio": 0.0}, 0),
+    ],
+)
+def test_a_lead_of_exactly_the_difference_is_allowed(given: dict[str, float], offers: int) -> None:
+    view = make_view({"a:1": (0.5, {1: 15.0, 2: 135.0}), "b:1": (0.5, {3: 100.0})})
+    assert offered(replace(LEADING, **given), view) == offers  # type: ignore[arg-type]  # settings by name
+
+
+def test_a_bundle_of_exactly_the_need_moves_if_that_is_the_minimum() -> None:
+    view = make_view({"a:1": (0.5, {1: 50.0, 2: 150.0}), "b:1": (0.5, {3: 100.0})})
+    shedder = UniformLoadShedder(max_share=0.5, min_msgs_per_s=50)
+    assert offered(shedder, view) == 1
+    assert offered(replace(shedder, min_msgs_per_s=51), view) == 0
+    assert offered(replace(shedder, max_bundles=0), view) == 0
+
+
+def test_a_pair_exactly_at_a_threshold_has_reached_it() -> None:
+    low = AvgShedder(low_threshold_points=50.0, high_threshold_points=51.0)
+    assert low.shed(make_view(TWO), Memory()).memory.low_hits == {"a:1": 1, "b:1": 1}
+    assert low.shed(make_view(TWO), Memory()).memory.high_hits == {}
+    high = replace(low, high_threshold_points=50.0)
+    assert high.shed(make_view(TWO), Memory()).memory.high_hits == {"a:1": 1, "b:1": 1}
+    assert replace(low, low_threshold_points=50.1).shed(make_view(TWO), Memory()).memory == Memory()
+
+
+def test_a_pair_moves_bundles_of_exactly_the_need_but_not_the_minimum_itself() -> None:
+    view = make_view({"a:1": (0.75, {1: 32.0, 2: 132.0}), "b:1": (0.25, {3: 100.0})})
+    shedder = AvgShedder(high_hits=1, max_share=0.5, min_msgs_per_s=31, min_bytes_per_s=31)
+    assert offered(shedder, view) == 1
+    assert offered(replace(shedder, min_msgs_per_s=32), view) == 1
+    assert offered(replace(shedder, min_msgs_per_s=32, min_bytes_per_s=32), view) == 0
+
+
+def test_a_broker_exactly_at_the_threshold_still_takes_bundles() -> None:
+    rows, bundle = np.arange(2), BundleId("t/n/0xf0000000_0xffffffff")
+    scores = LeastLongTermMessageRate(overloaded=0.75).scores(make_view(TWO), rows)
+    assert scores.tolist() == [100.0, 50.0]
+    placement = LeastResourceUsageWithWeight(difference=0.25)
+    assert placement.rank(make_view(TWO), rows, bundle, Memory()).best.tolist() == [1]
+
+
+def pair(
+    loads: tuple[float, float],
+    tops: tuple[list[float], list[float]] = ([16.0, 16.0, 32.0], [1.0]),
+    **emas: float,
+) -> ClusterView:
+    """Return two brokers seen at second 1024, as TransferShedder looks at them at 2048."""
+    given = dict(zip(("a:1", "b:1"), zip(loads, tops, strict=True), strict=True))
+    bytes_ema = {"a:1": 64.0, "b:1": emas.get("b", 64.0)}
+    return heaviest(given, now_s=2048.0, seen_s=1024.0, bytes_ema=bytes_ema)
+
+
+def transferred(view: ClusterView, memory: Memory | None = None, **settings: float) -> Shed:
+    given = {"hits": 0, "target_std": 0.125, **settings}
+    return TransferShedder(**given).shed(view, memory or Memory())  # type: ignore[arg-type]  # settings by name
+
+
+HALVES = pair((0.75, 0.25))
+LEAST, WIDE = {"hits": 5}, {"hits": 5, "target_std": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("view", "settings", "rounds"),
+    [
+        pytest.param(HALVES, {"hits": 5, "target_std": 0.25}, 0, id="spread at the target"),
+        pytest.param(HALVES, {"hits": 5, "target_std": 0.2499}, 1, id="spread above the target"),
+        pytest.param(pair((0.5625, 0.5), b=3.9), LEAST, 1, id="traffic below the least share"),
+        pytest.param(pair((0.5625, 0.5), b=4.0), LEAST, 0, id="traffic at the least share"),
+        # The least share of a mean of 0.5 is 0.5 times 0.5 with so wide a target.
+        pytest.param(pair((0.75, 0.25)), WIDE, 0, id="load at the least share of the mean"),
+        pytest.param(pair((0.8, 0.2)), WIDE, 1, id="load below the least share of the mean"),
+    ],
+)
+def test_at_bounds_it_is_even(view: ClusterView, settings: dict[str, Any], rounds: int) -> None:
+    assert transferred(view, **settings).memory.rounds_over == rounds
+
+
+def test_load_data_of_exactly_its_life_still_counts() -> None:
+    assert transferred(HALVES).offers
+    assert transferred(HALVES, load_ttl_s=1024.0).offers
+    assert transferred(HALVES, load_ttl_s=1023.0).spread is None
+
+
+def test_a_report_exactly_the_delay_after_a_move_is_late_enough() -> None:
+    memory = Memory(shed_at_s={BrokerId("a:1"): 896.0})
+    assert transferred(HALVES, memory, shedding_delay_s=128.0).memory.shed_at_s == {}
+    assert transferred(HALVES, memory, shedding_delay_s=129.0).memory == memory
+
+
+def test_a_bundle_that_exactly_fills_the_limit_moves() -> None:
+    # Half of the difference is 0.25 of 0.5: half of the 64 bytes/s.
+    shed = transferred(pair((0.5, 0.0)))
+    assert len(shed.offers) == 2
+
+
+def test_load_exactly_at_the_overload_threshold_is_not_overloaded() -> None:
+    # Seven brokers at 0.5 and one at 1.0: the mean is 0.5625, the spread about 0.165.
+    base = make_view({f"b{n}:1": (0.5, {}) for n in range(8)})
+    ema = np.where(np.arange(8) == 7, 1.0, 0.5)
+    brokers = replace(base.brokers, load_ema=ema, bytes_ema=np.full(8, 64.0))
+    view = replace(base, brokers=brokers)
+    for overloaded, std, rounds in ((0.9375, 0.1875, 1), (1.0, 0.1875, 0), (0.9375, 0.4375, 0)):
+        shed = transferred(view, hits=5, overloaded=overloaded, target_std=std)
+        assert shed.memory.rounds_over == rounds
+
+
+@pytest.mark.parametrize(
+    ("largest", "back", "swaps"),
+    [
+        # Of 128 and 64 bytes/s, 64 for 31 leave 95 and 97: the target would be the fuller.
+        (64.0, 31.0, False),
+        # 64 for 32 leave 96 and 96, as full, but 96 is exactly 0.75 of 128.
+        (64.0, 32.0, False),
+        # 65 for 33 are no different; 65 for 32.5 leave 95.5 and 96.5.
+        (65.0, 33.0, False),
+        (65.0, 32.5, False),
+        # With 56 on the other side, 64 for 28 leave 92 and 92.
+        (64.0, 28.0, True),
+    ],
+)
+def test_a_swap_leaves_no_target_fuller(largest: float, back: float, swaps: bool) -> None:
+    other = 56.0 if swaps else 64.0
+    view = pair((0.75, 0.5), ([largest, 128.0 - largest], [back, other - back]))
+    offers = transferred(replace(view, moved={}), target_std=0.0625).offers
+    assert sorted(offer.source for offer in offers) == (["a:1", "b:1"] if swaps else [])
+
+
+def test_bundles_exactly_at_a_limit_stay_whole() -> None:
+    rules = SplitRules(max_topics=5, max_sessions=4, max_msgs_per_s=3, max_mib_per_s=2)
+    bundle = BundleId("t/n/0x00000000_0x0000000f")
+    stats = {BrokerId("a:1"): {bundle: BundleStats(topics=5, producers=2, consumers=2)}}
+    counts = {Namespace("t/n"): 127}
+    at = Rates(1.5, 1.5, MIB, MIB)
+    assert find_splits(rules, stats, lambda _: at, counts).chosen == ()
+    over = replace(at, bytes_in_per_s=MIB + 1)
+    assert len(find_splits(rules, stats, lambda _: over, counts).chosen) == 1
+    over = replace(at, msgs_in_per_s=1.75)
+    assert len(find_splits(rules, stats, lambda _: over, counts).chosen) == 1
+    assert find_splits(rules, stats, lambda _: over, {Namespace("t/n"): 128}).chosen == ()
+
+
+def test_a_part_exactly_at_its_limit_is_not_cut_further() -> None:
+    topics = [TopicLoad(16 * number, 32.0, 0.0) for number in range(4)]
+    limits = SplitLimits(max_msgs_per_s=64, difference_percent=100)
+    cut = SPLIT_ALGORITHMS["flow_or_qps_equally_divide"]
+    # 128 in all is exactly twice the limit, which is enough; each part holds 64.
+    assert cut(SplitAsk(0, 64, topics), limits) == (25,)
+    assert cut(SplitAsk(0, 64, topics), replace(limits, difference_percent=101)) is None

@@ -207,12 +207,6 @@ def test_a_brokers_own_bundle_needs_no_boundaries() -> None:
     assert decode_snapshot(WHERE, document(owners={own: B1})).owners == {own: B1}
 
 
-@given(data=st.binary(max_size=200))
-def test_no_content_raises_anything_else(data: bytes) -> None:
-    with pytest.raises(MalformedContent):
-        decode_snapshot(WHERE, data)
-
-
 @given(
     value=st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

@@ -1,7 +1,5 @@
 import json
 import zlib
-from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -9,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.core.averages import Average, BundleAverages, Running
+from loadmanager.core.balancing import Balancing, BalancingMode, steered
+from loadmanager.core.bounds import TIMES_END_MS
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.fields import parse_fields, to_json
@@ -18,20 +18,33 @@ from loadmanager.core.load import (
     BrokerUrls,
     BundleStats,
     LoadReport,
-    Registration,
     ResourceUsage,
     registration_of,
 )
 from loadmanager.core.memory import Memory, RoundMemory
 from loadmanager.core.optimality import BalancePoint
+from loadmanager.core.planner import Planner
+from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.rates import Rates
-from loadmanager.core.wire.policies import decode_boundaries, encode_boundaries
+from loadmanager.core.wire.policies import (
+    decode_anti_affinity,
+    decode_boundaries,
+    encode_boundaries,
+    encode_policies,
+    encode_tenant,
+    with_anti_affinity,
+)
 from loadmanager.core.wire.records import (
+    DrainMark,
     LeaderRecord,
     LockRecord,
+    decode_balancing,
+    decode_drain_mark,
     decode_leader,
     decode_lock,
     decode_partitions,
+    encode_balancing,
+    encode_drain_mark,
     encode_leader,
     encode_lock,
     encode_partitions,
@@ -168,61 +181,6 @@ def test_only_the_heaviest_averages_are_kept_when_they_must_be_few() -> None:
     assert list(state.averages) == ["t/n/0x00000002_0x00000003"]
 
 
-SOMEBODY = Registration(
-    broker=BrokerId("a:1"), urls=BrokerUrls(http_url=""), sidecar_url="", started_at_ms=0
-)
-DECODERS: list[Callable[[str, bytes], object]] = [
-    decode_report,
-    decode_registration,
-    lambda where, data: decode_loads(where, data, SOMEBODY),
-    decode_lock,
-    decode_leader,
-    lambda where, data: decode_boundaries(where, NAMESPACE, data, 0),
-    decode_standby,
-]
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | texts | st.just("\ud800"),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
-    max_leaves=8,
-)
-
-
-def _refuses_or_decodes(decode: Callable[[str, bytes], object], data: bytes) -> None:
-    with suppress(MalformedContent):
-        decode("/where", data)
-
-
-@given(st.sampled_from(DECODERS), st.binary(max_size=60))
-def test_any_bytes_are_a_value_or_bad(decode: Callable[[str, bytes], object], data: bytes) -> None:
-    _refuses_or_decodes(decode, data)
-    _refuses_or_decodes(decode, zlib.compress(data))
-
-
-@given(st.data())
-def test_a_spoiled_field_raises_nothing_but_malformed_content(data: st.DataObject) -> None:
-    samples: list[Callable[[], bytes]] = [
-        lambda: encode_report(data.draw(reports)),
-        lambda: encode_registration(data.draw(reports)),
-        lambda: encode_loads(data.draw(reports)),
-        lambda: encode_lock(data.draw(locks)),
-        lambda: encode_leader(data.draw(leaders)),
-        lambda: encode_boundaries(Boundaries.even(NAMESPACE, 3)),
-        lambda: encode_standby(_standby()),
-    ]
-    which = data.draw(st.integers(0, len(samples) - 1))
-    document = json.loads(samples[which]())
-    place = document
-    while True:
-        key = data.draw(st.sampled_from(sorted(place)))
-        if not (isinstance(place[key], dict) and place[key] and data.draw(st.booleans())):
-            break
-        place = place[key]
-    place[key] = data.draw(json_values)
-    content = json.dumps(document).encode()
-    _refuses_or_decodes(DECODERS[which], content)
-    _refuses_or_decodes(DECODERS[which], zlib.compress(content))
-
-
 @given(reports, st.floats(0, 1, exclude_max=True))
 def test_a_truncated_report_is_refused(report: LoadReport, part: float) -> None:
     data = encode_report(report)
@@ -352,3 +310,74 @@ def test_the_number_of_partitions_survives_the_wire() -> None:
     assert decode_partitions("/t", encode_partitions(7)) == 7
     with pytest.raises(MalformedContent, match="partitions = -1; expected a whole number"):
         decode_partitions("/t", b'{"partitions":-1}')
+
+
+NS = Namespace("acme/prod")
+TWO = Boundaries.even(NS, 2)
+
+
+@pytest.mark.parametrize(
+    ("mode", "observe", "shedding"),
+    [
+        (BalancingMode.ACTIVE, False, True),
+        (BalancingMode.OBSERVING, True, True),
+        (BalancingMode.PAUSED, False, False),
+    ],
+)
+def test_a_mode_never_gives_a_duty(mode: BalancingMode, *, observe: bool, shedding: bool) -> None:
+    got = steered(Planner(), mode).settings
+    assert (got.observe, got.shedding) == (observe, shedding)
+    held = Planner(settings=PlannerSettings(observe=True, shedding=False))
+    got = steered(held, mode).settings
+    assert (got.observe, got.shedding) == (True, False)
+
+
+@pytest.mark.parametrize("mode", BalancingMode)
+def test_a_mode_is_written_and_read_back(mode: BalancingMode) -> None:
+    balancing = Balancing(mode=mode, since_ms=7, by="a", reason="b")
+    assert decode_balancing("x", encode_balancing(balancing)) == balancing
+
+
+def test_a_mode_that_is_none_is_refused() -> None:
+    with pytest.raises(MalformedContent, match="active or observing or paused"):
+        decode_balancing("x", b'{"mode":"asleep"}')
+
+
+def test_new_policies_are_in_the_cluster_unless_they_say_otherwise() -> None:
+    assert json.loads(encode_policies({}, TWO, "east"))["replication_clusters"] == ["east"]
+    given = {"replication_clusters": ["west"], "bundles": "replaced"}
+    got = json.loads(encode_policies(given, TWO, "east"))
+    assert got["replication_clusters"] == ["west"]
+    assert got["bundles"] == {
+        "boundaries": ["0x00000000", "0x80000000", "0xffffffff"],
+        "numBundles": 2,
+    }
+    assert json.loads(encode_tenant("east"))["allowedClusters"] == ["east"]
+
+
+def test_a_group_is_put_beside_what_stands() -> None:
+    content = encode_policies({"other": 1}, TWO, "east")
+    grouped = with_anti_affinity("x", content, "fragile")
+    assert decode_anti_affinity("x", grouped) == "fragile"
+    assert decode_boundaries("x", NS, grouped, 0) == TWO
+    assert json.loads(with_anti_affinity("x", grouped, "")) == json.loads(content)
+    with pytest.raises(MalformedContent):
+        with_anti_affinity("x", b"[]", "fragile")
+
+
+@given(since_ms=st.integers(0, TIMES_END_MS - 1), by=st.text(), reason=st.text(), drain=...)
+def test_a_mark_reads_back_as_it_was_written(
+    since_ms: int, by: str, reason: str, *, drain: bool
+) -> None:
+    mark = DrainMark(since_ms=since_ms, by=by, reason=reason, drain=drain)
+    assert decode_drain_mark("/m", encode_drain_mark(mark)) == mark
+
+
+def test_what_is_missing_in_a_mark_is_nothing() -> None:
+    assert decode_drain_mark("/m", b"{}") == DrainMark()
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b'{"by":3}', b'{"sinceMs":"x"}', b'{"sinceMs":-1}'])
+def test_spoilt_marks_are_refused_with_their_path(data: bytes) -> None:
+    with pytest.raises(MalformedContent, match="/m"):
+        decode_drain_mark("/m", data)

@@ -1,8 +1,13 @@
+import io
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.demo.display import Display, RunState, summary_table
 from loadmanager.demo.figures import (
     BrokerSample,
     ClusterSample,
@@ -214,3 +219,52 @@ def test_a_broken_promise_is_named(changed: str, text: str) -> None:
     assert summary(served=1).broken_promises == ("the brokers' records list 1 of 2 bundles",)
     (unserved,) = summary(story()).broken_promises
     assert unserved == "not every bundle was served again after broker-1 was killed"
+
+
+def scene() -> RunState:
+    journal = Journal(100.0)
+    journal.add(look(105.0, broker(B1, X, Y, load=0.9), broker(B2, load=0.1)))
+    journal.add(look(163.0, broker(B1, X, load=0.4), broker(B2, Y, load=0.36)))
+    earlier = TrafficReport(kind="progress", at_s=162.0, published=6000, lookups=1000)
+    later = TrafficReport(kind="progress", at_s=163.0, published=6120, lookups=1020)
+    return RunState(
+        names={B1: "broker-1", B2: "broker-2"},
+        elapsed_s=63.0,
+        journal=journal,
+        reports=(earlier, later),
+        kills=(),
+    )
+
+
+def test_plain_lines_tell_each_move_once_and_figures_every_two_seconds() -> None:
+    out = io.StringIO()
+    show = Display(out)
+    show.step("starting ZooKeeper")
+    for _ in range(3):
+        show.update(scene())
+    figures = (
+        "   63 s  load  40%   36%  max/mean 1.05  120 msg/s  20 lookups/s  "
+        "moves 1  waiting 0  errors 0"
+    )
+    assert out.getvalue().splitlines() == [
+        "starting ZooKeeper",
+        "   63 s  0x80000000_0xffffffff  broker-1 -> broker-2  rebalanced",
+        figures,
+    ]
+
+
+def test_the_summary_names_every_promise() -> None:
+    kill = KillEffects("broker-1", B1, 164.0, frozenset({X}), B1, B2, 4.2, 5.1, 5.4)
+    console = Console(file=io.StringIO(), width=80, record=True)
+    told = replace(summary(kill, publish_errors=3), imbalance_end=1.08, moves=5, taken_over=1)
+    console.print(summary_table(told))
+    text = console.export_text()
+    assert "1.99 → 1.08" in text
+    assert "broker-1  b1:80" in text
+    assert "5 to balance, 1 taken over" in text
+    assert "7 lookups, errors 0" in text
+    assert "100 messages, errors 3" in text
+    assert re.search(r"broker-1 killed +had 1 bundles", text)
+    assert re.search(r"a new leader after +4\.2 s", text)
+    assert re.search(r"all bundles served after +5\.1 s", text)
+    assert re.search(r"longest wait of a message +5\.4 s", text)

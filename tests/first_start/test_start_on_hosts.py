@@ -252,59 +252,38 @@ def _until(command: str) -> str:
     )
 
 
-class Reader:
-    """Does what the page says, on all hosts it says it of, and takes down how long it took."""
-
-    def __init__(self, hosts: NetworkHosts, count: int) -> None:
-        self._hosts = hosts
-        self._count = count
-        self.took_s: list[tuple[str, float]] = []
-        self.said: dict[tuple[str, str], str] = {}
-
-    def do(self, options: Mapping[str, str], fenced: str) -> None:
-        """Write the file, or run the commands, of one fenced block."""
-        began_s = time.monotonic()
-        if path := options.get("file"):
-            for host, text in self._each("each-broker", fenced):
-                self._hosts.run(host, f"cat > {path} <<'END'\n{text}END")
-            name = path
-        else:
-            for host, text in self._each(options["on"], fenced):
-                if options.get("runs") == "until-stopped":
-                    self._hosts.start(host, text)
-                else:
-                    self.said[host, fenced] = self._hosts.run(host, text, within_s=STEP_S)
-            name = fenced.splitlines()[0]
-        self._hosts.check_running()
-        self.took_s.append((name, time.monotonic() - began_s))
-
-    def _each(self, where: str, text: str) -> Iterator[tuple[str, str]]:
-        if where != "each-broker":
-            yield (
-                (CLIENT if where == "client" else broker(int(where.removeprefix("broker-")))),
-                text,
-            )
-            return
-        for number in range(1, self._count + 1):
+def each(where: str, text: str, count: int) -> Iterator[tuple[str, str]]:
+    """Yield the hosts that the page says something of, with what it says there."""
+    if where == "each-broker":
+        for number in range(1, count + 1):
             yield broker(number), text.replace("broker-1", f"broker-{number}")
+    else:
+        yield CLIENT if where == "client" else broker(int(where.removeprefix("broker-"))), text
 
 
-@pytest.fixture
-def reader(hosts: NetworkHosts, count: int) -> Reader:
-    """Return a reader who has done all that the page says."""
-    found = Reader(hosts, count)
-    for options, fenced in fences(PAGE):
-        if options and options.get("on") != "clone":
-            found.do(options, fenced)
-    for step, took_s in found.took_s:
-        print(f"{count} hosts, {took_s:5.1f} s: {step}")  # noqa: T201 - shown by pytest -rP
-    return found
+def do(hosts: NetworkHosts, count: int, options: Mapping[str, str], fenced: str) -> None:
+    """Write the file, or run the commands, of one fenced block."""
+    began_s = time.monotonic()
+    path = options.get("file")
+    for host, text in each("each-broker" if path else options["on"], fenced, count):
+        if path:
+            hosts.run(host, f"cat > {path} <<'END'\n{text}END")
+        elif options.get("runs") == "until-stopped":
+            hosts.start(host, text)
+        else:
+            hosts.run(host, text, within_s=STEP_S)
+    hosts.check_running()
+    step, took_s = path or fenced.splitlines()[0], time.monotonic() - began_s
+    print(f"{count} hosts, {took_s:5.1f} s: {step}")  # noqa: T201 - shown by pytest -rP
 
 
 def test_the_page_leads_to_a_cluster_that_answers_everywhere_and_nothing_to_strangers(
-    reader: Reader, hosts: NetworkHosts, count: int
+    hosts: NetworkHosts, count: int
 ) -> None:
-    assert len(reader.took_s) >= 8
+    steps = [(options, fenced) for options, fenced in fences(PAGE) if options.get("on") != "clone"]
+    assert len(steps) >= 8
+    for options, fenced in steps:
+        do(hosts, count, options, fenced)
     brokers = [broker(number) for number in range(1, count + 1)]
     listed = hosts.run(broker(1), "loadmanager brokers")
     assert [name for name in brokers if f"{name}:8080" not in listed] == []

@@ -18,7 +18,6 @@ from loadmanager.pipeline.costs import (
     Rows,
     Unit,
     block_minutes,
-    entangled,
     learn,
     summary,
     verdict,
@@ -252,21 +251,6 @@ def test_intervals_begin_at_zero_and_end_at_what_is_possible() -> None:
     assert low == 0.0
     assert high == pytest.approx(1.745, rel=1e-3)
     assert interval(0, np.full(6, 5.0), np.zeros((6, 6)), 7.0, 100) == (0.0, 7.0)
-
-
-def test_two_terms_known_together_alone_reach_from_nothing_to_all() -> None:
-    together = np.zeros((1, 6))
-    together[0, :2] = 100.0
-    root = np.vstack([together, np.diag([0, 0, 1.0, 1, 1, 1])])
-    low, high = interval(0, np.array([2.0, 2, 1, 1, 1, 1]), root, 100.0, 10**6)
-    assert low == pytest.approx(0.0, abs=1e-6)
-    assert high == pytest.approx(4.0, rel=0.01)
-
-
-def test_terms_that_go_together_are_named_for_each_other() -> None:
-    gram = np.eye(6)
-    gram[1, 4] = gram[4, 1] = 0.9999
-    assert entangled(gram) == [(), (RATES[4],), (), (), (RATES[1],), ()]
 
 
 @pytest.mark.parametrize(

@@ -6,23 +6,34 @@ from typing import Any
 import numpy as np
 import pytest
 from history_sinks import Archive, KeptHistory
+from hypothesis import given
+from hypothesis import strategies as st
 from replay_events import events_of
-from replayed import events, frames, live, simulated, told
+from replayed import events, frames, live, replayed, simulated, told
 from snapshot_of_history import report_of, snapshot_of
 
+from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average
+from loadmanager.core.history.schema import KINDS, Stream
 from loadmanager.core.ids import BrokerId
+from loadmanager.core.plan import Cause
+from loadmanager.core.rates import Rates
 from loadmanager.core.snapshot.document import view_of_snapshot
-from loadmanager.pipeline.replay.events import Event
+from loadmanager.pipeline.load_windows import fitting_window_s
+from loadmanager.pipeline.replay.events import Averages, Event
 from loadmanager.pipeline.replay.frames import (
     BUNDLES_MISSING,
     CLOCK_SET_BACK,
     NO_BASE_YET,
     REPORT_MISSING,
     UNREADABLE,
+    CarriedOut,
+    CarriedOutMoves,
     Frame,
     Refused,
 )
+from loadmanager.pipeline.replay.job import EVENT_TABLES
 from loadmanager.pipeline.replay.replay_run import recorded_view
+from loadmanager.pipeline.replay.spark_tasks import TaskSplit, task_split
 
 
 @pytest.fixture(name="kept", scope="module")
@@ -197,3 +208,144 @@ def test_odd_bases_are_told(kept: KeptHistory, fields: Mapping[str, Any], told: 
     assert refusals(found) == {6: UNREADABLE, **dict.fromkeys(range(7, 11), NO_BASE_YET)}
     (first, *_) = [one for one in found if isinstance(one, Refused)]
     assert told in first.detail
+
+
+def test_every_line_of_leaders_counts_or_each_would_be_a_gap() -> None:
+    of_leaders = {name for name, kind in KINDS.items() if kind.stream is Stream.ROUNDS}
+    counted = {"lost_rounds" if kind == "lost" else kind for kind in EVENT_TABLES.values()}
+    assert counted == of_leaders
+
+
+@pytest.mark.parametrize(
+    ("segments", "combined", "cores", "parts"),
+    [(1, 22, 2, 8), (4, 22, 2, 2), (100, 22, 2, 1), (1, 3, 2, 3), (0, 22, 2, 8)],
+)
+def test_tasks_are_for_all_cores(segments: int, combined: int, cores: int, parts: int) -> None:
+    assert task_split(segments, combined, cores) == TaskSplit(segments=segments, parts=parts)
+
+
+RATE = st.floats(0.0, 1e9)
+
+
+@given(rates=st.lists(st.lists(RATE, min_size=3, max_size=3), min_size=1, max_size=30))
+def test_it_is_the_cores_own_average_to_the_bit(rates: list[list[float]]) -> None:
+    found, listed = Averages.none(), np.ones(3, dtype=np.bool_)
+    for every in rates:
+        found = found.sampled(np.repeat(np.array(every)[:, None], 4, axis=1), np.zeros(3), listed)
+    for row, bundle in zip(found.table(3), range(3), strict=True):
+        for place, most in ((0, SHORT_SAMPLES), (1, LONG_SAMPLES)):
+            average = Average(most, 0, Rates())
+            for every in rates:
+                average = average.add(Rates(*[every[bundle]] * 4))
+            assert row[4 * place : 4 * place + 4].tolist() == list(average.rates.row())
+            assert row[8 + place] == average.samples
+
+
+def test_a_window_has_some_reports_and_is_neither_too_short_nor_too_long() -> None:
+    for interval_s, window_s in ((2.0, 10.0), (20.0, 100.0), (900.0, 300.0)):
+        assert fitting_window_s(interval_s, min(interval_s, 60.0)) == window_s
+    cases = {(60.0, 5.0): 300.0, (0.5, 1.0): 10.0, (5.0, 60.0): 150.0, (20.0, None): 100.0}
+    for (interval_s, measured_s), window_s in cases.items():
+        assert fitting_window_s(interval_s, measured_s) == window_s
+    assert fitting_window_s(None, None) == 300.0
+
+
+A, B = "t/n/0x00000000_0x80000000", "t/n/0x80000000_0xffffffff"
+
+
+def move(bundle: str = A, *, epoch: int = 3, outcome: str = "moved") -> dict[str, Any]:
+    ends = {"source": "b1:8080", "target": "b2:8080", "cause": "overloaded"}
+    return {"epoch": epoch, "round": 1, "bundle": bundle, "outcome": outcome, **ends}
+
+
+def task(state: str, bundle: str = A, **other: Any) -> dict[str, Any]:
+    return {
+        "epoch": 3,
+        "task": 1,
+        "action": "move",
+        "bundles": [bundle],
+        "source": "b1:8080",
+        "target": "b2:8080",
+        "cause": "overloaded",
+        "asked_by": "balancing",
+        "state": state,
+    } | other
+
+
+def carried_out(bundle: str = A) -> CarriedOut:
+    return CarriedOut(bundle, "b1:8080", "b2:8080", Cause.OVERLOADED)
+
+
+ONE = (carried_out(),)
+BOTH = (carried_out(), carried_out(B))
+SPLIT = {"cause": "oversized"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "counted"),
+    [
+        pytest.param(
+            [move(), move(B, outcome="placed"), move(outcome="failed"), move(outcome="observed")],
+            BOTH,
+            id="without tasks each that was ordered",
+        ),
+        *(
+            pytest.param([task("ordered"), move(), task(state)], (), id=state)
+            for state in ("failed", "superseded", "timed_out", "landed_elsewhere")
+        ),
+        pytest.param(
+            [task("ordered"), move(), task("released"), task("serving")],
+            ONE,
+            id="once, when its target serves",
+        ),
+        pytest.param(
+            [task("unconfirmed"), move(outcome="failed"), task("ordered"), task("serving")],
+            ONE,
+            id="a move whose reply was lost",
+        ),
+        pytest.param(
+            [task("serving", asked_by="reconciliation", cause="inherited")],
+            (),
+            id="an order of a former leader",
+        ),
+        pytest.param([task("serving", action="split", **SPLIT)], (), id="a split"),
+        pytest.param([task("serving", action="merge", **SPLIT)], (), id="a merge"),
+        pytest.param(
+            [move(B, epoch=2), task("ordered"), move(), task("serving")],
+            BOTH,
+            id="a former term without tasks",
+        ),
+    ],
+)
+def test_moves_count_as_carried_out(
+    lines: list[dict[str, Any]], counted: tuple[CarriedOut, ...]
+) -> None:
+    found = CarriedOutMoves()
+    for line in lines:
+        (found.task if "task" in line else found.move)(line)
+    assert found.taken() == counted
+
+
+def test_a_term_keeps_its_tasks_from_round_to_round() -> None:
+    found = CarriedOutMoves()
+    found.task(task("ordered"))
+    found.move(move())
+    assert found.taken() == ()
+    found.move(move(B))
+    found.task(task("serving"))
+    assert found.taken() == (carried_out(),)
+    assert found.taken() == ()
+
+
+def test_a_live_history_has_the_same_moves_by_its_tasks_as_without_them() -> None:
+    found = events(live())
+    assert any(one.kind == "task" for one in found)
+    old = [one for one in found if one.kind != "task"]
+    by_tasks, by_moves = replayed(found, [])[-1], replayed(old, [])[-1]
+    assert 0 < by_tasks["moves"].sum() <= by_moves["moves"].sum()
+    last = [one for one in found if one.kind == "task" and one.body["state"] == "serving"][-1]
+    cut = [one for one in found if one is not last]
+    ended = Event("task", {**last.body, "state": "superseded"})
+    spoilt = [*cut[: found.index(last)], ended, *cut[found.index(last) :]]
+    fewer = replayed(spoilt, [])[-1]
+    assert fewer["moves"].sum() == by_tasks["moves"].sum() - 1

@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import small_report
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from small_report import HOUR_MS, MONDAY_MS
 
@@ -250,11 +248,6 @@ def test_days_are_believed_by_who_tells_of_them(
     several: list[int], alone: list[int], believed: tuple[int, int] | None
 ) -> None:
     assert told(several, alone) == (believed and tuple(days(*believed)))
-
-
-@given(st.lists(st.integers(0, 1000), min_size=1, unique=True))
-def test_where_several_tell_of_each_day_all_are_believed(numbers: list[int]) -> None:
-    assert told(numbers, []) == tuple(days(min(numbers), max(numbers)))
 
 
 def course(days: float, slope: float) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

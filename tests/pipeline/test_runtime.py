@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,9 +22,11 @@ from loadmanager.pipeline.failures import PipelineError, plain_cause
 from loadmanager.pipeline.progress import progress_on, status_of
 from loadmanager.pipeline.running import job_lock, spark_errors_named
 from loadmanager.pipeline.session import (
+    SessionSettings,
     SparkUnavailable,
     addresses,
     check_memory,
+    conf_of,
     is_standalone,
     java_home,
     own_address,
@@ -333,3 +336,40 @@ def test_a_terminal_shows_a_bar_and_is_clean_afterwards(monkeypatch: pytest.Monk
     assert "rollup" in stream.getvalue()
     # The cursor goes back up, and the line is erased.
     assert stream.getvalue().rstrip().endswith("\x1b[2K")
+
+
+OPTIONS = "spark.driver.extraJavaOptions"
+QUICK = "-XX:+UseParallelGC"
+
+
+@pytest.fixture(autouse=True)
+def nothing_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as clean:
+        for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS"):
+            clean.delenv(name, raising=False)
+        yield
+
+
+def options(master: str = "local[2]", **more: str) -> list[str]:
+    named = {f"spark.driver.{name}": value for name, value in more.items()}
+    return conf_of(SessionSettings(master=master, more=named))[OPTIONS].split()
+
+
+def test_a_local_java_collects_garbage_in_the_way_that_takes_least_time() -> None:
+    assert QUICK in options()
+    assert options(extraJavaOptions="-Da=b")[1:] == [QUICK, "-Da=b"]
+    assert QUICK not in options(master="spark://host:7077"), "executors do the work there"
+
+
+@pytest.mark.parametrize("other", ["-XX:+UseSerialGC", "-XX:+UseG1GC", "-XX:+UseZGC"])
+def test_a_collector_that_is_asked_for_is_used(other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert options(extraJavaOptions=f"-Da=b {other}")[1:] == ["-Da=b", other]
+    assert QUICK not in options(defaultJavaOptions=other)
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", other)
+    assert QUICK not in options()
+
+
+def test_a_setting_of_sparks_own_wins_over_ours() -> None:
+    name = "spark.sql.maxConcurrentOutputFileWriters"
+    assert conf_of(SessionSettings())[name] == "32"
+    assert conf_of(SessionSettings(more={name: "0"}))[name] == "0"

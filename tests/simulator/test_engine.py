@@ -12,12 +12,25 @@ import numpy as np
 import pytest
 import run_digest
 from run_digest import digest
-from simulated_worlds import BUSY, EXACT, NAMESPACE, PAIR, Told, broker, run, scenario
+from scenario_texts import SOUND, loaded, told
+from simulated_worlds import (
+    AT_ONCE,
+    BUSY,
+    EXACT,
+    NAMESPACE,
+    PAIR,
+    PLAIN,
+    Stepped,
+    Told,
+    broker,
+    run,
+    scenario,
+)
 
 from loadmanager.core.plan import Cause
 from loadmanager.simulator.engine import simulate
-from loadmanager.simulator.results import Why
-from loadmanager.simulator.scenario import ScenarioError
+from loadmanager.simulator.results import Why, scores_of
+from loadmanager.simulator.scenario import Scenario, ScenarioError
 from loadmanager.simulator.strategies import Strategy, planner_for
 
 ALIKE = {
@@ -183,3 +196,129 @@ def test_no_simulated_cluster_was_ever_below_its_bound(pair: str) -> None:
     assert (line.unowned_msgs_per_s == 0).all()
     assert (largest >= line.bound * (1 - 1e-5)).all()
     assert (line.bound > 0).all()
+
+
+def crashing(warm_up_s: float) -> Scenario:
+    """Return two brokers with ten clients each, one of which dies at 100 s."""
+    return scenario(
+        duration_s=300.0,
+        load={"bundles": 2, "topics": 10, "over": "bundles"},
+        events=[{"kind": "crash", "at_s": 100.0, "brokers": ["b-1"]}],
+        warm_up_s=warm_up_s,
+        hand_over=AT_ONCE | {"session_timeout_s": 30.0},
+        noise=EXACT,
+    )
+
+
+def cold(warm_up_s: float) -> Scenario:
+    return scenario(
+        duration_s=60.0,
+        load={"bundles": 2, "topics": 10, "over": "bundles", "placed": "unowned"},
+        warm_up_s=warm_up_s,
+        hand_over=AT_ONCE | {"order_s": 2.0, "reconnect_s": 1.0},
+        noise=EXACT,
+    )
+
+
+def interrupted_client_s(played: Scenario) -> float:
+    return scores_of(run(played)).interrupted_client_s
+
+
+@pytest.mark.parametrize("warm_up_s", [0.0, 100.0, 110.0, 112.5, 131.0, 200.0])
+def test_waiting_for_a_crashed_broker_counts_from_the_end_of_the_warm_up(warm_up_s: float) -> None:
+    all_s = interrupted_client_s(crashing(0.0)) / 10
+    assert 30.0 <= all_s <= 32.0
+    want_s = max(100.0 + all_s - max(warm_up_s, 100.0), 0.0)
+    assert interrupted_client_s(crashing(warm_up_s)) == pytest.approx(10 * want_s)
+
+
+@pytest.mark.parametrize("warm_up_s", [1.0, 2.25, 10.0])
+def test_waiting_for_a_first_owner_counts_from_the_end_of_the_warm_up(warm_up_s: float) -> None:
+    clients = 20
+    all_s = interrupted_client_s(cold(0.0)) / clients
+    assert all_s == pytest.approx(3.0)
+    want = clients * max(all_s - warm_up_s, 0.0)
+    assert interrupted_client_s(cold(warm_up_s)) == pytest.approx(want)
+
+
+def test_clients_that_wait_until_the_end_are_counted_from_the_end_of_the_warm_up() -> None:
+    played = crashing(110.0).model_copy(update={"duration_s": 120.0})
+    assert interrupted_client_s(played) == pytest.approx(10 * 10.0)
+    assert run(played).interrupted_client_s == pytest.approx(10 * 20.0)
+
+
+def test_the_warm_up_changes_nothing_in_what_happens() -> None:
+    assert run(crashing(110.0)).moves == run(crashing(0.0)).moves
+    assert run(crashing(110.0)).interrupted_client_s == run(crashing(0.0)).interrupted_client_s
+
+
+LOAD = {
+    "bundles": 8, "topics": 16, "over": "bundles", "msgs_in_per_s": 4_000.0, "fan_out": 0.0,
+    "message_bytes": 20_000.0,
+}  # fmt: skip
+"""Bundles that are 0.4 of such a broker together."""
+KEPT = [{"name": "few", "namespaces": ["kept/.*"], "primary": ["b-[12]"]}]
+
+
+@pytest.mark.parametrize(
+    "pair", ["threshold+least_long_term_message_rate", "uniform+least_long_term_message_rate"]
+)
+def test_no_bundle_goes_where_isolation_does_not_let_it(pair: str) -> None:
+    load = LOAD | {"namespace": "kept/here", "placed_on": ["b-1"], "msgs_in_per_s": 9_000.0}
+    fields: dict[str, Any] = {
+        "brokers": BUSY, "load": load, "step_s": 10.0, "duration_s": 2400.0,
+    }  # fmt: skip
+    free = {move.target for move in run(scenario(**fields), pair).moves}
+    kept = {move.target for move in run(scenario(isolation=KEPT, **fields), pair).moves}
+    assert free >= {broker("b-3"), broker("b-4")}
+    assert kept == {broker("b-2")}
+
+
+def test_bundles_begin_where_isolation_lets_them() -> None:
+    loads = [LOAD | {"namespace": "kept/here"}, LOAD | {"namespace": "free/there"}]
+    world = Stepped(scenario(brokers=BUSY, load=loads, isolation=KEPT))
+    assert world.owners() == ["b-1", "b-2"] * 4 + ["b-3", "b-4"] * 4
+
+
+def test_the_bound_is_that_of_what_isolation_allows() -> None:
+    load = LOAD | {"namespace": "kept/here"}
+    free = Stepped(scenario(brokers=BUSY, load=load, hidden=PLAIN))
+    kept = Stepped(scenario(brokers=BUSY, load=load, hidden=PLAIN, isolation=KEPT))
+    assert free.world.bound() == pytest.approx(0.1)
+    assert kept.world.bound() == pytest.approx(0.2)
+    growing = PLAIN | {"cpu_growth": 0.5}
+    grown = Stepped(scenario(brokers=BUSY, load=load, hidden=growing, isolation=KEPT))
+    assert grown.world.bound() == pytest.approx(0.2 * 1.1)
+
+
+def test_namespaces_of_one_group_are_placed_on_different_brokers() -> None:
+    one = {"bundles": 1, "topics": 1, "placed": "unowned"}
+    loads = [
+        LOAD | one | {"namespace": f"team/{number}", "anti_affinity_group": "apart"}
+        for number in range(4)
+    ]
+    fields: dict[str, Any] = {"brokers": BUSY, "step_s": 5.0, "duration_s": 120.0}
+    owned = run(scenario(load=loads, **fields)).timeline.bundles[-1]
+    assert owned.tolist() == [1, 1, 1, 1]
+
+
+def test_groups_are_spread_over_failure_domains_first() -> None:
+    racks = [BUSY[0] | {"name": name, "count": 2, "failure_domain": name} for name in ("r1", "r2")]
+    one = {"bundles": 1, "topics": 1, "placed": "unowned", "anti_affinity_group": "apart"}
+    loads = [LOAD | one | {"namespace": f"team/{number}"} for number in range(2)]
+    fields: dict[str, Any] = {"step_s": 5.0, "duration_s": 120.0}
+    spread = {"failure_domains": True}
+    owned = run(scenario(brokers=racks, load=loads, placement=spread, **fields)).timeline.bundles
+    assert np.add.reduceat(owned[-1], [0, 2]).tolist() == [1, 1]
+
+
+def test_a_policy_of_a_file_is_checked(tmp_path: Path) -> None:
+    policy = '\n[[isolation]]\nname = "p"\nnamespaces = ["a/("]\nprimary = []\n'
+    faults = told(tmp_path, SOUND + policy)
+    assert faults[0].startswith(
+        'isolation[0].namespaces[0] = "a/("; expected: RE2 does not support'
+    )
+    assert faults[1].startswith("isolation[0].primary = []; expected it to have at least 1 item")
+    assert len(faults) == 2
+    sound = loaded(tmp_path, SOUND + policy.replace("a/(", "a/.*").replace("[]", '["small-1"]'))
+    assert sound.isolation[0].primary == ("small-1",)

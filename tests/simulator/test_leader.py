@@ -5,14 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from modelled_cluster import BROKERS, BUNDLES, NOISE, Cluster, planner, settled
-from simulated_worlds import AT_ONCE, EXACT, Stepped, broker, run, scenario
+from simulated_worlds import EXACT, run, scenario
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load_tracker import LoadTracker
-from loadmanager.core.plan import Cause
 from loadmanager.simulator.agents import Reported
-from loadmanager.simulator.engine import Emptying
 
 
 class Reference:
@@ -123,37 +121,6 @@ def test_the_view_is_that_of_a_live_leader(mode: str, story: list[tuple[str, obj
             reference.step(cluster.step())
 
 
-def test_a_bundle_that_has_arrived_is_on_its_way_until_its_broker_reports_it() -> None:
-    cluster = settled()
-    cluster.agents.silence([0, 1, 2, 3], cluster.now_s + 25.0)
-    cluster.in_flight = {BUNDLES[0]: BROKERS[3]}
-    cluster.arrive()
-    seen = []
-    for _ in range(3):
-        cluster.step()
-        cluster.leader.round(cluster.now_s, {})
-        seen.append(dict(cluster.leader.view.moved))
-    assert seen == [{BUNDLES[0]: BROKERS[3]}, {BUNDLES[0]: BROKERS[3]}, {}]
-
-
-def test_what_leaves_a_draining_broker_goes_to_one_that_does_not_drain() -> None:
-    cluster = settled()
-    cluster.draining = [True, False, True, False]
-    cluster.step()
-    leaving = {BUNDLES[row]: BROKERS[0] for row in range(0, 20, 4)}
-    moves = cluster.leader.place(cluster.now_s, leaving, {}, leaving, Cause.DRAINING)
-    assert {move.bundle: move.source for move in moves} == leaving
-    assert {move.target for move in moves} <= {BROKERS[1], BROKERS[3]}
-    assert {move.cause for move in moves} == {Cause.DRAINING}
-
-
-def test_what_nobody_can_take_stays() -> None:
-    cluster = settled()
-    cluster.draining = [True] * 4
-    cluster.step()
-    assert cluster.leader.place(cluster.now_s, [BUNDLES[0]], {}) == []
-
-
 @pytest.mark.parametrize("shedder", ["threshold", "overload", "uniform", "avg", "transfer"])
 def test_the_memory_of_a_strategy_goes_from_round_to_round(shedder: str) -> None:
     cluster = settled(planner=planner(shedder), owner=[0] * 20)
@@ -169,35 +136,6 @@ def test_the_memory_of_a_strategy_goes_from_round_to_round(shedder: str) -> None
         assert cluster.leader.playback.memory is plan.memory
     assert moves > 0
     assert len(cluster.leader.playback.memory.moved_at_s) == moves
-
-
-LEAVING = (broker("b-1"),)
-
-
-def emptying(step_s: float = 5.0, base_s: float = 4.0) -> tuple[Stepped, Emptying]:
-    """Return a world in which b-1 has six bundles, b-2 six others, and who empties b-1."""
-    load = {"bundles": 12, "topics": 12, "over": "bundles"}
-    times = AT_ONCE | {"order_s": base_s / 4, "base_s": base_s}
-    stepped = Stepped(scenario(step_s=step_s, load=load, hand_over=times))
-    return stepped, Emptying(world=stepped.world, at_a_time=2, step_s=step_s)
-
-
-@pytest.mark.parametrize(
-    ("step_s", "base_s", "leave"), [(5.0, 4.0, 2), (10.0, 4.0, 4), (60.0, 4.0, 6), (1.0, 0.0, 6)]
-)
-def test_as_many_as_get_done_leave_in_a_step(step_s: float, base_s: float, leave: int) -> None:
-    _, empties = emptying(step_s, base_s)
-    assert len(empties.due(LEAVING, 0.0)) == leave
-
-
-def test_what_is_under_way_already_counts() -> None:
-    stepped, empties = emptying()
-    stepped.order(stepped.world.bundles[0], "b-2")
-    assert list(empties.due(LEAVING, 0.0)) == [stepped.world.bundles[2]]
-    stepped.order(stepped.world.bundles[2], "b-2")
-    assert empties.due(LEAVING, 0.0) == {}
-    stepped.until(5.0)
-    assert len(empties.due(LEAVING, 5.0)) == 2
 
 
 def test_the_bundles_of_brokers_that_vanished_together_wait_for_their_return() -> None:

@@ -4,8 +4,9 @@ import json
 
 import pytest
 from history_sinks import KeptHistory
-from simulated_worlds import BUSY, EXACT, PAIR, scenario
+from simulated_worlds import BUSY, EXACT, PAIR, Told, broker, run, scenario
 
+from loadmanager.core.load import LoadReport
 from loadmanager.ports.history import HistorySink
 from loadmanager.simulator.engine import simulate
 from loadmanager.simulator.recording import MONDAY_MS, WRITER, Recording
@@ -58,10 +59,10 @@ def test_every_round_says_which_reports_the_leader_had(kept: tuple[KeptHistory, 
     reports = {(one["broker"], one["reported_at_ms"]): one for one in sink.lines("report")}
     for line in rounds:
         told = line["brokers"]
-        for broker, at_ms, traffic in zip(
+        for name, at_ms, traffic in zip(
             told["broker"], told["reported_at_ms"], told["msgs_in_per_s"], strict=True
         ):
-            assert reports[broker, at_ms]["msgs_in_per_s"] == pytest.approx(traffic)
+            assert reports[name, at_ms]["msgs_in_per_s"] == pytest.approx(traffic)
 
 
 def test_a_base_has_all_bundles_and_what_strategies_remember(kept: tuple[KeptHistory, Run]) -> None:
@@ -84,3 +85,35 @@ def test_agents_tell_their_class_and_last_report(kept: tuple[KeptHistory, Run]) 
     assert len(firsts) == len(run.timeline.brokers)
     assert all(line["interval_s"] is None for line in firsts)
     assert all(line["interval_s"] > 0 for line in reports if line["due"] == "simulated")
+
+
+def reports_of(
+    name: str, event: dict[str, object], step_s: float, seed: int
+) -> list[tuple[float, LoadReport]]:
+    brokers = [{"name": "b", "count": 2}, {"name": "late", "count": 1, "joined": False}]
+    told = Told()
+    events = [event | {"brokers": [name]}]
+    played = scenario(brokers=brokers, duration_s=300.0, step_s=step_s, noise=EXACT, events=events)
+    run(played, seed=seed, witness=told)
+    return [one for one in told.reports if one[1].broker == broker(name)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("step_s", [2.0, 10.0])
+def test_no_report_of_a_broker_is_older_than_the_broker(step_s: float, seed: int) -> None:
+    told = reports_of("late-1", {"kind": "join", "at_s": 130.0}, step_s, seed)
+    first_s, first = told[0]
+    assert first.started_at_ms == 130_000
+    assert 130.0 <= first_s < 130.0 + step_s
+    assert all(one.reported_at_ms >= one.started_at_ms for _, one in told)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_report_of_a_new_life_is_older_than_that_life(seed: int) -> None:
+    # It is down for less than a step: what stands in its node is replaced without a gap.
+    restart: dict[str, object] = {"kind": "restart", "at_s": 121.0, "down_s": 6.0}
+    told = reports_of("b-1", restart | {"drained": False}, 10.0, seed)
+    lives = {one.started_at_ms for _, one in told}
+    assert lives == {0, 127_000}
+    assert all(0 <= one.started_at_ms <= one.reported_at_ms for _, one in told)
+    assert min(at_s for at_s, one in told if one.started_at_ms) <= 130.0

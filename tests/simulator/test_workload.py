@@ -1,5 +1,7 @@
 """Loads over time: patterns, traces, and the topics and bundles that have them."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -27,24 +29,22 @@ def at_times(wanted: Pattern, times_s: list[float], bundles: int = 1) -> list[Fa
     return [at_work(time_s) for time_s in times_s]
 
 
-def workload(*patterns: dict[str, object], bundles: int = 2, **fields: object) -> Workload:
-    usual = {
-        "namespace": SPACE, "bundles": bundles, "topics": bundles, "over": "bundles",
-        "msgs_in_per_s": 100.0 * bundles, "message_bytes": 10.0, "patterns": patterns,
-    }  # fmt: skip
-    load = Load.model_validate({**usual, **fields})
-    return _of(load)
+def generator() -> np.random.Generator:
+    return np.random.default_rng(1)
 
 
-def _of(*loads: Load) -> Workload:
-    rng = np.random.default_rng(1)
-    return Workload(Topics(loads, (), 1, rng), None, rng)
+def of_load(*loads: Load) -> Workload:
+    return Workload(Topics(loads, (), 1, generator()), None, generator())
 
 
-def test_a_constant_load_is_the_same_at_all_times() -> None:
-    constant = workload()
-    for time_s in (0.0, 10.0, 1e6):
-        assert constant.at(time_s).tolist() == [[100.0, 100.0, 1000.0, 1000.0]] * 2
+def replayed(
+    names: str, times_s: list[float], rates: np.ndarray, bundles: int = 1, **how: Any
+) -> tuple[Topics, Workload]:
+    """Return the topics of a trace, one for each letter, and the load that it makes of them."""
+    topics = tuple(f"persistent://{SPACE}/{name}" for name in names)
+    trace = Trace(times_s=np.array(times_s), topics=topics, rates=rates)
+    found = Topics((), topics, bundles, generator())
+    return found, Workload(found, trace, generator(), **how)
 
 
 @pytest.mark.parametrize(("kind", "period_h"), [("day", 24), ("week", 168)])
@@ -125,49 +125,38 @@ def test_a_pattern_has_its_factor_at_each_time(
 def test_a_shift_multiplies_all_of_its_namespace_and_nothing_else() -> None:
     other = Namespace("tenant/other")
     fields = {"bundles": 1, "topics": 1, "msgs_in_per_s": 10.0}
-    two = _of(*(Load.model_validate({**fields, "namespace": name}) for name in (SPACE, other)))
+    two = of_load(*(Load.model_validate({**fields, "namespace": name}) for name in (SPACE, other)))
     two.shift(other, 2.5)
     two.shift(other, 2.0)
     assert two.at(0.0)[:, 0].tolist() == [10.0, 50.0]
 
 
 def test_a_trace_holds_each_row_until_the_next_one() -> None:
-    topics = tuple(f"persistent://{SPACE}/{name}" for name in ("a", "b", "c"))
     rates = np.arange(24.0, dtype=np.float32).reshape(2, 3, 4)
-    trace = Trace(times_s=np.array([10.0, 30.0]), topics=topics, rates=rates)
-    rng = np.random.default_rng(1)
-    found = Topics((), topics, 2, rng)
-    replayed = Workload(found, trace, rng)
+    found, trace = replayed("abc", [10.0, 30.0], rates, bundles=2)
 
     def rows(moment: int) -> list[list[float]]:
         lists = [rates[moment][found.traced == bundle].sum(axis=0).tolist() for bundle in range(2)]
         return [list(map(float, one)) for one in lists]
 
-    assert replayed.at(9.0).tolist() == [[0.0] * 4] * 2
-    assert replayed.at(10.0).tolist() == rows(0)
-    assert replayed.at(29.0).tolist() == rows(0)
-    assert replayed.at(1e6).tolist() == rows(1)
+    assert trace.at(9.0).tolist() == [[0.0] * 4] * 2
+    assert trace.at(10.0).tolist() == rows(0)
+    assert trace.at(29.0).tolist() == rows(0)
+    assert trace.at(1e6).tolist() == rows(1)
 
 
 def test_an_interpolated_trace_goes_evenly_from_one_row_to_the_next() -> None:
-    topics = (f"persistent://{SPACE}/a",)
     rates = np.array([10.0, 30.0, 20.0], dtype=np.float32).repeat(4).reshape(3, 1, 4)
-    trace = Trace(times_s=np.array([0.0, 100.0, 200.0]), topics=topics, rates=rates)
-    rng = np.random.default_rng(1)
-    replayed = Workload(Topics((), topics, 1, rng), trace, rng, interpolated=True)
-    found = [float(replayed.at(now_s)[0, 0]) for now_s in (0.0, 25.0, 100.0, 150.0, 200.0, 900.0)]
+    _, trace = replayed("a", [0.0, 100.0, 200.0], rates, interpolated=True)
+    found = [float(trace.at(now_s)[0, 0]) for now_s in (0.0, 25.0, 100.0, 150.0, 200.0, 900.0)]
     assert found == [10.0, 15.0, 30.0, 25.0, 20.0, 20.0]
 
 
 def test_patterns_change_what_a_trace_says() -> None:
-    topics = (f"persistent://{SPACE}/a",)
-    trace = Trace(
-        times_s=np.array([0.0]), topics=topics, rates=np.ones((1, 1, 4), dtype=np.float32)
-    )
-    rng = np.random.default_rng(1)
     doubled = pattern(kind="steps", at_s=[50.0], factors=[2.0])
-    replayed = Workload(Topics((), topics, 1, rng), trace, rng, trace_patterns=[doubled])
-    assert [float(replayed.at(now_s)[0, 3]) for now_s in (0.0, 60.0)] == [1.0, 2.0]
+    ones = np.ones((1, 1, 4), dtype=np.float32)
+    _, trace = replayed("a", [0.0], ones, trace_patterns=[doubled])
+    assert [float(trace.at(now_s)[0, 3]) for now_s in (0.0, 60.0)] == [1.0, 2.0]
 
 
 some_patterns = st.lists(
