@@ -163,8 +163,8 @@ async def test_commands_of_a_bundle_moved_to_and_fro_follow_one_another(cluster:
         finally:
             running -= 1
 
-    line.load = lambda *a, **n: counted(load, *a, **n)  # type: ignore[method-assign]
-    line.unload = lambda *a, **n: counted(unload, *a, **n)  # type: ignore[method-assign]
+    line.load = lambda *a, **n: counted(load, *a, **n)
+    line.unload = lambda *a, **n: counted(unload, *a, **n)
     for _ in range(4):
         await cluster.move(bundle, target)
         await asyncio.sleep(0.1)

@@ -21,6 +21,7 @@ class MemoryCoordination(Coordination):
         timeout_s: the session timeout; time passes only by the service's clock.
         chroot: the path below which this session sees the tree.
         turn: awaited on a request's way there and back; see `MemoryLink`.
+        link: the way to the service, if it is another one.
     """
 
     def __init__(
@@ -30,8 +31,9 @@ class MemoryCoordination(Coordination):
         timeout_s: float = 10.0,
         chroot: str = "",
         turn: Callable[[], Awaitable[None]] = next_turn,
+        link: MemoryLink | None = None,
     ) -> None:
-        self._memory_link = MemoryLink(service, timeout_s=timeout_s, turn=turn)
+        self._memory_link = link or MemoryLink(service, timeout_s=timeout_s, turn=turn)
         self._service = service
         super().__init__(self._memory_link, chroot=chroot, timeout_s=timeout_s)
 

@@ -34,14 +34,12 @@ class Loss(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class QueuedTrigger:
-    """A trigger whose call waits for its turn on the loop, as a packet would on the wire."""
-
+class _Event:
     link: "MemoryLink"
     trigger: Trigger
 
     def __call__(self) -> None:
-        asyncio.get_running_loop().call_soon(self.trigger)
+        self.link.deliver(self.trigger)
 
 
 class MemoryLink:
@@ -95,19 +93,19 @@ class MemoryLink:
         self.suspend()
 
     async def get(self, path: str, trigger: Trigger | None = None) -> Node:
-        armed = self._armed_for(trigger)
+        armed = trigger and _Event(self, trigger)
         return await self._ask(lambda session: self._service.get(session, path, armed))
 
     async def exists(self, path: str, trigger: Trigger | None = None) -> Stat | None:
-        armed = self._armed_for(trigger)
+        armed = trigger and _Event(self, trigger)
         return await self._ask(lambda session: self._service.exists(session, path, armed))
 
     async def children(self, path: str, trigger: Trigger | None = None) -> tuple[str, ...]:
-        armed = self._armed_for(trigger)
+        armed = trigger and _Event(self, trigger)
         return await self._ask(lambda session: self._service.children(session, path, armed))
 
     async def rearm(self, triggers: Sequence[ArmedTrigger]) -> None:
-        queued = [replace(one, trigger=self._queued(one.trigger)) for one in triggers]
+        queued = [replace(one, trigger=_Event(self, one.trigger)) for one in triggers]
         since, connection = self._armed_zxid, self._connection
         await self._ask(lambda session: self._service.rearm(session, since, queued))
         self._armed = self._armed or connection == self._connection
@@ -168,11 +166,9 @@ class MemoryLink:
         self._cut = False
         self._connect()
 
-    def _armed_for(self, trigger: Trigger | None) -> Trigger | None:
-        return None if trigger is None else self._queued(trigger)
-
-    def _queued(self, trigger: Trigger) -> Trigger:
-        return QueuedTrigger(self, trigger)
+    def deliver(self, trigger: Trigger) -> None:
+        """Call a trigger in its turn on the loop, as a packet would come on the wire."""
+        asyncio.get_running_loop().call_soon(trigger)
 
     async def _write(self, operation: Create | SetData) -> Stat:
         stat = await self._ask(
