@@ -14,7 +14,7 @@ from http import HTTPStatus
 from pathlib import Path
 from time import monotonic
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any
 
 import aiohttp
 from fault_stalls import Stalls
@@ -32,7 +32,7 @@ from loadmanager.demo.cluster import (
     free_ports,
     to_toml,
 )
-from loadmanager.demo.traffic import TrafficReport, TrafficSettings
+from loadmanager.demo.traffic import TrafficReport, TrafficSettings, request
 from loadmanager.reference_broker.changes import ServingInterval, read_record
 from tests.testbed.checker.availability import Disturbance
 from tests.testbed.checker.publishes import Publish, publishes_in
@@ -90,19 +90,6 @@ class Host:
     sidecar: Child | None = None
     lives: list[Life] = field(default_factory=list)
 
-    @classmethod
-    def at(
-        cls,
-        place: Place,
-        number: int,
-        ports: tuple[int, int],
-        *,
-        hosts: str,
-        proxy: ZooKeeperProxy | None,
-    ) -> Self:
-        broker, sidecar = (f"{place.address}:{port}" for port in ports)
-        return cls(number, BrokerId(broker), f"http://{sidecar}", hosts, place, proxy)
-
     @property
     def life(self) -> Life:
         return self.lives[-1]
@@ -159,48 +146,6 @@ def build(name: str) -> Mapping[str, str]:
 ANSWER_TIMEOUT = aiohttp.ClientTimeout(total=1.0)
 ORDER_TIMEOUT = aiohttp.ClientTimeout(total=30.0)
 DONE = frozenset({HTTPStatus.OK, HTTPStatus.NO_CONTENT})
-
-
-class Sidecars:
-    def __init__(self, http: aiohttp.ClientSession) -> None:
-        self._http = http
-
-    async def unready(self, host: Host) -> str:
-        status, text = await self._ask(f"{host.sidecar_url}/readyz")
-        return "" if status == HTTPStatus.OK else f"sidecar-{host.number}: {text}"
-
-    async def strangers(self, hosts: Sequence[Host]) -> str:
-        """Return which sidecar does not know all brokers yet; "" if all do."""
-        for host in hosts:
-            if unready := await self.unready(host):
-                return unready
-            _, metrics = await self._ask(f"{host.sidecar_url}/metrics")
-            found = KNOWN_BROKERS.search(metrics)
-            if not found or int(float(found[1])) != len(hosts):
-                return f"sidecar-{host.number} does not know all brokers"
-        return ""
-
-    async def leader(self, host: Host) -> str:
-        status, text = await self._ask(f"{host.sidecar_url}/admin/v2/brokers/leaderBroker")
-        return str(json.loads(text)["brokerId"]) if status == HTTPStatus.OK else "nobody"
-
-    async def unload_all(self, host: Host) -> None:
-        await self._put(f"{host.sidecar_url}/admin/v2/namespaces/{NAMESPACE}/unload", None)
-
-    async def create_namespace(self, host: Host, bundles: int) -> None:
-        body = {"bundles": {"numBundles": bundles}}
-        await self._put(f"{host.sidecar_url}/admin/v2/namespaces/{NAMESPACE}", body)
-
-    async def _ask(self, url: str) -> tuple[int, str]:
-        try:
-            async with self._http.get(url, timeout=ANSWER_TIMEOUT) as answer:
-                return answer.status, await answer.text()
-        except (aiohttp.ClientError, TimeoutError) as error:
-            return 0, repr(error)
-
-    async def _put(self, url: str, body: object) -> None:
-        async with self._http.put(url, json=body, timeout=ORDER_TIMEOUT) as answer:
-            assert answer.status in DONE, f"PUT {url}: {answer.status} {await answer.text()}"
 
 
 class PublishReader:
@@ -310,7 +255,7 @@ class FaultCluster:
         self.servers = servers
         self.hosts = hosts
         self.children = children
-        self._sidecars = Sidecars(http)
+        self._http = http
         self.bundles = Boundaries.even(Namespace(NAMESPACE), BUNDLES).bundles
         self._children_of_folders = {data_dir: children}
         self._publishing = Clients(data_dir, hosts, children)
@@ -323,13 +268,13 @@ class FaultCluster:
         for host in self.hosts:
             await self.start_broker(host)
             await self.start_sidecar(host)
-        await self._until(lambda: self._sidecars.strangers(self.hosts), START_BOUND_S)
-        await self._sidecars.create_namespace(self.hosts[0], BUNDLES)
+        await self._until(self._strangers, START_BOUND_S)
+        await self._put("", {"bundles": {"numBundles": BUNDLES}})
         await self._publishing.start_missing()
         await self.until_well(since_s=monotonic())
 
     async def move_every_bundle(self) -> None:
-        await self._sidecars.unload_all(self.hosts[0])
+        await self._put("/unload", None)
 
     async def start_broker(self, host: Host) -> None:
         name = f"broker-{host.number}"
@@ -369,7 +314,7 @@ class FaultCluster:
                 await self.start_broker(host)
             if host.sidecar is None or not host.sidecar.running:
                 await self.start_sidecar(host)
-        await self._until(lambda: self._sidecars.strangers(self.hosts), START_BOUND_S)
+        await self._until(self._strangers, START_BOUND_S)
 
     async def finish(self) -> Sequence[TrafficReport]:
         async with asyncio.timeout(CONVERGED_BOUND_S):
@@ -412,7 +357,10 @@ class FaultCluster:
 
         async def agreed() -> str:
             nonlocal found
-            named = {await self._sidecars.leader(host) for host in self.hosts}
+            named = set()
+            for host in self.hosts:
+                status, text = await self._ask(host, "/admin/v2/brokers/leaderBroker")
+                named.add(json.loads(text)["brokerId"] if status == HTTPStatus.OK else "nobody")
             found = next((host for host in self.hosts if {host.broker} == named), None)
             return "" if found else f"leaders {named}"
 
@@ -450,7 +398,31 @@ class FaultCluster:
             await asyncio.sleep(POLL_S)
 
     async def until_ready(self, host: Host) -> None:
-        await self._until(lambda: self._sidecars.unready(host), START_BOUND_S)
+        await self._until(lambda: self._unready(host), START_BOUND_S)
+
+    async def _unready(self, host: Host) -> str:
+        status, text = await self._ask(host, "/readyz")
+        return "" if status == HTTPStatus.OK else f"sidecar-{host.number}: {text}"
+
+    async def _strangers(self) -> str:
+        """Return which sidecar does not know all brokers yet; "" if all do."""
+        for host in self.hosts:
+            if unready := await self._unready(host):
+                return unready
+            _, metrics = await self._ask(host, "/metrics")
+            found = KNOWN_BROKERS.search(metrics)
+            if not found or int(float(found[1])) != len(self.hosts):
+                return f"sidecar-{host.number} does not know all brokers"
+        return ""
+
+    async def _ask(self, host: Host, path: str) -> tuple[int, str]:
+        url = f"{host.sidecar_url}{path}"
+        return await request(self._http, "GET", url, timeout=ANSWER_TIMEOUT)
+
+    async def _put(self, path: str, body: object) -> None:
+        url = f"{self.hosts[0].sidecar_url}/admin/v2/namespaces/{NAMESPACE}{path}"
+        status, text = await request(self._http, "PUT", url, json=body, timeout=ORDER_TIMEOUT)
+        assert status in DONE, f"PUT {url}: {status} {text}"
 
 
 @asynccontextmanager
@@ -493,7 +465,10 @@ async def fault_cluster(
             if proxied:
                 proxy = await stack.enter_async_context(ZooKeeperProxy(service.hosts))
             reached_at = proxy.address if proxy else service.hosts_seen_from(place.zookeeper)
-            hosts.append(Host.at(place, number, pair, hosts=reached_at, proxy=proxy))
+            broker, sidecar = (f"{place.address}:{port}" for port in pair)
+            hosts.append(
+                Host(number, BrokerId(broker), f"http://{sidecar}", reached_at, place, proxy)
+            )
         cluster = FaultCluster(data_dir, service, hosts, children, http)
         await cluster.start()
         yield cluster
