@@ -1,18 +1,14 @@
 """How well a replay uses a second core, what the driver needs, and whether it tells the truth."""
 
-import json
-import subprocess
-import sys
 from itertools import combinations
-from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
 import numpy as np
 import pytest
-import replay_job
 from figures import TooSlow, emit
 from large_simulation import scenario
+from measured_jobs import run
 from replayed import events, scores, simulated
 from small_history import write_history
 
@@ -40,7 +36,7 @@ PAIRS: Final = (
 def tables_fixture(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("replay")
     write_history(folder / "history", scenario(BROKERS, BUNDLES, HOURS))
-    _run("ingest", str(folder / "history"), str(folder / "tables"))
+    run("ingest", folder / "history", folder / "tables", "1g")
     return str(folder / "tables")
 
 
@@ -51,7 +47,7 @@ def test_two_cores_replay_nearly_twice_as_fast_as_one(tables: str) -> None:
     found: dict[str, Any] = {}
     for _ in range(RUNS):
         for cores, times in took_s.items():
-            found = json.loads(_run("replay", tables, str(cores), str(HOURS), *SETTINGS))
+            found = run("replay", tables, cores, HOURS, *SETTINGS)
             times.append(found["took_s"])
     one_s, two_s = median(took_s[1]), median(took_s[2])
     efficiency = one_s / (2 * two_s)
@@ -72,10 +68,7 @@ def test_two_cores_replay_nearly_twice_as_fast_as_one(tables: str) -> None:
 
 
 def test_the_driver_needs_no_more_for_four_times_the_history(tables: str) -> None:
-    short, long = (
-        json.loads(_run("replay", tables, "2", str(hours), *SETTINGS))
-        for hours in (HOURS / 4, HOURS)
-    )
+    short, long = (run("replay", tables, 2, hours, *SETTINGS) for hours in (HOURS / 4, HOURS))
     growth = {name: long[name] / short[name] for name in ("driver_peak_bytes", "jvm_peak_bytes")}
     emit("replay driver memory", short=short, long=long, growth=growth, target=MOST_GROWTH)
     # A round at the very end belongs to neither quarter.
@@ -126,9 +119,3 @@ def _ranks(values: list[float]) -> list[float]:
     return [
         sum(each < value for each in values) + (values.count(value) - 1) / 2 for value in values
     ]
-
-
-def _run(*arguments: str) -> str:
-    command = [sys.executable, str(Path(replay_job.__file__)), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return done.stdout

@@ -103,7 +103,13 @@ def table_of(spark: "SparkSession", table: Table, rows: Iterable[Mapping[str, An
 
     names = [one for one in table.schema.names if one not in {"at", "date"}]
     schema = table.schema.__class__([table.schema[name] for name in names])
-    values: Sequence[tuple[Any, ...]] = [tuple(row.get(name) for name in names) for row in rows]
+    doubles = {one.name for one in schema if one.dataType.typeName() == "double"}
+
+    def value(row: Mapping[str, Any], name: str) -> Any:
+        found = row.get(name)
+        return float(found) if name in doubles and found is not None else found
+
+    values: Sequence[tuple[Any, ...]] = [tuple(value(row, name) for name in names) for row in rows]
     at = F.timestamp_millis(F.least("at_ms", F.lit(_LAST_MS)))
     frame = spark.createDataFrame(list(values), schema)
     return frame.withColumns({"at": at, "date": F.to_date(at)}).select(*table.schema.names)
