@@ -6,9 +6,8 @@ from typing import Final
 
 import pytest
 from figures import TooSlow, emit
-from large_simulation import scenario
 from measured_jobs import run
-from small_history import write_history
+from small_history import large_scenario, write_history
 
 from loadmanager.simulator.recording import MONDAY_MS
 
@@ -31,7 +30,7 @@ TARGET_GROWTH: Final = 1.3
 @pytest.fixture(name="history", scope="module")
 def history_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("history")
-    write_history(directory, scenario(BROKERS, BUNDLES, HOURS))
+    write_history(directory, large_scenario(BROKERS, BUNDLES, HOURS))
     return directory
 
 

@@ -7,10 +7,9 @@ from typing import Any, Final
 import numpy as np
 import pytest
 from figures import TooSlow, emit
-from large_simulation import scenario
 from measured_jobs import run
 from replayed import events, scores, simulated
-from small_history import write_history
+from small_history import large_scenario, write_history
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(1800)]
 BROKERS: Final = 40
@@ -35,7 +34,7 @@ PAIRS: Final = (
 @pytest.fixture(name="tables", scope="module")
 def tables_fixture(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("replay")
-    write_history(folder / "history", scenario(BROKERS, BUNDLES, HOURS))
+    write_history(folder / "history", large_scenario(BROKERS, BUNDLES, HOURS))
     run("ingest", folder / "history", folder / "tables", "1g")
     return str(folder / "tables")
 
@@ -78,7 +77,7 @@ def test_the_driver_needs_no_more_for_four_times_the_history(tables: str) -> Non
 
 def test_replays_order_strategies_as_their_simulations_do() -> None:
     """Each pair is simulated, and told from the history of each other one alone."""
-    played = scenario(8, 96, 2)
+    played = large_scenario(8, 96, 2)
     histories = {pair: events(simulated(pair, played, base_every_rounds=15)) for pair in PAIRS}
     real = [scores(histories[pair], pair)[""].penalty for pair in PAIRS]
     found, ordered = [], []

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-import rollup_samples
 from figures import emit
 from measured_jobs import run
 
@@ -32,7 +31,7 @@ MOST_GROWTH: Final = 1.3
 def samples_fixture(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     folder = tmp_path_factory.mktemp("samples")
     for rows in SIZES:
-        run(folder / str(rows), rows, script=rollup_samples.__file__)
+        run("samples", folder / str(rows), rows)
     return {rows: folder / str(rows) for rows in SIZES}
 
 

@@ -4,7 +4,7 @@ import gzip
 import json
 from pathlib import Path
 
-from simulate_command import simulate
+from simulated_jobs import simulate
 
 from loadmanager.adapters.history.storage import check_history
 

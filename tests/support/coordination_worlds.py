@@ -1,7 +1,6 @@
 """The same service twice, with the same ways to break it: in memory and real."""
 
 import asyncio
-import itertools
 import uuid
 from contextlib import AsyncExitStack
 
@@ -81,8 +80,8 @@ class ZooKeeperWorld:
         self._spare: list[ZooKeeperProxy] = []
         self._sessions: dict[ZooKeeperCoordination, ZooKeeperProxy] = {}
 
-    async def prepare(self, proxies: int = 3) -> None:
-        for _ in itertools.repeat(None, proxies):
+    async def prepare(self) -> None:
+        for _ in range(3):
             self._spare.append(await self._stack.enter_async_context(ZooKeeperProxy(self.address)))
 
     def make(self, *, chroot: str = "") -> ZooKeeperCoordination:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from loadmanager.pipeline.contract import Table
+from loadmanager.pipeline.store import Store
 from loadmanager.pipeline.tables import BROKER_LOAD, BUNDLE_LOAD
 
 if TYPE_CHECKING:
@@ -121,3 +122,14 @@ def samples(spark: "SparkSession", rows: Iterable[Mapping[str, Any]]) -> "DataFr
 
 def reports(spark: "SparkSession", rows: Iterable[Mapping[str, Any]]) -> "DataFrame":
     return table_of(spark, BROKER_LOAD, rows)
+
+
+class GivenStore(Store):
+    """What is derived is stored below ``out``, as ever."""
+
+    def __init__(self, spark: "SparkSession", out: str, tables: Mapping[str, "DataFrame"]) -> None:
+        super().__init__(spark, out)
+        self._tables = tables
+
+    def table(self, name: str) -> "DataFrame":
+        return self._tables[name] if name in self._tables else super().table(name)

@@ -1,7 +1,7 @@
 """Jobs of the pipeline in processes of their own with a Spark each: what each takes, as JSON.
 
-``ingest HISTORY OUT HEAP [UNTIL_S]``, ``replay TABLES CORES HOURS SETTING...`` or
-``rollup SAMPLES OUT HEAP``.
+``ingest HISTORY OUT HEAP [UNTIL_S]``, ``replay TABLES CORES HOURS SETTING...``, or
+``rollup SAMPLES OUT HEAP`` of what ``samples DIR ROWS`` writes.
 """
 
 import json
@@ -11,11 +11,16 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
 from pyspark import StorageLevel
 
 from loadmanager.pipeline.ingest import job as ingest_job
@@ -40,14 +45,27 @@ if TYPE_CHECKING:
 
 _MIB: Final = 2**20
 _WARMING: Final = 200_000
+BROKERS: Final = 100
+BUNDLES: Final = 100
+INTERVAL_MS: Final = 10_000
+_HOUR: Final = 3_600_000 // INTERVAL_MS
+_SCHEMA: Final = pa.schema(
+    [
+        ("cluster", pa.string()),
+        ("bundle", pa.string()),
+        ("at_ms", pa.int64()),
+        ("interval_s", pa.float64()),
+        ("window_s", pa.float64()),
+        *((rate, pa.float64()) for rate in RATES),
+    ]
+)
+_REPEATED: Final = [name for name in _SCHEMA.names if name not in RATES]
+"""Columns with a dictionary; measured rates have none, as ingest writes them."""
 
 
-def run(*arguments: object, script: str = __file__) -> dict[str, Any]:
-    """Run this or another script, and return the JSON that it prints."""
-    command = [sys.executable, script, *map(str, arguments)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    told: dict[str, Any] = json.loads(done.stdout) if done.stdout else {}
-    return told
+def run(*arguments: object) -> Any:
+    command = [sys.executable, __file__, *map(str, arguments)]
+    return json.loads(subprocess.check_output(command))
 
 
 def peak_bytes(process: int | str) -> int:
@@ -114,12 +132,12 @@ def replay(tables: str, cores: str, hours: str, *settings: str) -> dict[str, Any
         }
 
 
-def rollup(samples: str, out: str, heap: str) -> dict[str, Any]:
+def rollup(source: str, out: str, heap: str) -> dict[str, Any]:
     folder = Path(out)
     with spark_session(SessionSettings(master="local[2]", driver_memory=heap), "bench") as spark:
-        _rolled_up(spark, samples, folder / "warm", _WARMING)
+        _rolled_up(spark, source, folder / "warm", _WARMING)
         shutil.rmtree(folder / "warm")
-        took_s = _rolled_up(spark, samples, folder)
+        took_s = _rolled_up(spark, source, folder)
         peak_mib = _java_peak_bytes(spark) / _MIB
         started = psutil.Process().children(recursive=True)
         workers = [one.pid for one in started if "python" in one.name()]
@@ -128,14 +146,14 @@ def rollup(samples: str, out: str, heap: str) -> dict[str, Any]:
     return {"took_s": took_s, "peak_mib": peak_mib, "python_peak_mib": own_mib + workers_mib}
 
 
-def _rolled_up(spark: "SparkSession", samples: str, out: Path, most: int | None = None) -> float:
+def _rolled_up(spark: "SparkSession", source: str, out: Path, most: int | None = None) -> float:
     """Write the tables, of the first samples or of all, and return how long it took.
 
     From Parquet to Parquet: minutes from samples, then hours and days from the minutes that were
     written.
     """
     began_s = time.perf_counter()
-    load = spark.read.parquet(samples)
+    load = spark.read.parquet(source)
     read = load if most is None else load.limit(most)
     names = bundle_names(read).persist(StorageLevel.DISK_ONLY)
     made = bundle_minutes(bundle_slices(read), names)
@@ -151,6 +169,47 @@ def _rolled_up(spark: "SparkSession", samples: str, out: Path, most: int | None 
     return time.perf_counter() - began_s
 
 
+def samples(directory: str, rows: str) -> None:
+    """Write samples as ingest lays them out: a broker's hour after another, several files."""
+    rng = np.random.default_rng(1)
+    reports = int(rows) // (BROKERS * BUNDLES)
+    folder = Path(directory) / "date=2026-01-05"
+    folder.mkdir(parents=True)
+    for number, first in enumerate(range(0, reports, _HOUR)):
+        times = np.arange(first, min(reports, first + _HOUR))
+        file = folder / f"{number:03d}.parquet"
+        with pq.ParquetWriter(file, _SCHEMA, compression="zstd", use_dictionary=_REPEATED) as to:
+            for broker in range(BROKERS):
+                to.write_table(_reports(broker, times, rng))
+
+
+def _reports(broker: int, times: NDArray[np.int64], rng: np.random.Generator) -> pa.Table:
+    """Return the reports of a broker with the numbers ``times``, one row for each bundle."""
+    at_ms = MONDAY_MS + broker * 37 + 11 * (times % 7) + (times + 1) * INTERVAL_MS
+    size = len(times) * BUNDLES
+    rates = rng.lognormal(5.0, 1.0, (size, 4)).round(3)
+    names = pa.array([_name(broker * BUNDLES + place) for place in range(BUNDLES)])
+    columns = {
+        "cluster": pa.repeat(pa.scalar("bench"), size),
+        "bundle": names.take(pa.array(np.tile(np.arange(BUNDLES), len(times)))),
+        "at_ms": np.repeat(at_ms, BUNDLES),
+        "interval_s": np.full(size, INTERVAL_MS / 1000),
+        "window_s": np.full(size, 5.0),
+        **dict(zip(RATES, rates.T, strict=True)),
+    }
+    return pa.table(columns, schema=_SCHEMA)
+
+
+def _name(number: int) -> str:
+    first, last = number * 400_000, (number + 1) * 400_000
+    return f"tenant-{number % 7}/orders-{number % 40}/0x{first:08x}_0x{last:08x}"
+
+
 if __name__ == "__main__":
-    measures = {"ingest": ingest, "replay": replay, "rollup": rollup}
+    measures: dict[str, Callable[..., Any]] = {
+        "ingest": ingest,
+        "replay": replay,
+        "rollup": rollup,
+        "samples": samples,
+    }
     sys.stdout.write(json.dumps(measures[sys.argv[1]](*sys.argv[2:])))
