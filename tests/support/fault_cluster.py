@@ -159,8 +159,7 @@ class PublishReader:
         with self._path.open("rb") as record:
             record.seek(self._offset)
             whole, end, _ = record.read().rpartition(b"\n")
-        text = (whole + end).decode()
-        self._found += publishes_in(text, f"{self._path} from byte {self._offset}")
+        self._found += publishes_in((whole + end).decode())
         self._offset += len(whole) + len(end)
         return self._found
 
