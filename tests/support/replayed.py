@@ -77,7 +77,7 @@ BRISK: Final[dict[str, Any]] = {
 }
 
 
-def live(*, base_every_rounds: int = 1, rounds: int = 12, observe: bool = False) -> Archive:
+def live(*, rounds: int = 12, observe: bool = False) -> Archive:
     """Return the history of real sidecars in virtual time, one of whose brokers is busy.
 
     Its leader moves bundles off it, a few each round. Nobody may change what is returned:
@@ -99,7 +99,7 @@ def live(*, base_every_rounds: int = 1, rounds: int = 12, observe: bool = False)
     sections = {
         **BRISK,
         "shedding": {**BRISK["shedding"], "observe": observe},
-        "history": {"base_every_rounds": base_every_rounds},
+        "history": {"base_every_rounds": 1},
     }
     play(tell, 0, config=make_config(**sections), checked=False)
     return archive

@@ -58,15 +58,11 @@ class FaultyLink(MemoryLink):
             loop.call_soon(trigger)
 
     @property
-    def server_lag_s(self) -> float:
-        return self._timed.lag_s_of(self._server)
-
-    @property
     def heard(self) -> bool:
-        return self._server.in_ensemble
+        return self.server.in_ensemble
 
     def is_on(self, server: Server) -> bool:
-        return self._server is server and self._state.connection is Connection.CONNECTED
+        return self.server is server and self._state.connection is Connection.CONNECTED
 
     def connect_to(self, server: Server) -> None:
         if self.network.shut:
@@ -74,12 +70,9 @@ class FaultyLink(MemoryLink):
         else:
             super().connect_to(server)
 
-    def drop(self) -> None:
-        self._drop()
-
     def wake(self) -> None:
         """Reconnect, or notice an expired session, unless the process is frozen."""
-        if self._process.shut or (self.is_on(self._server) and not self.heard):
+        if self._process.shut or (self.is_on(self.server) and not self.heard):
             return
         if self._state.connection is not Connection.CONNECTED:
             self._connect()
@@ -140,7 +133,7 @@ class ClientSession(MemoryCoordination):
     def lag_s(self) -> float:
         """The largest delay of messages: the lag of the server plus that of the connection."""
         link = self._faulty
-        return link.server_lag_s + max(link.way_back.lag_s, link.scatter_s)
+        return self._timed.lag_s_of(link.server) + max(link.way_back.lag_s, link.scatter_s)
 
     def suspend(self) -> None:
         self._faulty.network.open()

@@ -72,7 +72,7 @@ class MemoryLink:
         self._connection = 0
         self._cut = False
         self._loss: Loss | None = None
-        self._wished = self._server = service.main
+        self._wished = self.server = service.main
         self._seen_zxid = 0
         self._armed_zxid = 0
         self._armed = True
@@ -152,7 +152,7 @@ class MemoryLink:
 
     def suspend(self) -> None:
         self._cut = True
-        self._drop()
+        self.drop()
 
     def connect_to(self, server: Server) -> None:
         """Break the connection, and connect to ``server`` from now on.
@@ -192,7 +192,7 @@ class MemoryLink:
         if loss is Loss.REQUEST:
             self._break()
         self._require_still(connection)
-        server = self._server
+        server = self.server
         if not server.in_ensemble:
             if by_leader and writes:
                 self._asked_zxid = math.inf  # Nothing is answered any more on this connection.
@@ -246,16 +246,16 @@ class MemoryLink:
 
     def _connected(self, session_id: int) -> None:
         self._asked_zxid = 0
-        self._server = self._service.attach(session_id, self._wished, self._seen_zxid)
+        self.server = self._service.attach(session_id, self._wished, self._seen_zxid)
         self._become(Connection.CONNECTED, session_id)
 
     def _break(self) -> None:
-        self._drop()
+        self.drop()
         asyncio.get_running_loop().call_soon(self._connect)
 
-    def _drop(self) -> None:
+    def drop(self) -> None:
         self._connection += 1
-        self._server.wake()
+        self.server.wake()
         if self._state.connection is Connection.CONNECTED:
             if self._armed:
                 self._armed_zxid = self._seen_zxid
