@@ -33,8 +33,8 @@ from loadmanager.ports.lookup import (
 from tests.testbed.faults.agent import SESSION_S
 from tests.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
 from tests.testbed.faults.host import Host
-from tests.testbed.faults.wires import LossPlace
 from tests.testbed.in_process import Fault
+from tests.testbed.memory.link import LossPlace
 
 
 def _steps(cluster: Cluster, bundle: BundleId, since_s: float) -> list[str]:

@@ -19,7 +19,7 @@ from tests.testbed.faults.agent import Agent
 from tests.testbed.faults.cluster import NAMESPACE, Cluster, make_config, play, topic_in
 from tests.testbed.faults.host import Host
 from tests.testbed.faults.virtual_time import run
-from tests.testbed.faults.wires import LossPlace
+from tests.testbed.memory.link import LossPlace
 
 BY_HAND: dict[str, Any] = {"split": {"enabled": False}}
 """The configuration of a cluster in which bundles are split only when a test says so."""

@@ -13,7 +13,7 @@ from loadmanager.ports.coordination import (
     Trigger,
 )
 from tests.testbed.faults.service import TimedService
-from tests.testbed.faults.wires import Gate, Losses, LossPlace, Wire, sent
+from tests.testbed.faults.wires import Gate, Losses, Wire, sent
 from tests.testbed.memory import MemoryCoordination
 from tests.testbed.memory.link import MemoryLink
 from tests.testbed.memory.server import Server
@@ -236,10 +236,7 @@ class ClientSession(MemoryCoordination):
     async def _sent(self, request: Callable[[], Coroutine[Any, Any, T]]) -> T:
         async def send() -> T:
             if self._losses.next_is_lost():
-                if self._losses.place is LossPlace.REPLY:
-                    self.lose_next_reply()
-                else:
-                    self.lose_next_request()
+                self._faulty.lose_next(self._losses.place)
             return await request()
 
         return await sent(send())

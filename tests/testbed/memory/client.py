@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from loadmanager.ports.session import Coordination
-from tests.testbed.memory.link import Loss, MemoryLink
+from tests.testbed.memory.link import LossPlace, MemoryLink
 from tests.testbed.memory.server import Server
 from tests.testbed.memory.service import MemoryService
 
@@ -57,7 +57,7 @@ class MemoryCoordination(Coordination):
         self._service.expire(self.session.session_id)
 
     def lose_next_request(self) -> None:
-        self._memory_link.lose_next(Loss.REQUEST)
+        self._memory_link.lose_next(LossPlace.REQUEST)
 
     def lose_next_reply(self) -> None:
-        self._memory_link.lose_next(Loss.REPLY)
+        self._memory_link.lose_next(LossPlace.REPLY)

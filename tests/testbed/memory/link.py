@@ -4,7 +4,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum, auto
+from enum import StrEnum
 from typing import TypeVar
 
 from loadmanager.ports.coordination import (
@@ -28,9 +28,9 @@ from tests.testbed.memory.service import MemoryService
 Answer = TypeVar("Answer")
 
 
-class Loss(Enum):
-    REQUEST = auto()
-    REPLY = auto()
+class LossPlace(StrEnum):
+    REQUEST = "request"
+    REPLY = "reply"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class MemoryLink:
         self._state = SessionState(Connection.SUSPENDED, 0, timeout_s)
         self._connection = 0
         self._cut = False
-        self._loss: Loss | None = None
+        self._loss: LossPlace | None = None
         self._wished = self.server = service.main
         self._seen_zxid = 0
         self._armed_zxid = 0
@@ -147,7 +147,7 @@ class MemoryLink:
 
     # What a test asks for.
 
-    def lose_next(self, loss: Loss) -> None:
+    def lose_next(self, loss: LossPlace) -> None:
         self._loss = loss
 
     def suspend(self) -> None:
@@ -189,7 +189,7 @@ class MemoryLink:
         self._require_connected()
         connection, loss, self._loss = self._connection, self._loss, None
         await self._turn()
-        if loss is Loss.REQUEST:
+        if loss is LossPlace.REQUEST:
             self._break()
         self._require_still(connection)
         server = self.server
@@ -206,7 +206,7 @@ class MemoryLink:
             # An error is an answer too, and can be lost like one.
             if by_leader:
                 self._asked_zxid = asked_zxid = self._service.zxid
-            if loss is Loss.REPLY:
+            if loss is LossPlace.REPLY:
                 self._break()
             if by_leader:
                 await self._reached(server, asked_zxid, connection)
