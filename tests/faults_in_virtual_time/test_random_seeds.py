@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,6 +15,7 @@ from click.testing import CliRunner
 from loadmanager.common.context import Context
 from loadmanager.config.sections import SheddingSettings
 from loadmanager.ports.broker import BrokerState
+from loadmanager.simulator.simulation_jobs import SimulationDied
 from tests.testbed.faults import campaign
 from tests.testbed.faults.__main__ import main
 from tests.testbed.faults.campaign import Totals, outcomes
@@ -91,7 +91,7 @@ def _dies(seed: int) -> SeedOutcome:
 
 @pytest.mark.simulated
 def test_a_process_that_dies_in_a_run_is_an_error() -> None:
-    with pytest.raises(BrokenProcessPool):
+    with pytest.raises(SimulationDied):
         list(campaign.outcomes(range(4), jobs=2, run_one=_dies))
 
 
