@@ -170,65 +170,17 @@ RATE_PER_S = 60.0
 CLIENTS = 2
 
 
-class Clients:
-    def __init__(self, data_dir: Path, hosts: Sequence[Host], children: Children) -> None:
-        self._data_dir = data_dir
-        self._hosts = hosts
-        self._children = children
-        self._started: list[Child] = []
-        self._records: dict[str, PublishReader] = {}
-        self._reports: dict[str, TrafficReport] = {}
-        self._reading: dict[str, asyncio.Task[None]] = {}
+@dataclass(frozen=True, slots=True)
+class Client:
+    child: Child
+    record: PublishReader
+    last_report: asyncio.Task[TrafficReport]
 
-    @property
-    def running(self) -> Sequence[Child]:
-        return [client for client in self._started if client.running]
 
-    async def start_missing(self) -> None:
-        while len(self.running) < CLIENTS:
-            await self._start_one()
-
-    async def finish(self) -> Sequence[TrafficReport]:
-        finishing = self.running
-        for client in finishing:
-            client.send(signal.SIGTERM)
-        await asyncio.gather(*(self._reading[client.name] for client in finishing))
-        return [self._reports[client.name] for client in finishing]
-
-    def unheard(self) -> str:
-        names = [client.name for client in self.running]
-        heard = (any(one.acknowledgement for one in self._records[name].read()) for name in names)
-        return ", ".join(name for name, at_work in zip(names, heard, strict=True) if not at_work)
-
-    def publishes(self) -> list[Publish]:
-        return [one for record in self._records.values() for one in record.read()]
-
-    async def _start_one(self) -> None:
-        number = len(self._started) + 1
-        name = f"client-{number}"
-        path, record = self._data_dir / f"{name}.json", self._data_dir / f"{name}.publishes"
-        record.touch()
-        TrafficSettings(
-            sidecar_urls=tuple(host.sidecar_url for host in self._hosts),
-            namespace=NAMESPACE,
-            hash_name=HASH,
-            bundles=BUNDLES,
-            topics=TOPICS,
-            seed=number,
-            rate_per_s=RATE_PER_S / CLIENTS,
-            lookups_per_s=5.0,
-            attempt_timeout_s=1.5,
-        ).save(path)
-        arguments = ("-m", "tests.testbed.checker.publishes", str(path), str(record))
-        child = await self._children.start(name, *arguments, stdout=asyncio.subprocess.PIPE)
-        self._started.append(child)
-        self._records[name] = PublishReader(record)
-        self._reading[name] = asyncio.create_task(self._read_reports(child))
-
-    async def _read_reports(self, client: Child) -> None:
-        stdout = client.process.stdout
-        while stdout is not None and (line := await stdout.readline()):
-            self._reports[client.name] = TrafficReport.from_line(line.decode())
+async def _last_report(client: Child) -> TrafficReport:
+    assert client.process.stdout is not None
+    lines = [line async for line in client.process.stdout if line.endswith(b"\n")]
+    return TrafficReport.from_line(lines[-1].decode())
 
 
 HAND_OVER_S = 0.5
@@ -257,7 +209,7 @@ class FaultCluster:
         self._http = http
         self.bundles = Boundaries.even(Namespace(NAMESPACE), BUNDLES).bundles
         self._children_of_folders = {data_dir: children}
-        self._publishing = Clients(data_dir, hosts, children)
+        self._clients: list[Client] = []
 
     async def start(self) -> None:
         """Start everything; return when clients publish to every bundle."""
@@ -269,7 +221,7 @@ class FaultCluster:
             await self.start_sidecar(host)
         await self._until(self._strangers, START_BOUND_S)
         await self._put("", {"bundles": {"numBundles": BUNDLES}})
-        await self._publishing.start_missing()
+        await self._start_missing_clients()
         await self.until_well(since_s=monotonic())
 
     async def move_every_bundle(self) -> None:
@@ -307,7 +259,7 @@ class FaultCluster:
 
     async def restore(self) -> None:
         """Start what was killed; return when every sidecar knows every broker."""
-        await self._publishing.start_missing()
+        await self._start_missing_clients()
         for host in self.hosts:
             if not host.life.child.running:
                 await self.start_broker(host)
@@ -315,20 +267,45 @@ class FaultCluster:
                 await self.start_sidecar(host)
         await self._until(self._strangers, START_BOUND_S)
 
+    async def _start_missing_clients(self) -> None:
+        while len(self.clients) < CLIENTS:
+            number = len(self._clients) + 1
+            name = f"client-{number}"
+            path, record = self.data_dir / f"{name}.json", self.data_dir / f"{name}.publishes"
+            record.touch()
+            TrafficSettings(
+                sidecar_urls=tuple(host.sidecar_url for host in self.hosts),
+                namespace=NAMESPACE,
+                hash_name=HASH,
+                bundles=BUNDLES,
+                topics=TOPICS,
+                seed=number,
+                rate_per_s=RATE_PER_S / CLIENTS,
+                lookups_per_s=5.0,
+                attempt_timeout_s=1.5,
+            ).save(path)
+            arguments = ("-m", "tests.testbed.checker.publishes", str(path), str(record))
+            child = await self.children.start(name, *arguments, stdout=asyncio.subprocess.PIPE)
+            reading = asyncio.create_task(_last_report(child))
+            self._clients.append(Client(child, PublishReader(record), reading))
+
     async def finish(self) -> Sequence[TrafficReport]:
+        finishing = [one for one in self._clients if one.child.running]
+        for one in finishing:
+            one.child.send(signal.SIGTERM)
         async with asyncio.timeout(CONVERGED_BOUND_S):
-            return await self._publishing.finish()
+            return await asyncio.gather(*(one.last_report for one in finishing))
 
     def spells(self) -> list[ServingInterval]:
         lives = [life for host in self.hosts for life in host.lives]
         return [one for life in lives for one in read_record(life.record, life.dead_at_s)]
 
     def publishes(self) -> list[Publish]:
-        return self._publishing.publishes()
+        return [one for client in self._clients for one in client.record.read()]
 
     @property
     def clients(self) -> Sequence[Child]:
-        return self._publishing.running
+        return [one.child for one in self._clients if one.child.running]
 
     def stalls(self) -> Stalls:
         return Stalls(self._turns)
@@ -378,8 +355,10 @@ class FaultCluster:
             served = {one.bundle for one in self.spells() if one.start_s <= now_s < one.end_s}
             if free := set(self.bundles) - served:
                 return f"free: {sorted(free)}"
-            if unheard := self._publishing.unheard():
-                return f"nothing was taken of {unheard}"
+            for one in self._clients:
+                taken = any(publish.acknowledgement for publish in one.record.read())
+                if one.child.running and not taken:
+                    return f"nothing was taken of {one.child.name}"
             heard = {
                 one.topic
                 for one in self.publishes()
