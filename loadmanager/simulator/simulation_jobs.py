@@ -30,6 +30,7 @@ from loadmanager.simulator.scenario_files import find, load_scenario
 from loadmanager.simulator.strategies import Strategy, planner_for
 
 T = TypeVar("T")
+JobT = TypeVar("JobT")
 
 RANKING: Final = (
     "best first: smallest gap to the lower bound with the price of the moves (to 0.01), then "
@@ -44,7 +45,7 @@ _NEVER: Final = float("inf")
 
 
 class SimulationDied(LoadManagerError):
-    def __init__(self, job: "Job") -> None:
+    def __init__(self, job: object) -> None:
         super().__init__(
             f"a process ended during simulations, about at {job}; "
             "was it killed, or is there too little memory? Fewer --jobs need less"
@@ -114,8 +115,8 @@ def run_job(job: Job, witnessed: Witnessed | None = None) -> Run:
 
 
 def results_of(
-    jobs: Iterable[Job], look: Callable[[Job], T], *, processes: int
-) -> Generator[tuple[Job, T], None, None]:
+    jobs: Iterable[JobT], look: Callable[[JobT], T], *, processes: int
+) -> Generator[tuple[JobT, T], None, None]:
     """Yield each job and the result of ``look``, in the order of ``jobs``.
 
     The results and their order do not depend on the number of processes. With one, all
@@ -171,10 +172,10 @@ def _spread_of(values: Sequence[float | None]) -> Spread:
 
 
 def _in_turn(
-    pool: ProcessPoolExecutor, jobs: Iterable[Job], look: Callable[[Job], T], ahead: int
-) -> Iterator[tuple[Job, T]]:
+    pool: ProcessPoolExecutor, jobs: Iterable[JobT], look: Callable[[JobT], T], ahead: int
+) -> Iterator[tuple[JobT, T]]:
     left = iter(jobs)
-    given: deque[tuple[Job, Future[T]]] = deque()
+    given: deque[tuple[JobT, Future[T]]] = deque()
 
     def give(count: int) -> None:
         with _interrupts_for_this_process_alone():

@@ -1,17 +1,13 @@
 """How fast history becomes tables on two cores, and that the driver's memory does not grow."""
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import ingest_measured
 import pytest
 from figures import TooSlow, emit
-from large_simulation import scenario
-from small_history import write_history
+from measured_jobs import run
+from small_history import large_scenario, write_history
 
 from loadmanager.simulator.recording import MONDAY_MS
 
@@ -22,6 +18,9 @@ HOURS: Final = int(os.environ.get("LOADMANAGER_BENCH_INGEST_HOURS", "36"))
 BROKERS: Final = 100
 BUNDLES: Final = 10_000
 TARGET_PER_S: Final = 150_000
+HEAP: Final = "1g"
+"""For driver and executor in one, whatever the size."""
+
 LARGER: Final = 4
 """How many times as large the large input is as the small one."""
 
@@ -31,24 +30,17 @@ TARGET_GROWTH: Final = 1.3
 @pytest.fixture(name="history", scope="module")
 def history_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("history")
-    write_history(directory, scenario(BROKERS, BUNDLES, HOURS))
+    write_history(directory, large_scenario(BROKERS, BUNDLES, HOURS))
     return directory
-
-
-def ingested(history: Path, out: Path, hours: int) -> dict[str, Any]:
-    """Ingest the first hours in a fresh process with a heap of `ingest_measured.HEAP`."""
-    until_s = MONDAY_MS / 1000 + hours * 3600
-    command = [sys.executable, ingest_measured.__file__, history, out, until_s]
-    done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
 
 
 # Others may use the machine.
 @pytest.mark.flaky(reruns=1, only_rerun=["TooSlow"])
 def test_ingest_is_fast_in_constant_memory(history: Path, tmp_path: Path) -> None:
-    small = ingested(history, tmp_path / "small", HOURS // LARGER)
-    large = ingested(history, tmp_path / "large", HOURS)
+    small, large = (
+        run("ingest", history, tmp_path / name, HEAP, MONDAY_MS / 1000 + hours * 3600)
+        for name, hours in (("small", HOURS // LARGER), ("large", HOURS))
+    )
     growth = {
         name: large[name] / small[name]
         for name in ("live_heap_bytes", "java_peak_bytes", "python_peak_bytes")
@@ -68,7 +60,7 @@ def test_ingest_is_fast_in_constant_memory(history: Path, tmp_path: Path) -> Non
             one.stat().st_size for one in (tmp_path / "large" / "bundle_load").rglob("*.parquet")
         )
         / large["samples"],
-        heap=ingest_measured.HEAP,
+        heap=HEAP,
         memory_at_the_small_size={name: small[name] for name in growth},
         memory_growth=growth,
         target_growth=TARGET_GROWTH,

@@ -1,20 +1,15 @@
 """How well a replay uses a second core, what the driver needs, and whether it tells the truth."""
 
-import json
-import subprocess
-import sys
 from itertools import combinations
-from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
 import numpy as np
 import pytest
-import replay_job
 from figures import TooSlow, emit
-from large_simulation import scenario
+from measured_jobs import run
 from replayed import events, scores, simulated
-from small_history import write_history
+from small_history import large_scenario, write_history
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(1800)]
 BROKERS: Final = 40
@@ -39,8 +34,8 @@ PAIRS: Final = (
 @pytest.fixture(name="tables", scope="module")
 def tables_fixture(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("replay")
-    write_history(folder / "history", scenario(BROKERS, BUNDLES, HOURS))
-    _run("ingest", str(folder / "history"), str(folder / "tables"))
+    write_history(folder / "history", large_scenario(BROKERS, BUNDLES, HOURS))
+    run("ingest", folder / "history", folder / "tables", "1g")
     return str(folder / "tables")
 
 
@@ -51,7 +46,7 @@ def test_two_cores_replay_nearly_twice_as_fast_as_one(tables: str) -> None:
     found: dict[str, Any] = {}
     for _ in range(RUNS):
         for cores, times in took_s.items():
-            found = json.loads(_run("replay", tables, str(cores), str(HOURS), *SETTINGS))
+            found = run("replay", tables, cores, HOURS, *SETTINGS)
             times.append(found["took_s"])
     one_s, two_s = median(took_s[1]), median(took_s[2])
     efficiency = one_s / (2 * two_s)
@@ -72,10 +67,7 @@ def test_two_cores_replay_nearly_twice_as_fast_as_one(tables: str) -> None:
 
 
 def test_the_driver_needs_no_more_for_four_times_the_history(tables: str) -> None:
-    short, long = (
-        json.loads(_run("replay", tables, "2", str(hours), *SETTINGS))
-        for hours in (HOURS / 4, HOURS)
-    )
+    short, long = (run("replay", tables, 2, hours, *SETTINGS) for hours in (HOURS / 4, HOURS))
     growth = {name: long[name] / short[name] for name in ("driver_peak_bytes", "jvm_peak_bytes")}
     emit("replay driver memory", short=short, long=long, growth=growth, target=MOST_GROWTH)
     # A round at the very end belongs to neither quarter.
@@ -85,7 +77,7 @@ def test_the_driver_needs_no_more_for_four_times_the_history(tables: str) -> Non
 
 def test_replays_order_strategies_as_their_simulations_do() -> None:
     """Each pair is simulated, and told from the history of each other one alone."""
-    played = scenario(8, 96, 2)
+    played = large_scenario(8, 96, 2)
     histories = {pair: events(simulated(pair, played, base_every_rounds=15)) for pair in PAIRS}
     real = [scores(histories[pair], pair)[""].penalty for pair in PAIRS]
     found, ordered = [], []
@@ -126,9 +118,3 @@ def _ranks(values: list[float]) -> list[float]:
     return [
         sum(each < value for each in values) + (values.count(value) - 1) / 2 for value in values
     ]
-
-
-def _run(*arguments: str) -> str:
-    command = [sys.executable, str(Path(replay_job.__file__)), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return done.stdout

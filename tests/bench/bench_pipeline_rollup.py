@@ -1,17 +1,12 @@
 """How fast bundles are rolled up, and in what memory."""
 
-import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Final
+from typing import Final
 
 import pytest
-import rollup_by_spark
-import rollup_samples
 from figures import emit
+from measured_jobs import run
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(1800)]
 SIZES: Final = (1_000_000, 16_000_000, 64_000_000)
@@ -32,18 +27,11 @@ SMALL_HEAP: Final = "600m"
 MOST_GROWTH: Final = 1.3
 
 
-def run(program: ModuleType, *arguments: object) -> dict[str, Any]:
-    command = [sys.executable, str(program.__file__), *map(str, arguments)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    told: dict[str, Any] = json.loads(done.stdout) if done.stdout else {}
-    return told
-
-
 @pytest.fixture(name="samples", scope="module")
 def samples_fixture(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     folder = tmp_path_factory.mktemp("samples")
     for rows in SIZES:
-        run(rollup_samples, folder / str(rows), rows)
+        run("samples", folder / str(rows), rows)
     return {rows: folder / str(rows) for rows in SIZES}
 
 
@@ -51,7 +39,7 @@ def test_bundles_are_rolled_up_at_speed(samples: dict[int, Path], tmp_path: Path
     took_s: dict[int, float] = {}
     for rows, source in samples.items():
         out = tmp_path / str(rows)
-        took_s[rows] = run(rollup_by_spark, source, out, HEAP)["took_s"]
+        took_s[rows] = run("rollup", source, out, HEAP)["took_s"]
         shutil.rmtree(out)
         emit("rollup", samples=rows, took_s=took_s[rows], samples_per_s=round(rows / took_s[rows]))
     # By then Java has compiled what runs.
@@ -62,7 +50,7 @@ def test_bundles_are_rolled_up_at_speed(samples: dict[int, Path], tmp_path: Path
 
 def test_more_samples_need_no_more_memory(samples: dict[int, Path], tmp_path: Path) -> None:
     small, large = (
-        run(rollup_by_spark, samples[rows], tmp_path / str(rows), SMALL_HEAP) for rows in SIZES[1:]
+        run("rollup", samples[rows], tmp_path / str(rows), SMALL_HEAP) for rows in SIZES[1:]
     )
     growth = {name: large[name] / small[name] for name in ("peak_mib", "python_peak_mib")}
     emit(

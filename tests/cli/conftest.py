@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
-from simulate_command import written
+from simulated_jobs import written
 
 from loadmanager.adapters.http.http_server import HttpServer
 from loadmanager.adapters.http.operations import Resource

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from simulate_command import simulate, written
-from simulated_jobs import SCENARIO, small_jobs
+from simulated_jobs import SCENARIO, simulate, small_jobs, written
 
 from loadmanager.cli.simulate_runs import _Progress
 from loadmanager.simulator.results import SCORE_DOCS

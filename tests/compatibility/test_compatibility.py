@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from public_surfaces import FOLDER, RENEW, SURFACES, current, difference, parsed, promised, renew
+from public_surfaces import FOLDER, RENEW, SURFACES, added, breaks, current, parsed, promised, renew
 from znode_samples import node_lines
 
 from loadmanager.core import znodes
@@ -11,14 +11,14 @@ from loadmanager.core import znodes
 
 @pytest.mark.parametrize("name", SURFACES)
 def test_nothing_that_users_build_on_has_changed(name: str) -> None:
-    found = difference(promised(name), current(name))
-    breaks = "\n".join(found.breaks)
-    assert not breaks, (
-        f"this breaks users of {name}:\n{breaks}\nif it is meant: the next version is a major one "
+    old, new = promised(name), current(name)
+    broken = "\n".join(breaks(old, new))
+    assert not broken, (
+        f"this breaks users of {name}:\n{broken}\nif it is meant: the next version is a major one "
         f"(a minor one before 1.0), CHANGELOG.md and docs/upgrade.md say it, and "
         f"{RENEW} BREAKING=yes"
     )
-    assert not found.added, "\n".join([*found.added, f"is new; run: {RENEW}"])
+    assert not added(old, new), "\n".join([*added(old, new), f"is new; run: {RENEW}"])
 
 
 def test_there_is_a_file_for_each_surface_and_no_other() -> None:
@@ -33,15 +33,13 @@ def test_every_node_of_the_program_is_listed() -> None:
 
 
 def test_a_difference_says_what_was_removed_changed_and_added() -> None:
-    found = difference(
-        parsed("kept: text\ngone: number\nother: text, default 1\n"),
-        parsed("kept: text\nother: text, default 2\nnew: flag\n"),
-    )
-    assert found.breaks == (
+    old = parsed("kept: text\ngone: number\nother: text, default 1\n")
+    new = parsed("kept: text\nother: text, default 2\nnew: flag\n")
+    assert breaks(old, new) == [
         "removed gone (number)",
         "changed other from text, default 1 to text, default 2",
-    )
-    assert found.added == ("added new (flag)",)
+    ]
+    assert added(old, new) == ["added new (flag)"]
 
 
 def test_additions_are_written_and_what_breaks_users_only_if_it_is_meant(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from time import monotonic
 
 import pytest
 from fault_cluster import FaultCluster, Place, build, fault_cluster
-from faults import drawn_from, inject
+from faults import FAULTS, drawn_from, observe
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
@@ -167,7 +167,8 @@ def says_so(cluster: FaultCluster, name: str, process: str = "sidecar") -> bool:
 async def test_a_sidecar_that_does_not_fence_its_broker_is_caught(tmp_path: Path) -> None:
     places = (Place(sidecar_environment=build("no_self_fence")),) * 3
     async with fault_cluster(tmp_path, places=places, proxied=True) as cluster:
-        outcome = await inject(cluster, "cut sidecar off silently", drawn_from(1))
+        fault = FAULTS["cut sidecar off silently"]
+        outcome = await observe(cluster, "cut", fault, drawn_from(1))
         assert says_so(cluster, "no_self_fence")
     assert outcome.verdict.overlaps
     assert {one.why for one in outcome.verdict.misplaced} == {Why.NEWER_OWNER}
@@ -199,7 +200,7 @@ async def test_a_hand_over_before_the_broker_stopped_is_caught(tmp_path: Path) -
 async def test_a_broker_that_outlives_its_lease_is_caught(tmp_path: Path) -> None:
     places = (Place(broker_environment=build("no_lease_end")),) * 3
     async with fault_cluster(tmp_path, places=places) as cluster:
-        outcome = await inject(cluster, "freeze sidecar", drawn_from(1))
+        outcome = await observe(cluster, "freeze", FAULTS["freeze sidecar"], drawn_from(1))
         assert says_so(cluster, "no_lease_end", "broker")
     assert outcome.verdict.overlaps
     assert {one.why for one in outcome.verdict.misplaced} == {Why.NEWER_OWNER}

@@ -5,15 +5,17 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from loadmanager.common.context import Context
 from loadmanager.config.sections import SheddingSettings
+from loadmanager.ports.broker import BrokerState
+from loadmanager.simulator.simulation_jobs import SimulationDied
 from tests.testbed.faults import campaign
 from tests.testbed.faults.__main__ import main
 from tests.testbed.faults.campaign import Totals, outcomes
@@ -82,14 +84,6 @@ def test_a_seed_does_the_same_whatever_ran_before_it() -> None:
     assert (alone.digest, alone.happened) == (after.digest, after.happened)
 
 
-BROKEN = Path(__file__).parents[1] / "support" / "broken_faults.py"
-
-
-def _broken(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(BROKEN), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
 def _dies(seed: int) -> SeedOutcome:
     os.kill(os.getpid(), signal.SIGKILL)
     return _found(seed)
@@ -97,22 +91,39 @@ def _dies(seed: int) -> SeedOutcome:
 
 @pytest.mark.simulated
 def test_a_process_that_dies_in_a_run_is_an_error() -> None:
-    with pytest.raises(BrokenProcessPool):
+    with pytest.raises(SimulationDied):
         list(campaign.outcomes(range(4), jobs=2, run_one=_dies))
 
 
+def unfenced(context: Context) -> Context:
+    """Let leases last for ever: nothing fences the broker any more."""
+    renew = context.broker.renew_lease
+
+    async def for_ever(
+        *, agent_epoch: int, until_s: float | None, incarnation: str | None
+    ) -> BrokerState:
+        until_s = None if until_s is None else 1e9
+        return await renew(agent_epoch=agent_epoch, until_s=until_s, incarnation=incarnation)
+
+    context.broker.renew_lease = for_ever  # type: ignore[method-assign]  # that is the point
+    return context
+
+
 @pytest.mark.simulated
-def test_a_build_that_fences_nothing_is_found_out_and_found_out_again_by_its_seed() -> None:
-    found = _broken("--seeds", "6", "--jobs", "1")
-    assert found.returncode == 1, found.stdout + found.stderr
-    seed = re.search(r"^seed (\d+): (one_server broken at .*)$", found.stdout, re.MULTILINE)
-    assert seed, found.stdout
+def test_a_build_that_fences_nothing_is_found_out_and_found_out_again_by_its_seed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(campaign, "run_seed", partial(run_seed, build=unfenced))
+    found = CliRunner().invoke(main, ["--seeds", "6", "--jobs", "1"])
+    assert found.exit_code == 1, found.output
+    seed = re.search(r"^seed (\d+): (one_server broken at .*)$", found.output, re.MULTILINE)
+    assert seed, found.output
     told = f"python -m tests.testbed.faults --seeds 1 --first-seed {seed[1]} --steps 40 --jobs 1"
-    assert f"to repeat it: {told}" in found.stdout
-    assert re.search(r"^  [\d.]+ step \d+ .+: .+$", found.stdout, re.MULTILINE)
-    again = _broken(*told.partition(".faults ")[2].split())
-    assert again.returncode == 1
-    assert seed[0] in again.stdout.splitlines()
+    assert f"to repeat it: {told}" in found.output
+    assert re.search(r"^  [\d.]+ step \d+ .+: .+$", found.output, re.MULTILINE)
+    again = CliRunner().invoke(main, told.partition(".faults ")[2].split())
+    assert again.exit_code == 1
+    assert seed[0] in again.output.splitlines()
 
 
 def _found(seed: int) -> SeedOutcome:

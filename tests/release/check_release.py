@@ -21,7 +21,7 @@ SUPPORT = PROJECT / "tests" / "support"
 sys.path.insert(0, str(SUPPORT))
 
 from dependency_licences import refused  # noqa: E402 - found through the line above
-from public_surfaces import SURFACES, difference, parsed  # noqa: E402 - the same
+from public_surfaces import SURFACES, breaks, parsed  # noqa: E402 - the same
 from release_contents import difference as other_files  # noqa: E402 - the same
 from release_contents import (  # noqa: E402 - the same
     fallback_version,
@@ -114,13 +114,13 @@ class Release:
             return
         old, new = (one.lstrip("v").split(".")[:2] for one in (former, version))
         if (old[0] == new[0] != "0") or old == new:
-            breaks = []
+            broken = []
             for name in SURFACES:
                 path = f"tests/compatibility/{name}.txt"
                 was = parsed(run("git", "show", f"{former}:{path}"))
                 now = parsed((PROJECT / path).read_text("utf-8"))
-                breaks += [f"{name}: {one}" for one in difference(was, now).breaks]
-            require(breaks, f"nothing breaks that {former} promised")
+                broken += [f"{name}: {one}" for one in breaks(was, now)]
+            require(broken, f"nothing breaks that {former} promised")
 
     def contents(self, sdist: Path, wheel: Path) -> None:
         """Check that both have all files of the commit, nothing else, and no secret."""

@@ -386,7 +386,7 @@ async def test_a_broker_whose_incarnation_changes_with_each_answer_is_asked_seld
 async def test_a_restart_of_the_broker_heals_older_transaction_ids(cluster: Cluster) -> None:
     """As in a ZooKeeper whose data were replaced; fencing tokens go back with them."""
     _, agent = await served_beside(cluster, 6)
-    cluster.service._zxid = 1
+    cluster.service.zxid = 1
     session_id = agent.coordination.session.session_id
     cluster.service.expire(session_id)
     await cluster.until(lambda: cluster.warnings("zookeeper.data.replaced"), within_s=5.0)

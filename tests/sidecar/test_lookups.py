@@ -232,7 +232,7 @@ def _slow_to_load(cluster: Cluster, host: Host, by_s: float) -> None:
         await asyncio.sleep(by_s)
         await load(bundle, agent_epoch=agent_epoch, fencing_token=fencing_token)
 
-    line.load = slowly  # type: ignore[method-assign]
+    line.load = slowly
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -38,7 +38,7 @@ from loadmanager.ports.lookup import (
 from loadmanager.reference_broker.changes import Accepted
 from tests.testbed.faults.agent import SESSION_S, Agent
 from tests.testbed.faults.cluster import NAMESPACE, Cluster, order, topic_in
-from tests.testbed.faults.wires import LossPlace
+from tests.testbed.memory.link import LossPlace
 
 MOST_COMMITS = 8
 POLICIES = znodes.local_policies(NAMESPACE)

@@ -33,8 +33,8 @@ from loadmanager.ports.lookup import (
 from tests.testbed.faults.agent import SESSION_S
 from tests.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
 from tests.testbed.faults.host import Host
-from tests.testbed.faults.wires import LossPlace
 from tests.testbed.in_process import Fault
+from tests.testbed.memory.link import LossPlace
 
 
 def _steps(cluster: Cluster, bundle: BundleId, since_s: float) -> list[str]:
@@ -163,8 +163,8 @@ async def test_commands_of_a_bundle_moved_to_and_fro_follow_one_another(cluster:
         finally:
             running -= 1
 
-    line.load = lambda *a, **n: counted(load, *a, **n)  # type: ignore[method-assign]
-    line.unload = lambda *a, **n: counted(unload, *a, **n)  # type: ignore[method-assign]
+    line.load = lambda *a, **n: counted(load, *a, **n)
+    line.unload = lambda *a, **n: counted(unload, *a, **n)
     for _ in range(4):
         await cluster.move(bundle, target)
         await asyncio.sleep(0.1)

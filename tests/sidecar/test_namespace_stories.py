@@ -24,7 +24,7 @@ from loadmanager.ports.lookup import (
 )
 from tests.testbed.faults.agent import SESSION_S, Agent
 from tests.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
-from tests.testbed.faults.wires import LossPlace
+from tests.testbed.memory.link import LossPlace
 
 NS = Namespace("acme/prod")
 GONE_WITHIN_S = 20.0

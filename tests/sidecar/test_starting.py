@@ -203,7 +203,7 @@ async def test_it_says_so_once_a_minute_and_is_not_ready(cluster: Cluster) -> No
         raise answers[-1]
 
     real = agent.line.stats, agent.line.health
-    agent.line.stats, agent.line.health = stats, health  # type: ignore[method-assign]
+    agent.line.stats, agent.line.health = stats, health
     await asyncio.sleep(10.0)
     answers.append(NotTheContract(WHY))
     await asyncio.sleep(170.0)
@@ -213,7 +213,7 @@ async def test_it_says_so_once_a_minute_and_is_not_ready(cluster: Cluster) -> No
     assert 3 <= len(told) <= 4
     assert {one["event"] for one in told} == {"broker.lease.missing"}
     assert len(cluster.log_entries) <= 12
-    agent.line.stats, agent.line.health = real  # type: ignore[method-assign]
+    agent.line.stats, agent.line.health = real
     await cluster.until(lambda: agent.app.answering.readiness().ready, within_s=10.0)
 
 

@@ -177,9 +177,9 @@ async def test_the_only_sidecar_leads_as_soon_as_it_is_registered(cluster: Clust
 
     async def slow(**arguments: object) -> object:
         await asyncio.sleep(0.4)
-        return await renew(**arguments)  # type: ignore[arg-type]
+        return await renew(**arguments)
 
-    agent.line.renew_lease = slow  # type: ignore[method-assign,assignment]
+    agent.line.renew_lease = slow
     await cluster.until(lambda: agent.application and agent.app.member.registered)
     await cluster.until(lambda: agent.leads, within_s=0.5)
 

@@ -3,8 +3,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from scenario_reference import EXAMPLE, scenario_reference
-from scenario_shapes import Key, Kinds, Several, Shape, Table, keys_of
+from scenario_reference import EXAMPLE, Key, keys_of, scenario_reference
 from scenario_texts import SOUND, changed, loaded, told
 from simulated_jobs import score_job
 
@@ -141,17 +140,11 @@ def test_a_trace_is_looked_for_beside_the_scenario(tmp_path: Path) -> None:
 
 def keys_in(model: type[Section]) -> list[Key]:
     found = list(keys_of(model).values())
-    return found + [inner for key in found for inner in keys_below(key.shape)]
+    return found + [inner for key in found for inner in keys_below(key)]
 
 
-def keys_below(shape: Shape) -> list[Key]:
-    if isinstance(shape, Several):
-        return keys_below(shape.of)
-    if isinstance(shape, Table):
-        return keys_in(shape.model)
-    if isinstance(shape, Kinds):
-        return [key for model in shape.models.values() for key in keys_in(model)]
-    return []
+def keys_below(key: Key) -> list[Key]:
+    return [inner for model in key.models.values() for inner in keys_in(model)]
 
 
 def run(*arguments: str | Path) -> tuple[int, str, str]:
@@ -170,7 +163,7 @@ def test_every_key_but_those_of_a_configuration_is_in_the_reference() -> None:
     in_configuration = {
         key.name
         for name in ("report", "leader", "shedding", "placement", "planner")
-        for key in keys_below(keys_of(Scenario)[name].shape)
+        for key in keys_below(keys_of(Scenario)[name])
     }
     described = {key.name: " ".join((key.field.description or "").split()) for key in own}
     missing = [name for name, what in described.items() if f"| `{name}` | {what}" not in text]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from cost_months import Made, Month, made
-from given_store import GivenStore
+from load_rows import GivenStore
 
 from loadmanager.core.scores import RESOURCES
 from loadmanager.pipeline import costs

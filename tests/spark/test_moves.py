@@ -1,21 +1,12 @@
 """What moves achieved, against figures that were worked out by hand."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from moved_cluster import (
-    BROKER_LOAD,
-    BUNDLE_LOAD,
-    HAND_OVERS,
-    MOVES,
-    ROUNDS,
-    Moved,
-    frame,
-    report,
-    when,
-)
+from load_rows import FIRST, reports, samples, table_of
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from loadmanager.core.scores import RESOURCES, FloatArray, ResourceWeights, weighted_max_usage
@@ -32,12 +23,120 @@ from loadmanager.pipeline.move_effects import (
     with_hand_overs,
     with_returns,
 )
+from loadmanager.pipeline.tables import INGESTED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 WINDOWS = Windows(100.0)
+STEP_S = 10
+
+
+def report(cluster: str, broker: str, at_s: float, cpu: float, **more: Any) -> dict[str, Any]:
+    traffic = {f"{what}_{way}_per_s": 1000.0 for what in ("msgs", "bytes") for way in ("in", "out")}
+    return {
+        "cluster": cluster,
+        "broker": broker,
+        "broker_class": "plain",
+        "reported_at_ms": round(at_s * 1000),
+        "interval_s": STEP_S,
+        "window_s": STEP_S,
+        "cpu_usage": cpu,
+        "cpu_limit": 100.0,
+        "bandwidth_in_usage": cpu * 10.0,
+        "bandwidth_in_limit": 10000.0,
+        "memory_usage": 100.0,
+        "memory_limit": 200.0,
+        **{f"{name}_usage": 0.0 for name in ("direct_memory", "bandwidth_out")},
+        **{f"{name}_limit": 0.0 for name in ("direct_memory", "bandwidth_out")},
+        "at_ms": round(at_s * 1000),
+        **traffic,
+        **more,
+    }
+
+
+@dataclass
+class Moved:
+    """One move in a cluster of its own: CPU of every broker before and after it.
+
+    The order is written at 1000 s, the bundle is served again at 1002 s, and reports
+    come every `STEP_S` from 900 s to 1110 s.
+    """
+
+    cluster: str
+    before: dict[str, float]
+    after: dict[str, float]
+    source: str | None = "a:1"
+    target: str = "b:1"
+    outcome: str = "moved"
+    cause: str = "overloaded"
+    ended: str | None = "finished"
+    silent: Sequence[str] = ()
+    rates: Sequence[float | None] = (250.0, 250.0, 250.0, 250.0)
+    extra_reports: list[dict[str, Any]] = field(default_factory=list)
+
+    def reports(self) -> Iterator[dict[str, Any]]:
+        for at_s in range(900 + STEP_S, 1120, STEP_S):
+            for broker, cpu in (self.before if at_s <= 1000 else self.after).items():
+                if broker not in self.silent or at_s <= 1000:
+                    yield report(self.cluster, broker, at_s, cpu)
+        yield from self.extra_reports
+
+    @property
+    def parties(self) -> dict[str, Any]:
+        return {
+            "cluster": self.cluster,
+            "epoch": 1,
+            "bundle": FIRST,
+            "source": self.source,
+            "target": self.target,
+        }
+
+    def move(self) -> dict[str, Any]:
+        names = ("msgs_in_per_s", "msgs_out_per_s", "bytes_in_per_s", "bytes_out_per_s")
+        return {
+            **self.parties,
+            "writer": "w:1",
+            "instance": "i",
+            "seq": 1,
+            "round": 1,
+            "move": 1,
+            "outcome": self.outcome,
+            "cause": self.cause,
+            "shedder": "S",
+            "placement": "P",
+            **dict(zip(names, self.rates, strict=True)),
+            "at_ms": 999_500,
+        }
+
+    def hand_over(self) -> dict[str, Any] | None:
+        if self.ended is None:
+            return None
+        done = self.ended == "finished"
+        return {
+            **self.parties,
+            "outcome": self.ended,
+            "ordered_at_ms": 1_000_000,
+            "released_at_ms": 1_001_500 if done else None,
+            "acquired_at_ms": 1_002_000 if done else None,
+            "took_s": 2.0 if done else None,
+            "pause_s": 0.5 if done else None,
+            "at_ms": 1_002_000,
+        }
+
+    def bundle_report(self) -> dict[str, Any]:
+        return {
+            "cluster": self.cluster,
+            "broker": self.source,
+            "bundle": FIRST,
+            "reported_at_ms": 990_000,
+            "topics": 7,
+            "producers": 3,
+            "consumers": 5,
+            "at_ms": 990_000,
+        }
+
 
 # Everything grows by a quarter meanwhile, as x and y tell. A bundle of 20 moves from a to b.
 GROWN = {"x:1": 50.0, "y:1": 50.0}
@@ -67,14 +166,14 @@ CASES = (
 def told(spark: "SparkSession", cases: tuple[Moved, ...]) -> Recorded:
     settings = '{"filters":{"weights_cpu":1.0,"weights_bandwidth_in":0.0}}'
     rounds = [{"cluster": one.cluster, "at_ms": 1, "settings": settings} for one in cases]
-    weights = weights_in_force(frame(spark, ROUNDS, rounds))
-    reports = frame(spark, BROKER_LOAD, (row for one in cases for row in one.reports()))
+    weights = weights_in_force(table_of(spark, INGESTED["rounds"], rounds))
+    told_load = reports(spark, (row for one in cases for row in one.reports()))
     ended = [row for row in (one.hand_over() for one in cases) if row]
     return Recorded(
-        moves=frame(spark, MOVES, (one.move() for one in cases)),
-        hand_overs=frame(spark, HAND_OVERS, ended),
-        loads=loads(reports, weights).localCheckpoint(),
-        bundle_load=frame(spark, BUNDLE_LOAD, (one.bundle_report() for one in cases)),
+        moves=table_of(spark, INGESTED["moves"], (one.move() for one in cases)),
+        hand_overs=table_of(spark, INGESTED["hand_overs"], ended),
+        loads=loads(told_load, weights).localCheckpoint(),
+        bundle_load=samples(spark, (one.bundle_report() for one in cases)),
     )
 
 
@@ -162,8 +261,8 @@ def test_reports_weigh_by_the_time_they_stand_for(spark: "SparkSession") -> None
         return report("c", "a:1", at_s, cpu, **more)
 
     # 40 s at 60, of which the window has 30; then 70 s at 90.
-    reports = [of(930, 60, interval_s=40.0), of(1000, 90, interval_s=70.0), of(1001, 100)]
-    moved = Moved("c", {}, {}, extra_reports=reports)
+    extra = [of(930, 60, interval_s=40.0), of(1000, 90, interval_s=70.0), of(1001, 100)]
+    moved = Moved("c", {}, {}, extra_reports=extra)
     tables = told(spark, (moved,))
     asked = tables.moves.select(
         "cluster",
@@ -183,7 +282,7 @@ def moved(seq: int, at_s: float, path: str, **more: Any) -> dict[str, Any]:
     return {
         "cluster": "c", "writer": "w", "instance": "i", "seq": seq, "bundle": "t/n/0x0_0x1",
         "source": source, "target": target, "outcome": "moved", "cause": "overloaded",
-        **when(at_s), **more,
+        "at_ms": round(at_s * 1000), **more,
     }  # fmt: skip
 
 
@@ -205,7 +304,11 @@ def test_a_hand_over_belongs_to_the_last_decision_before_it(spark: "SparkSession
     ]
     # The clock that told of the order of 300 s was 2 s behind.
     ended = [handed(10.2, "a>b", 1.0), handed(100, "b>a", 2.0), handed(298, "a>b", 4.0)]
-    rows = with_hand_overs(frame(spark, MOVES, moves), frame(spark, HAND_OVERS, ended))
+    decided, told_of = (
+        table_of(spark, INGESTED[name], rows)
+        for name, rows in (("moves", moves), ("hand_overs", ended))
+    )
+    rows = with_hand_overs(decided, told_of)
     told = {row["seq"]: (row["pause_s"], row["ordered_at_ms"]) for row in rows.collect()}
     assert told == {1: (1.0, 10_200), 2: (2.0, 100_000), 3: (None, 200_000), 4: (4.0, 298_000)}
 
@@ -223,7 +326,7 @@ def test_a_bundle_that_comes_back_in_time_is_counted_and_ranked(spark: "SparkSes
         moved(9, 60, "a>b", bundle="t/n/0x2_0x3"),
     ]
     times = F.col("at_ms").alias("ordered_at_ms")
-    handed = frame(spark, MOVES, moves).select("*", times)
+    handed = table_of(spark, INGESTED["moves"], moves).select("*", times)
     back = with_returns(handed, 3600.0)
     assert {row["seq"]: row["back_after_s"] for row in back.collect()} == {
         1: None, 2: 100.0, 3: None, 4: 150.0, 5: None, 6: None, 7: None, 8: 50.0, 9: None,
@@ -256,8 +359,8 @@ def test_the_score_is_that_of_leaders(spark: "SparkSession") -> None:
     names = ("cpu", "direct_memory", "bandwidth_in", "bandwidth_out")
     weights = ",".join(f'"weights_{name}":{getattr(WEIGHTS, name)}' for name in names)
     rounds = [{"cluster": "c", "at_ms": 1, "settings": f'{{"filters":{{{weights}}}}}'}]
-    in_force = weights_in_force(frame(spark, ROUNDS, rounds))
-    found = loads(frame(spark, BROKER_LOAD, told), in_force).collect()
+    in_force = weights_in_force(table_of(spark, INGESTED["rounds"], rounds))
+    found = loads(reports(spark, told), in_force).collect()
     scores = {row["broker"]: row["score"] for row in found}
     wanted = weighted_max_usage(usage, limit, WEIGHTS)
     assert [scores[f"b{row}:1"] for row in range(len(usage))] == pytest.approx(wanted.tolist())

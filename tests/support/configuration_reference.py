@@ -1,6 +1,8 @@
 from collections.abc import Iterator
 from typing import Final
 
+from markdown_tables import table
+
 from loadmanager.config.describe import KeyDescription, as_toml, describe, keys_of, section_models
 from loadmanager.config.pulsar_import import DEPLOYMENT, MISSPELT, TRANSLATED, UNUSED
 
@@ -30,15 +32,15 @@ def _sections() -> Iterator[str]:
     for section, model in section_models().items():
         yield f"## [{section}]\n"
         yield f"{model.__doc__}\n".replace("\n    ", "\n")
-        yield "| key | what it does | expected | unit | default | dynamic |"
-        yield "|---|---|---|---|---|---|"
-        for known in keys_of(section).values():
-            yield _row(known)
+        yield from table(
+            ("key", "what it does", "expected", "unit", "default", "dynamic"),
+            map(_cells, keys_of(section).values()),
+        )
         yield ""
 
 
-def _row(known: KeyDescription) -> str:
-    cells = (
+def _cells(known: KeyDescription) -> tuple[str, ...]:
+    return (
         f"`{known.key}`",
         known.description,
         known.expected,
@@ -46,7 +48,6 @@ def _row(known: KeyDescription) -> str:
         "required" if known.required else _default(known),
         "yes" if known.dynamic else "",
     )
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def _default(known: KeyDescription) -> str:

@@ -1,48 +1,20 @@
 """The same service twice, with the same ways to break it: in memory and real."""
 
 import asyncio
-import itertools
 import uuid
 from contextlib import AsyncExitStack
-from typing import Protocol
 
 from kazoo.client import KazooClient
 from waiting import eventually
 from zookeeper_proxy import Loss, ZooKeeperProxy
 
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
-from loadmanager.ports.coordination import Connection, SessionState
+from loadmanager.ports.coordination import Connection
 from loadmanager.ports.session import Coordination
 from tests.testbed.memory import MemoryCoordination, MemoryService
 
 SESSION_TIMEOUT_S = 6.0
 """Long enough that nothing expires by itself on a busy machine."""
-
-
-class World(Protocol):
-    def make(self, *, chroot: str = "") -> Coordination:
-        """Return a session that is not started."""
-
-    def cut(self, session: Coordination) -> None:
-        """Break the session's connection and keep it broken."""
-
-    def mend(self, session: Coordination) -> None:
-        """Let the session connect again."""
-
-    async def expire(self, session: Coordination) -> None:
-        """Make the service expire the session; its client is let back afterwards."""
-
-    def lose_next_write(self, session: Coordination) -> None:
-        """Break the connection at the next write, before it is applied."""
-
-    def lose_next_reply(self, session: Coordination) -> None:
-        """Break the connection at the next write, after it was applied."""
-
-    def cut_at_next_reply(self, session: Coordination) -> None:
-        """Break the connection as `lose_next_reply`, and keep it broken as `cut`."""
-
-    async def close(self) -> None:
-        """Close all sessions."""
 
 
 async def connected(session: Coordination) -> Coordination:
@@ -52,6 +24,8 @@ async def connected(session: Coordination) -> Coordination:
 
 
 class MemoryWorld:
+    """Sessions whose connections are cut and mended; writes or replies that are lost break them."""
+
     def __init__(self) -> None:
         self.service = MemoryService()
         self._sessions: list[MemoryCoordination] = []
@@ -68,6 +42,7 @@ class MemoryWorld:
         _memory(session).reconnect()
 
     async def expire(self, session: Coordination) -> None:
+        """Make the service expire the session; its client is let back afterwards."""
         _memory(session).expire()
         _memory(session).reconnect()
 
@@ -78,17 +53,15 @@ class MemoryWorld:
         _memory(session).lose_next_reply()
 
     def cut_at_next_reply(self, session: Coordination) -> None:
+        """Break the connection as `lose_next_reply`, and keep it broken as `cut`."""
         memory = _memory(session)
         memory.lose_next_reply()
-        memory.on_session(lambda state: memory.suspend() if _is_suspended(state) else None)
+        suspended = Connection.SUSPENDED
+        memory.on_session(lambda to: memory.suspend() if to.connection is suspended else None)
 
     async def close(self) -> None:
         for session in self._sessions:
             await session.close()
-
-
-def _is_suspended(state: SessionState) -> bool:
-    return state.connection is Connection.SUSPENDED
 
 
 def _memory(session: Coordination) -> MemoryCoordination:
@@ -107,8 +80,8 @@ class ZooKeeperWorld:
         self._spare: list[ZooKeeperProxy] = []
         self._sessions: dict[ZooKeeperCoordination, ZooKeeperProxy] = {}
 
-    async def prepare(self, proxies: int = 3) -> None:
-        for _ in itertools.repeat(None, proxies):
+    async def prepare(self) -> None:
+        for _ in range(3):
             self._spare.append(await self._stack.enter_async_context(ZooKeeperProxy(self.address)))
 
     def make(self, *, chroot: str = "") -> ZooKeeperCoordination:
@@ -157,6 +130,9 @@ class ZooKeeperWorld:
             self.mend(session)
             await session.close()
         await self._stack.aclose()
+
+
+World = MemoryWorld | ZooKeeperWorld
 
 
 def _end_session(address: str, client_id: tuple[int, bytes]) -> None:

@@ -74,7 +74,8 @@ def made(month: Month) -> Made:
     work[steps // 2 :] *= month.later_factor
     mean = work.mean(axis=(0, 1))
     background = rng.uniform(0.05, 0.3, (units, 5)) * mean
-    usage = work + background + _wander(month, rng, steps, units) * mean
+    keep = np.exp(-month.step_minutes / 60.0 / month.wander_h)
+    usage = work + background + month.wander * _ar(rng, (steps, units, 5), keep) * mean
     usage *= 1.0 + month.usage_noise * rng.standard_normal(usage.shape)
     limit = np.broadcast_to(mean * 20.0, usage.shape).copy()
     if month.full is not None:
@@ -153,8 +154,3 @@ def _gathered(traffic: FloatArray, owner: Ints, units: int) -> FloatArray:
     rows = np.arange(steps)[:, None]
     np.add.at(found, (rows, owner), traffic)
     return found
-
-
-def _wander(month: Month, rng: np.random.Generator, steps: int, units: int) -> FloatArray:
-    keep = np.exp(-month.step_minutes / 60.0 / month.wander_h)
-    return month.wander * _ar(rng, (steps, units, 5), keep)

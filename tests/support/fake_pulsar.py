@@ -73,10 +73,7 @@ class FakeBroker:
             self.topics[topic] = [a + b * took_s for a, b in zip(counted, grows, strict=True)]
 
     def refuses(self, path: str, status: int, reason: str = "") -> None:
-        async def refuse(_: web.Request) -> web.Response:
-            return refused(status, reason)
-
-        self.instead[path] = refuse
+        self.tells(path, json.dumps({"reason": reason}), status)
 
     def tells(self, path: str, text: str, status: int = 200) -> None:
         async def tell(_: web.Request) -> web.Response:

@@ -14,7 +14,7 @@ from http import HTTPStatus
 from pathlib import Path
 from time import monotonic
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any
 
 import aiohttp
 from fault_stalls import Stalls
@@ -32,7 +32,7 @@ from loadmanager.demo.cluster import (
     free_ports,
     to_toml,
 )
-from loadmanager.demo.traffic import TrafficReport, TrafficSettings
+from loadmanager.demo.traffic import TrafficReport, TrafficSettings, request
 from loadmanager.reference_broker.changes import ServingInterval, read_record
 from tests.testbed.checker.availability import Disturbance
 from tests.testbed.checker.publishes import Publish, publishes_in
@@ -89,19 +89,6 @@ class Host:
     proxy: ZooKeeperProxy | None = None
     sidecar: Child | None = None
     lives: list[Life] = field(default_factory=list)
-
-    @classmethod
-    def at(
-        cls,
-        place: Place,
-        number: int,
-        ports: tuple[int, int],
-        *,
-        hosts: str,
-        proxy: ZooKeeperProxy | None,
-    ) -> Self:
-        broker, sidecar = (f"{place.address}:{port}" for port in ports)
-        return cls(number, BrokerId(broker), f"http://{sidecar}", hosts, place, proxy)
 
     @property
     def life(self) -> Life:
@@ -161,48 +148,6 @@ ORDER_TIMEOUT = aiohttp.ClientTimeout(total=30.0)
 DONE = frozenset({HTTPStatus.OK, HTTPStatus.NO_CONTENT})
 
 
-class Sidecars:
-    def __init__(self, http: aiohttp.ClientSession) -> None:
-        self._http = http
-
-    async def unready(self, host: Host) -> str:
-        status, text = await self._ask(f"{host.sidecar_url}/readyz")
-        return "" if status == HTTPStatus.OK else f"sidecar-{host.number}: {text}"
-
-    async def strangers(self, hosts: Sequence[Host]) -> str:
-        """Return which sidecar does not know all brokers yet; "" if all do."""
-        for host in hosts:
-            if unready := await self.unready(host):
-                return unready
-            _, metrics = await self._ask(f"{host.sidecar_url}/metrics")
-            found = KNOWN_BROKERS.search(metrics)
-            if not found or int(float(found[1])) != len(hosts):
-                return f"sidecar-{host.number} does not know all brokers"
-        return ""
-
-    async def leader(self, host: Host) -> str:
-        status, text = await self._ask(f"{host.sidecar_url}/admin/v2/brokers/leaderBroker")
-        return str(json.loads(text)["brokerId"]) if status == HTTPStatus.OK else "nobody"
-
-    async def unload_all(self, host: Host) -> None:
-        await self._put(f"{host.sidecar_url}/admin/v2/namespaces/{NAMESPACE}/unload", None)
-
-    async def create_namespace(self, host: Host, bundles: int) -> None:
-        body = {"bundles": {"numBundles": bundles}}
-        await self._put(f"{host.sidecar_url}/admin/v2/namespaces/{NAMESPACE}", body)
-
-    async def _ask(self, url: str) -> tuple[int, str]:
-        try:
-            async with self._http.get(url, timeout=ANSWER_TIMEOUT) as answer:
-                return answer.status, await answer.text()
-        except (aiohttp.ClientError, TimeoutError) as error:
-            return 0, repr(error)
-
-    async def _put(self, url: str, body: object) -> None:
-        async with self._http.put(url, json=body, timeout=ORDER_TIMEOUT) as answer:
-            assert answer.status in DONE, f"PUT {url}: {answer.status} {await answer.text()}"
-
-
 class PublishReader:
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -214,8 +159,7 @@ class PublishReader:
         with self._path.open("rb") as record:
             record.seek(self._offset)
             whole, end, _ = record.read().rpartition(b"\n")
-        text = (whole + end).decode()
-        self._found += publishes_in(text, f"{self._path} from byte {self._offset}")
+        self._found += publishes_in((whole + end).decode())
         self._offset += len(whole) + len(end)
         return self._found
 
@@ -226,65 +170,17 @@ RATE_PER_S = 60.0
 CLIENTS = 2
 
 
-class Clients:
-    def __init__(self, data_dir: Path, hosts: Sequence[Host], children: Children) -> None:
-        self._data_dir = data_dir
-        self._hosts = hosts
-        self._children = children
-        self._started: list[Child] = []
-        self._records: dict[str, PublishReader] = {}
-        self._reports: dict[str, TrafficReport] = {}
-        self._reading: dict[str, asyncio.Task[None]] = {}
+@dataclass(frozen=True, slots=True)
+class Client:
+    child: Child
+    record: PublishReader
+    last_report: asyncio.Task[TrafficReport]
 
-    @property
-    def running(self) -> Sequence[Child]:
-        return [client for client in self._started if client.running]
 
-    async def start_missing(self) -> None:
-        while len(self.running) < CLIENTS:
-            await self._start_one()
-
-    async def finish(self) -> Sequence[TrafficReport]:
-        finishing = self.running
-        for client in finishing:
-            client.send(signal.SIGTERM)
-        await asyncio.gather(*(self._reading[client.name] for client in finishing))
-        return [self._reports[client.name] for client in finishing]
-
-    def unheard(self) -> str:
-        names = [client.name for client in self.running]
-        heard = (any(one.acknowledgement for one in self._records[name].read()) for name in names)
-        return ", ".join(name for name, at_work in zip(names, heard, strict=True) if not at_work)
-
-    def publishes(self) -> list[Publish]:
-        return [one for record in self._records.values() for one in record.read()]
-
-    async def _start_one(self) -> None:
-        number = len(self._started) + 1
-        name = f"client-{number}"
-        path, record = self._data_dir / f"{name}.json", self._data_dir / f"{name}.publishes"
-        record.touch()
-        TrafficSettings(
-            sidecar_urls=tuple(host.sidecar_url for host in self._hosts),
-            namespace=NAMESPACE,
-            hash_name=HASH,
-            bundles=BUNDLES,
-            topics=TOPICS,
-            seed=number,
-            rate_per_s=RATE_PER_S / CLIENTS,
-            lookups_per_s=5.0,
-            attempt_timeout_s=1.5,
-        ).save(path)
-        arguments = ("-m", "tests.testbed.checker.publishes", str(path), str(record))
-        child = await self._children.start(name, *arguments, stdout=asyncio.subprocess.PIPE)
-        self._started.append(child)
-        self._records[name] = PublishReader(record)
-        self._reading[name] = asyncio.create_task(self._read_reports(child))
-
-    async def _read_reports(self, client: Child) -> None:
-        stdout = client.process.stdout
-        while stdout is not None and (line := await stdout.readline()):
-            self._reports[client.name] = TrafficReport.from_line(line.decode())
+async def _last_report(client: Child) -> TrafficReport:
+    assert client.process.stdout is not None
+    lines = [line async for line in client.process.stdout if line.endswith(b"\n")]
+    return TrafficReport.from_line(lines[-1].decode())
 
 
 HAND_OVER_S = 0.5
@@ -310,10 +206,10 @@ class FaultCluster:
         self.servers = servers
         self.hosts = hosts
         self.children = children
-        self._sidecars = Sidecars(http)
+        self._http = http
         self.bundles = Boundaries.even(Namespace(NAMESPACE), BUNDLES).bundles
         self._children_of_folders = {data_dir: children}
-        self._publishing = Clients(data_dir, hosts, children)
+        self._clients: list[Client] = []
 
     async def start(self) -> None:
         """Start everything; return when clients publish to every bundle."""
@@ -323,13 +219,13 @@ class FaultCluster:
         for host in self.hosts:
             await self.start_broker(host)
             await self.start_sidecar(host)
-        await self._until(lambda: self._sidecars.strangers(self.hosts), START_BOUND_S)
-        await self._sidecars.create_namespace(self.hosts[0], BUNDLES)
-        await self._publishing.start_missing()
+        await self._until(self._strangers, START_BOUND_S)
+        await self._put("", {"bundles": {"numBundles": BUNDLES}})
+        await self._start_missing_clients()
         await self.until_well(since_s=monotonic())
 
     async def move_every_bundle(self) -> None:
-        await self._sidecars.unload_all(self.hosts[0])
+        await self._put("/unload", None)
 
     async def start_broker(self, host: Host) -> None:
         name = f"broker-{host.number}"
@@ -363,28 +259,53 @@ class FaultCluster:
 
     async def restore(self) -> None:
         """Start what was killed; return when every sidecar knows every broker."""
-        await self._publishing.start_missing()
+        await self._start_missing_clients()
         for host in self.hosts:
             if not host.life.child.running:
                 await self.start_broker(host)
             if host.sidecar is None or not host.sidecar.running:
                 await self.start_sidecar(host)
-        await self._until(lambda: self._sidecars.strangers(self.hosts), START_BOUND_S)
+        await self._until(self._strangers, START_BOUND_S)
+
+    async def _start_missing_clients(self) -> None:
+        while len(self.clients) < CLIENTS:
+            number = len(self._clients) + 1
+            name = f"client-{number}"
+            path, record = self.data_dir / f"{name}.json", self.data_dir / f"{name}.publishes"
+            record.touch()
+            TrafficSettings(
+                sidecar_urls=tuple(host.sidecar_url for host in self.hosts),
+                namespace=NAMESPACE,
+                hash_name=HASH,
+                bundles=BUNDLES,
+                topics=TOPICS,
+                seed=number,
+                rate_per_s=RATE_PER_S / CLIENTS,
+                lookups_per_s=5.0,
+                attempt_timeout_s=1.5,
+            ).save(path)
+            arguments = ("-m", "tests.testbed.checker.publishes", str(path), str(record))
+            child = await self.children.start(name, *arguments, stdout=asyncio.subprocess.PIPE)
+            reading = asyncio.create_task(_last_report(child))
+            self._clients.append(Client(child, PublishReader(record), reading))
 
     async def finish(self) -> Sequence[TrafficReport]:
+        finishing = [one for one in self._clients if one.child.running]
+        for one in finishing:
+            one.child.send(signal.SIGTERM)
         async with asyncio.timeout(CONVERGED_BOUND_S):
-            return await self._publishing.finish()
+            return await asyncio.gather(*(one.last_report for one in finishing))
 
     def spells(self) -> list[ServingInterval]:
         lives = [life for host in self.hosts for life in host.lives]
         return [one for life in lives for one in read_record(life.record, life.dead_at_s)]
 
     def publishes(self) -> list[Publish]:
-        return self._publishing.publishes()
+        return [one for client in self._clients for one in client.record.read()]
 
     @property
     def clients(self) -> Sequence[Child]:
-        return self._publishing.running
+        return [one.child for one in self._clients if one.child.running]
 
     def stalls(self) -> Stalls:
         return Stalls(self._turns)
@@ -412,7 +333,10 @@ class FaultCluster:
 
         async def agreed() -> str:
             nonlocal found
-            named = {await self._sidecars.leader(host) for host in self.hosts}
+            named = set()
+            for host in self.hosts:
+                status, text = await self._ask(host, "/admin/v2/brokers/leaderBroker")
+                named.add(json.loads(text)["brokerId"] if status == HTTPStatus.OK else "nobody")
             found = next((host for host in self.hosts if {host.broker} == named), None)
             return "" if found else f"leaders {named}"
 
@@ -431,8 +355,10 @@ class FaultCluster:
             served = {one.bundle for one in self.spells() if one.start_s <= now_s < one.end_s}
             if free := set(self.bundles) - served:
                 return f"free: {sorted(free)}"
-            if unheard := self._publishing.unheard():
-                return f"nothing was taken of {unheard}"
+            for one in self._clients:
+                taken = any(publish.acknowledgement for publish in one.record.read())
+                if one.child.running and not taken:
+                    return f"nothing was taken of {one.child.name}"
             heard = {
                 one.topic
                 for one in self.publishes()
@@ -450,7 +376,31 @@ class FaultCluster:
             await asyncio.sleep(POLL_S)
 
     async def until_ready(self, host: Host) -> None:
-        await self._until(lambda: self._sidecars.unready(host), START_BOUND_S)
+        await self._until(lambda: self._unready(host), START_BOUND_S)
+
+    async def _unready(self, host: Host) -> str:
+        status, text = await self._ask(host, "/readyz")
+        return "" if status == HTTPStatus.OK else f"sidecar-{host.number}: {text}"
+
+    async def _strangers(self) -> str:
+        """Return which sidecar does not know all brokers yet; "" if all do."""
+        for host in self.hosts:
+            if unready := await self._unready(host):
+                return unready
+            _, metrics = await self._ask(host, "/metrics")
+            found = KNOWN_BROKERS.search(metrics)
+            if not found or int(float(found[1])) != len(self.hosts):
+                return f"sidecar-{host.number} does not know all brokers"
+        return ""
+
+    async def _ask(self, host: Host, path: str) -> tuple[int, str]:
+        url = f"{host.sidecar_url}{path}"
+        return await request(self._http, "GET", url, timeout=ANSWER_TIMEOUT)
+
+    async def _put(self, path: str, body: object) -> None:
+        url = f"{self.hosts[0].sidecar_url}/admin/v2/namespaces/{NAMESPACE}{path}"
+        status, text = await request(self._http, "PUT", url, json=body, timeout=ORDER_TIMEOUT)
+        assert status in DONE, f"PUT {url}: {status} {text}"
 
 
 @asynccontextmanager
@@ -493,7 +443,10 @@ async def fault_cluster(
             if proxied:
                 proxy = await stack.enter_async_context(ZooKeeperProxy(service.hosts))
             reached_at = proxy.address if proxy else service.hosts_seen_from(place.zookeeper)
-            hosts.append(Host.at(place, number, pair, hosts=reached_at, proxy=proxy))
+            broker, sidecar = (f"{place.address}:{port}" for port in pair)
+            hosts.append(
+                Host(number, BrokerId(broker), f"http://{sidecar}", reached_at, place, proxy)
+            )
         cluster = FaultCluster(data_dir, service, hosts, children, http)
         await cluster.start()
         yield cluster

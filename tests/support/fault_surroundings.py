@@ -6,14 +6,14 @@ import shutil
 import subprocess
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from random import Random
 from time import monotonic
 
-from fault_cluster import BUILDS, HAND_OVER_S, FaultCluster, Host, Place, build, fault_cluster
-from faults import ENSEMBLE_FAULTS, FAULTS, PAUSE_S, PROXY_FAULTS, Fault, now, outage
+from fault_cluster import BUILDS, HAND_OVER_S, FaultCluster, Place, build, fault_cluster
+from faults import ENSEMBLE_FAULTS, FAULTS, PAUSE_S, PROXY_FAULTS, Fault, now, one_of, outage
 from zookeeper_servers import mortal
 
 from tests.testbed.checker.availability import Disturbance
@@ -83,73 +83,57 @@ def _lay_cables(holder: int) -> None:
 
 
 SIZE = "16m"
+BALLAST = "ballast"
 
 
-@dataclass(frozen=True, slots=True)
-class SmallDisk:
-    """A file system of its own, in memory, that is soon full. It goes with its namespace."""
-
-    folder: Path
-
-    @classmethod
-    def mounted_at(cls, folder: Path) -> "SmallDisk":
-        folder.mkdir(parents=True)
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", folder], check=True)
-        return cls(folder)
-
-    @property
-    def _ballast(self) -> Path:
-        return self.folder / "ballast"
-
-    def fill(self) -> None:
-        """Leave room for nothing, not even in blocks that files have begun.
-
-        Raises:
-            AssertionError: the folder lies on a large disk, which is not to be filled.
-        """
-        assert self.folder.is_mount(), f"{self.folder} is no file system of its own"
-        _write_until_full(self._ballast, bytes(4096))
-        for file in self.folder.iterdir():
-            if file.is_file() and file != self._ballast:
-                # In the block that a log ends in. Before a record's next line it is no matter.
-                _write_until_full(file, b" " * 4096)
-
-    def clear(self) -> None:
-        self._ballast.unlink()
+def small_disk(folder: Path) -> Path:
+    """Mount a file system in memory that is soon full. It goes with its namespace."""
+    folder.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", folder], check=True)
+    return folder
 
 
-def _write_until_full(path: Path, block: bytes) -> None:
+def fill(disk: Path) -> None:
+    """Leave room for nothing, not even in blocks that files have begun."""
+    assert disk.is_mount(), f"{disk} is no file system of its own: a large disk is not filled"
+    for file in [disk / BALLAST, *filter(Path.is_file, disk.iterdir())]:
+        # In the block that a log ends in. Before a record's next line blanks are no matter.
+        _write_until_full(file)
+
+
+async def full_for_a_while(disk: Path) -> None:
+    fill(disk)
+    try:
+        await asyncio.sleep(PAUSE_S)
+    finally:
+        (disk / BALLAST).unlink()
+
+
+def _write_until_full(path: Path) -> None:
     with path.open("ab", buffering=0) as file:
-        for length in (len(block), 1):
+        for length in (4096, 1):
             try:
-                while file.write(block[:length]):
+                while file.write(b" " * length):
                     pass
             except OSError:
                 continue
 
 
-def _one_with(cluster: FaultCluster, rng: Random) -> Host:
-    """Return a host that serves something, if any of them does; leaders count, too."""
-    hosts = list(cluster.hosts)
-    rng.shuffle(hosts)
-    return max(hosts, key=lambda host: cluster.owned_by(host) > 0)
-
-
 async def fill_brokers_disk(cluster: FaultCluster, rng: Random) -> Disturbance:
     """Fill the disk that a broker records on: without a record it may take up nothing."""
-    host = _one_with(cluster, rng)
+    host = one_of(cluster.hosts, cluster, rng)
     assert host.place.broker_folder is not None
     began_s = monotonic()
-    await _full_for_a_while(SmallDisk(host.place.broker_folder))
+    await full_for_a_while(host.place.broker_folder)
     return now(f"full disk of broker {host.number}", began_s, host)
 
 
 async def fill_sidecars_disk(cluster: FaultCluster, rng: Random) -> Disturbance:
     """Fill the disk that a sidecar logs to; it needs none for its work, so nothing is due."""
-    host = _one_with(cluster, rng)
+    host = one_of(cluster.hosts, cluster, rng)
     assert host.place.sidecar_folder is not None
     began_s = monotonic()
-    await _full_for_a_while(SmallDisk(host.place.sidecar_folder))
+    await full_for_a_while(host.place.sidecar_folder)
     return replace(now(f"full disk of sidecar {host.number}", began_s, host), within_s=0.0)
 
 
@@ -157,18 +141,10 @@ async def fill_zookeepers_disk(cluster: FaultCluster, _rng: Random) -> Disturban
     """Fill the disk that holds ZooKeeper's log; make room and start it again later."""
     (server,) = cluster.servers.members
     began_s = monotonic()
-    await _full_for_a_while(SmallDisk(server.folder))
+    await full_for_a_while(server.folder)
     cluster.servers.stop()
     await cluster.servers.start()
     return outage("full disk of ZooKeeper", began_s)
-
-
-async def _full_for_a_while(disk: SmallDisk) -> None:
-    disk.fill()
-    try:
-        await asyncio.sleep(PAUSE_S)
-    finally:
-        disk.clear()
 
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - within a namespace that has no link to the outside
@@ -230,17 +206,17 @@ async def surrounded(which: Surroundings, folder: Path) -> AsyncIterator[FaultCl
     else:
         with ExitStack() as stack:
             places = (stack.enter_context(linked_host()), *[Place(address=OTHERS)] * 2)
-            on_disks = [_on_small_disks(place, folder, n) for n, place in enumerate(places, 1)]
-            SmallDisk.mounted_at(folder / "zookeeper")
+            on_disks = [
+                replace(
+                    place,
+                    broker_folder=small_disk(folder / f"disk-of-broker-{number}"),
+                    sidecar_folder=small_disk(folder / f"disk-of-sidecar-{number}"),
+                )
+                for number, place in enumerate(places, 1)
+            ]
+            small_disk(folder / "zookeeper")
             async with fault_cluster(folder, places=on_disks, listen=EVERYWHERE) as cluster:
                 yield cluster
-
-
-def _on_small_disks(place: Place, folder: Path, number: int) -> Place:
-    disks = [
-        SmallDisk.mounted_at(folder / f"disk-of-{of}-{number}") for of in ("broker", "sidecar")
-    ]
-    return replace(place, broker_folder=disks[0].folder, sidecar_folder=disks[1].folder)
 
 
 def _jumping_wall_clock(folder: Path) -> Mapping[str, str]:

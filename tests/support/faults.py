@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from random import Random
@@ -19,7 +19,7 @@ from loadmanager.cli.running import DISPLACED
 from loadmanager.demo.cluster import Child, free_ports
 from tests.testbed.checker.availability import Disturbance, Gap, gaps, recovery_s
 from tests.testbed.checker.publishes import Publish
-from tests.testbed.checker.verdict import History, Verdict, judge
+from tests.testbed.checker.verdict import Verdict, judge
 
 PAUSE_S = SESSION_S + TICK_S + 0.8
 """Longer than the session lives, and long enough for others to have taken over."""
@@ -83,7 +83,24 @@ async def observe(cluster: FaultCluster, name: str, fault: Fault, rng: Random) -
     await cluster.until_well(since_s=settled_s)
     until_s = monotonic()
     history = cluster.history([disturbance], from_s=from_s, until_s=until_s)
-    return _outcome(name, history, disturbance, cluster.stalls())
+    stalls, verdict = cluster.stalls(), judge(history)
+    found = gaps(history.intervals, history.bundles, from_s=from_s, until_s=until_s)
+    recovered_s = recovery_s(found, disturbance, hand_over_s=HAND_OVER_S)
+    during = (
+        gap.lasted_s
+        for gap in found
+        if gap.end_s > disturbance.began_s and gap.start_s < disturbance.healed_s
+    )
+    return Outcome(
+        fault=name,
+        verdict=verdict,
+        recovery_s=recovered_s,
+        published_s=publish_recovery_s(history.publishes, disturbance),
+        within_s=disturbance.within_s,
+        slowness=stalls.between(disturbance.began_s, disturbance.healed_s + recovered_s),
+        finding=finding(verdict, disturbance, stalls),
+        unserved_s=max(during, default=0.0),
+    )
 
 
 async def observe_until_sure(
@@ -96,28 +113,6 @@ async def observe_until_sure(
         if outcomes[-1].finding is not Finding.INCONCLUSIVE:
             break
     return outcomes
-
-
-def _outcome(name: str, history: History, disturbance: Disturbance, stalls: Stalls) -> Outcome:
-    found = gaps(history.intervals, history.bundles, from_s=history.from_s, until_s=history.until_s)
-    verdict = judge(history)
-    recovered_s = recovery_s(found, disturbance, hand_over_s=HAND_OVER_S)
-    return Outcome(
-        fault=name,
-        verdict=verdict,
-        recovery_s=recovered_s,
-        published_s=publish_recovery_s(history.publishes, disturbance),
-        within_s=disturbance.within_s,
-        slowness=stalls.between(disturbance.began_s, disturbance.healed_s + recovered_s),
-        finding=finding(verdict, disturbance, stalls),
-        unserved_s=max((gap.lasted_s for gap in _during(disturbance, found)), default=0.0),
-    )
-
-
-def _during(disturbance: Disturbance, found: Iterable[Gap]) -> Iterator[Gap]:
-    for gap in found:
-        if gap.end_s > disturbance.began_s and gap.start_s < disturbance.healed_s:
-            yield gap
 
 
 def finding(verdict: Verdict, disturbance: Disturbance, stalls: Stalls) -> Finding:
@@ -187,18 +182,15 @@ async def freeze_zookeeper(cluster: FaultCluster, _rng: Random) -> Disturbance:
     return outage("frozen ZooKeeper", began_s)
 
 
-async def lose_a_follower(cluster: FaultCluster, _rng: Random) -> Disturbance:
-    """Kill one of the servers that follow; the service goes on."""
-    began_s = monotonic()
-    await _lose(cluster, [await cluster.servers.in_mode("follower")], for_s=WITHIN_S)
-    return now("lost follower", began_s)
+def losing(mode: str) -> Fault:
+    """Return a fault that kills a server in this mode; the service goes on."""
 
+    async def lose(cluster: FaultCluster, _rng: Random) -> Disturbance:
+        began_s = monotonic()
+        await _lose(cluster, [await cluster.servers.in_mode(mode)], for_s=WITHIN_S)
+        return now(f"lost {mode} of ZooKeeper", began_s)
 
-async def lose_the_servers_leader(cluster: FaultCluster, _rng: Random) -> Disturbance:
-    """Kill the server that leads; the others elect one."""
-    began_s = monotonic()
-    await _lose(cluster, [await cluster.servers.in_mode("leader")], for_s=WITHIN_S)
-    return now("lost ZooKeeper leader", began_s)
+    return lose
 
 
 async def lose_the_majority(cluster: FaultCluster, _rng: Random) -> Disturbance:
@@ -233,10 +225,6 @@ async def _lose(cluster: FaultCluster, lost: list[Server], *, for_s: float) -> D
 DISPLACED_BOUND_S = 10.0
 
 
-async def inject(cluster: FaultCluster, fault: str, rng: Random) -> Outcome:
-    return await observe(cluster, fault, FAULTS[fault], rng)
-
-
 async def keeps_its_promises(cluster: FaultCluster, fault: str) -> Outcome:
     """Return what a fault came to that broke no promise; fail if it did.
 
@@ -251,16 +239,22 @@ async def keeps_its_promises(cluster: FaultCluster, fault: str) -> Outcome:
     return last
 
 
-async def victim(cluster: FaultCluster, rng: Random) -> Host:
-    leader = await cluster.leader()
-    others = [host for host in cluster.hosts if host is not leader]
-    rng.shuffle(others)
-    return max(others, key=lambda host: cluster.owned_by(host) > 0)
+async def victim(cluster: FaultCluster, rng: Random, *, leader: bool = False) -> Host:
+    """Return the leader's host, or another one."""
+    leading = await cluster.leader()
+    others = [host for host in cluster.hosts if host is not leading]
+    return leading if leader else one_of(others, cluster, rng)
+
+
+def one_of(hosts: Sequence[Host], cluster: FaultCluster, rng: Random) -> Host:
+    """Return a host that serves something, if any of them does."""
+    drawn = rng.sample(hosts, len(hosts))
+    return max(drawn, key=lambda host: cluster.owned_by(host) > 0)
 
 
 def killing(*, sidecar: bool = False, broker: bool = False, leader: bool = False) -> Fault:
     async def kill(cluster: FaultCluster, rng: Random) -> Disturbance:
-        host = await (cluster.leader() if leader else victim(cluster, rng))
+        host = await victim(cluster, rng, leader=leader)
         began_s = monotonic()
         await host.kill(sidecar=sidecar, broker=broker)
         if sidecar:
@@ -286,7 +280,7 @@ def freezing(
     *, sidecar: bool = False, broker: bool = False, leader: bool = False, pause_s: float = PAUSE_S
 ) -> Fault:
     async def freeze(cluster: FaultCluster, rng: Random) -> Disturbance:
-        host = await (cluster.leader() if leader else victim(cluster, rng))
+        host = await victim(cluster, rng, leader=leader)
         began_s = monotonic()
         host.send(signal.SIGSTOP, sidecar=sidecar, broker=broker)
         try:
@@ -305,7 +299,7 @@ def replacing(*, leader: bool = False) -> Fault:
     """
 
     async def replace(cluster: FaultCluster, rng: Random) -> Disturbance:
-        host = await (cluster.leader() if leader else victim(cluster, rng))
+        host = await victim(cluster, rng, leader=leader)
         former, former_url = host.sidecar, host.sidecar_url
         assert former is not None
         began_s = monotonic()
@@ -343,7 +337,7 @@ async def _one_left(two: tuple[Child, Child]) -> Child:
 
 def cutting(*, silently: bool, leader: bool = False) -> Fault:
     async def cut(cluster: FaultCluster, rng: Random) -> Disturbance:
-        host = await (cluster.leader() if leader else victim(cluster, rng))
+        host = await victim(cluster, rng, leader=leader)
         assert host.proxy is not None
         began_s = monotonic()
         if silently:
@@ -387,22 +381,18 @@ async def kill_client(cluster: FaultCluster, rng: Random) -> Disturbance:
     return replace(now(f"kill of {client.name}", began_s), within_s=0.0)
 
 
-def _all_hit(felt: Sequence[Disturbance]) -> frozenset[str]:
-    hit = [one.brokers for one in felt]
-    return frozenset().union(*hit) if all(hit) else frozenset()
-
-
 def together(*faults: Fault) -> Fault:
     """Return several faults at the same time; what they broke is due after the last mending."""
 
     async def all_of_them(cluster: FaultCluster, rng: Random) -> Disturbance:
         felt = await asyncio.gather(*(fault(cluster, rng) for fault in faults))
+        hit = [one.brokers for one in felt]
         return Disturbance(
             what=" and ".join(one.what for one in felt),
             began_s=min(one.began_s for one in felt),
             healed_s=max(one.healed_s for one in felt),
             within_s=WITHIN_S,
-            brokers=_all_hit(felt),
+            brokers=frozenset().union(*hit) if all(hit) else frozenset(),
         )
 
     return all_of_them
@@ -440,8 +430,8 @@ FAULTS: Mapping[str, Fault] = {
     "freeze leader's sidecar as ZooKeeper restarts": together(
         freezing(sidecar=True, leader=True), restart_zookeeper
     ),
-    "lose a follower": lose_a_follower,
-    "lose ZooKeeper's leader": lose_the_servers_leader,
+    "lose a follower": losing("follower"),
+    "lose ZooKeeper's leader": losing("leader"),
     "lose ZooKeeper's majority": lose_the_majority,
 }
 ENSEMBLE_FAULTS = ("lose a follower", "lose ZooKeeper's leader", "lose ZooKeeper's majority")

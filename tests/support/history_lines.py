@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -67,16 +68,16 @@ def report(
 _TRAFFIC: Final = ("msgs_in_per_s", "msgs_out_per_s", "bytes_in_per_s", "bytes_out_per_s")
 
 
-def cut(seq: int, *, at_ms: int = NOON_MS, origin: Origin = ORIGIN) -> bytes:
+def cut(seq: int) -> bytes:
     record: Record = record_of(
         CUT,
-        at_ms,
+        NOON_MS,
         epoch=1,
         action="split",
         whole=BundleId("t/n/0x00000000_0xffffffff"),
         parts=BUNDLES,
     )
-    return encode(record, origin, seq)[:-1]
+    return encode(record, ORIGIN, seq)[:-1]
 
 
 def line(fields: Mapping[str, Any]) -> bytes:
@@ -114,20 +115,15 @@ def _with(*path: str, value: object) -> Spoil:
         for name in path[:-1]:
             place = place[name]
         place[path[-1]] = value
+        if value is _ABSENT:
+            del place[path[-1]]
         return line(fields)
 
     return spoil
 
 
-def _without(*path: str) -> Spoil:
-    def spoil(fields: dict[str, Any]) -> bytes:
-        place = fields
-        for name in path[:-1]:
-            place = place[name]
-        del place[path[-1]]
-        return line(fields)
-
-    return spoil
+_ABSENT: Final = object()
+_without = partial(_with, value=_ABSENT)
 
 
 def _replaced(before: bytes, after: bytes) -> Spoil:

@@ -9,7 +9,7 @@ import re
 import resource
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,7 +19,7 @@ from synthetic_cluster import NOW_S, SHAPES, SyntheticBroker, synthetic_brokers
 
 from loadmanager.core import znodes
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.load import LoadReport, registration_of
+from loadmanager.core.load import registration_of
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.memory import RoundMemory
 from loadmanager.core.placement import JointPlacement
@@ -85,7 +85,8 @@ class LeaderRounds:
         ]
         clock_s.append(time.perf_counter())
         cpu_s = time.thread_time()
-        self._take(reports)
+        for report in reports:
+            self.tracker.report(report, NOW_S / 2)
         clock_s.append(time.perf_counter())
         view = self.tracker.view(NOW_S)
         clock_s.append(time.perf_counter())
@@ -97,10 +98,6 @@ class LeaderRounds:
             decode_ms=decode, take_ms=take, view_ms=see, plan_ms=decide, cpu_ms=cpu_ms
         )
         return times, view, plan
-
-    def _take(self, reports: Sequence[LoadReport]) -> None:
-        for report in reports:
-            self.tracker.report(report, NOW_S / 2)
 
 
 def _peak_bytes() -> int:

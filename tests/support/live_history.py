@@ -1,15 +1,13 @@
-import asyncio
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from history_sinks import Archive
-from stories import placed, start_hosts
+from stories import placed, published, start_hosts
 
 from loadmanager.adapters.history.sink import recorded
 from loadmanager.core.history.records import Origin
 from loadmanager.core.history.schema import KINDS
-from loadmanager.core.ids import TopicName
 from loadmanager.core.orders import SplitOrder
 from tests.testbed.faults.cluster import NAMESPACE, Cluster, make_config, play
 
@@ -28,8 +26,14 @@ def write_live_history(directory: Path) -> Archive:
         cluster.build = archive.kept
         await start_hosts(cluster, 3)
         boundaries, topics = await placed(cluster, 4)
-        sending = asyncio.create_task(_send(cluster, topics))
-        try:
+        # More and more, and each topic at a rate of its own.
+        async with published(
+            cluster,
+            topics,
+            250,
+            every_s=0.5,
+            times=lambda number, turn: (number + 1) * (1 + turn % 7),
+        ):
             await _bases(cluster, archive, 3)
             moving, cut, *_ = boundaries.bundles
             source = cluster.server(moving)
@@ -44,8 +48,6 @@ def write_live_history(directory: Path) -> Archive:
             lost = next(one for one in cluster.living if one is not cluster.leader)
             await lost.kill()
             await _bases(cluster, archive, 4)
-        finally:
-            sending.cancel()
 
     play(tell, 0, config=make_config(**SECTIONS), checked=False)
     for sink in archive.sinks:
@@ -68,13 +70,3 @@ def _base_rounds(archive: Archive) -> int:
         for sink in archive.sinks
         for record in sink.records
     )
-
-
-async def _send(cluster: Cluster, topics: list[TopicName]) -> None:
-    """Publish to every topic for ever, more and more, each at a rate of its own."""
-    for second in range(10_000):
-        for place, topic in enumerate(topics, start=1):
-            for _ in range(place * (1 + second % 7)):
-                for host in cluster.hosts:
-                    host.broker.publish(topic, payload_bytes=100 * place)
-        await asyncio.sleep(0.5)

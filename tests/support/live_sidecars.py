@@ -58,19 +58,13 @@ class BusyBroker(InProcessBroker):
         stats = await super().stats()
         bundles = {
             bundle: dataclasses.replace(
-                one,
+                stats.bundles.get(bundle, BundleStats()),
                 msgs_in_per_s=self._traffic.get(bundle, 0.0),
                 bytes_in_per_s=1000.0 * self._traffic.get(bundle, 0.0),
             )
-            for bundle, one in stats.bundles.items()
+            for bundle in {**stats.bundles, **self.serving}
         }
-        missing = self.serving.keys() - bundles.keys()
-        rates = {bundle: self._traffic.get(bundle, 0.0) for bundle in missing}
-        more = {
-            bundle: BundleStats(msgs_in_per_s=rate, bytes_in_per_s=1000.0 * rate)
-            for bundle, rate in rates.items()
-        }
-        return dataclasses.replace(stats, bundles={**bundles, **more})
+        return dataclasses.replace(stats, bundles=bundles)
 
 
 class BusyProbe:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from loadmanager.pipeline.contract import Table
+from loadmanager.pipeline.store import Store
 from loadmanager.pipeline.tables import BROKER_LOAD, BUNDLE_LOAD
 
 if TYPE_CHECKING:
@@ -103,7 +104,13 @@ def table_of(spark: "SparkSession", table: Table, rows: Iterable[Mapping[str, An
 
     names = [one for one in table.schema.names if one not in {"at", "date"}]
     schema = table.schema.__class__([table.schema[name] for name in names])
-    values: Sequence[tuple[Any, ...]] = [tuple(row.get(name) for name in names) for row in rows]
+    doubles = {one.name for one in schema if one.dataType.typeName() == "double"}
+
+    def value(row: Mapping[str, Any], name: str) -> Any:
+        found = row.get(name)
+        return float(found) if name in doubles and found is not None else found
+
+    values: Sequence[tuple[Any, ...]] = [tuple(value(row, name) for name in names) for row in rows]
     at = F.timestamp_millis(F.least("at_ms", F.lit(_LAST_MS)))
     frame = spark.createDataFrame(list(values), schema)
     return frame.withColumns({"at": at, "date": F.to_date(at)}).select(*table.schema.names)
@@ -115,3 +122,14 @@ def samples(spark: "SparkSession", rows: Iterable[Mapping[str, Any]]) -> "DataFr
 
 def reports(spark: "SparkSession", rows: Iterable[Mapping[str, Any]]) -> "DataFrame":
     return table_of(spark, BROKER_LOAD, rows)
+
+
+class GivenStore(Store):
+    """What is derived is stored below ``out``, as ever."""
+
+    def __init__(self, spark: "SparkSession", out: str, tables: Mapping[str, "DataFrame"]) -> None:
+        super().__init__(spark, out)
+        self._tables = tables
+
+    def table(self, name: str) -> "DataFrame":
+        return self._tables[name] if name in self._tables else super().table(name)

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from statistics import mean
 from typing import Any, Final
 
-import large_simulation
 import small_history
 from replayed import Line, columns, events, replayed, simulated
 
@@ -55,7 +54,7 @@ def cases(hours: float) -> Mapping[str, Scenario]:
         "days and bursts: the same, one crash": changed(
             small_history.SCENARIO, duration_s=hours * 3600.0
         ),
-        "busy: 8 brokers of two sizes, 96 bundles": large_simulation.scenario(8, 96, hours),
+        "busy: 8 brokers of two sizes, 96 bundles": small_history.large_scenario(8, 96, hours),
     }
 
 

@@ -7,7 +7,6 @@ remove or change a line unless ``BREAKING=yes`` says that this is meant (docs/co
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -145,17 +144,6 @@ SURFACES: Final[Mapping[str, Callable[[], Lines]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    removed: tuple[str, ...]
-    changed: tuple[str, ...]
-    added: tuple[str, ...]
-
-    @property
-    def breaks(self) -> tuple[str, ...]:
-        return self.removed + self.changed
-
-
 def current(name: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for item, text in SURFACES[name]():
@@ -174,28 +162,27 @@ def parsed(text: str) -> dict[str, str]:
     return dict(line.split(": ", 1) for line in text.splitlines())
 
 
-def difference(old: Mapping[str, str], new: Mapping[str, str]) -> Difference:
-    return Difference(
-        tuple(f"removed {item} ({old[item]})" for item in old if item not in new),
-        tuple(
-            f"changed {item} from {old[item]} to {new[item]}"
-            for item in old
-            if new.get(item, old[item]) != old[item]
-        ),
-        tuple(f"added {item} ({new[item]})" for item in new if item not in old),
-    )
+def breaks(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    """Return what is removed, and then what is changed."""
+    return [f"removed {item} ({old[item]})" for item in old if item not in new] + [
+        f"changed {item} from {old[item]} to {new[item]}"
+        for item in old
+        if new.get(item, old[item]) != old[item]
+    ]
+
+
+def added(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    return [f"added {item} ({new[item]})" for item in new if item not in old]
 
 
 def renew(folder: Path, *, breaking: bool) -> str:
     """Write all files as the code is; return why not if that would break users."""
     now = {name: current(name) for name in SURFACES}
-    breaks = [
-        f"  {name}: {one}"
-        for name in SURFACES
-        for one in difference(promised(name, folder), now[name]).breaks
+    found = [
+        f"  {name}: {one}" for name in SURFACES for one in breaks(promised(name, folder), now[name])
     ]
-    if breaks and not breaking:
-        listed = "\n".join(breaks)
+    if found and not breaking:
+        listed = "\n".join(found)
         return f"this breaks users:\n{listed}\nif it is meant: {RENEW} BREAKING=yes"
     for name, items in now.items():
         text = "".join(f"{item}: {told}\n" for item, told in sorted(items.items()))

@@ -1,6 +1,5 @@
 """Histories to replay, and replays of them without Spark."""
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -11,9 +10,8 @@ import numpy as np
 from history_sinks import Archive, KeptHistory
 from replay_events import events_of
 from simulated_worlds import FREE, QUIET, scenario
-from stories import placed, start_hosts
+from stories import placed, published, start_hosts
 
-from loadmanager.core.bundles import Boundaries
 from loadmanager.core.history.schema import KINDS, Stream
 from loadmanager.pipeline.replay.combinations import Combination, combinations
 from loadmanager.pipeline.replay.events import Event
@@ -79,7 +77,7 @@ BRISK: Final[dict[str, Any]] = {
 }
 
 
-def live(*, base_every_rounds: int = 1, rounds: int = 12, observe: bool = False) -> Archive:
+def live(*, rounds: int = 12, observe: bool = False) -> Archive:
     """Return the history of real sidecars in virtual time, one of whose brokers is busy.
 
     Its leader moves bundles off it, a few each round. Nobody may change what is returned:
@@ -92,35 +90,19 @@ def live(*, base_every_rounds: int = 1, rounds: int = 12, observe: bool = False)
         await start_hosts(cluster, 3)
         boundaries, topics = await placed(cluster, 12)
         busy = cluster.server(boundaries.bundles[0])
-        sending = asyncio.create_task(_send(cluster, topics))
-        try:
-            await _busy(cluster, boundaries, busy)
+        async with published(cluster, topics, every_s=0.5, times=lambda number, _: number + 1):
+            await cluster.settled(boundaries.bundles)
+            busy.cpu_fraction = 0.95
             done = archive.count("round")
             await cluster.until(lambda: archive.count("round") >= done + rounds, within_s=600.0)
-        finally:
-            sending.cancel()
 
     sections = {
         **BRISK,
         "shedding": {**BRISK["shedding"], "observe": observe},
-        "history": {"base_every_rounds": base_every_rounds},
+        "history": {"base_every_rounds": 1},
     }
     play(tell, 0, config=make_config(**sections), checked=False)
     return archive
-
-
-async def _busy(cluster: Cluster, boundaries: Boundaries, busy: Any) -> None:
-    await cluster.settled(boundaries.bundles)
-    busy.cpu_fraction = 0.95
-
-
-async def _send(cluster: Cluster, topics: Sequence[Any]) -> None:
-    while True:
-        for place, topic in enumerate(topics, start=1):
-            for host in cluster.hosts:
-                for _ in range(place):
-                    host.broker.publish(topic, payload_bytes=1000)
-        await asyncio.sleep(0.5)
 
 
 def leaders(archive: Archive | KeptHistory) -> list[KeptHistory]:

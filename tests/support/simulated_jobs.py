@@ -5,6 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner, Result
+
+from loadmanager.cli import main
 from loadmanager.simulator.results import Scores, scores_of
 from loadmanager.simulator.scenario import Scenario
 from loadmanager.simulator.simulation_jobs import Job, jobs_of, run_job
@@ -33,6 +36,15 @@ settle_s = 0.0
 tick_interval_s = 30.0
 """
 """A scenario file of eight minutes in which one of two brokers begins with everything."""
+
+
+def written(file: Path, *more: str) -> Path:
+    file.write_text("\n".join([SCENARIO, *more]))
+    return file
+
+
+def simulate(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["simulate", "--jobs", "1", *map(str, arguments)])
 
 
 def small_scenario(**changed: Any) -> Scenario:

@@ -107,10 +107,6 @@ def distance() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def optimality_part() -> Part:
-    return DISTANCE.show(distance())
-
-
 def achieved_part() -> Part:
     def summary(cause: str, moves: int, helped: int, hurt: int) -> dict[str, Any]:
         return {
@@ -327,7 +323,7 @@ def intake_part() -> Part:
 def every_part() -> list[Part]:
     return [
         balance_part(),
-        optimality_part(),
+        DISTANCE.show(distance()),
         achieved_part(),
         hottest_part(),
         *shape_parts(),

@@ -19,7 +19,7 @@ from tests.testbed.faults.agent import Agent
 from tests.testbed.faults.cluster import NAMESPACE, Cluster, make_config, play, topic_in
 from tests.testbed.faults.host import Host
 from tests.testbed.faults.virtual_time import run
-from tests.testbed.faults.wires import LossPlace
+from tests.testbed.memory.link import LossPlace
 
 BY_HAND: dict[str, Any] = {"split": {"enabled": False}}
 """The configuration of a cluster in which bundles are split only when a test says so."""
@@ -191,22 +191,26 @@ async def looked_up(
     assert answered > 10 * len(topics)
 
 
-async def publish_for_ever(
-    cluster: Cluster, topics: Sequence[TopicName], payload_bytes: int = 1000
-) -> None:
-    while True:
-        for number, topic in enumerate(topics):
-            for host in cluster.hosts:
-                for _ in range(1 + number % 4):
-                    host.broker.publish(topic, payload_bytes=payload_bytes)
-        await asyncio.sleep(0.25)
-
-
 @asynccontextmanager
 async def published(
-    cluster: Cluster, topics: Sequence[TopicName], payload_bytes: int = 1000
+    cluster: Cluster,
+    topics: Sequence[TopicName],
+    payload_bytes: int = 1000,
+    *,
+    every_s: float = 0.25,
+    times: Callable[[int, int], int] = lambda number, _turn: 1 + number % 4,
 ) -> AsyncIterator[None]:
-    publishing = asyncio.ensure_future(publish_for_ever(cluster, topics, payload_bytes))
+    """Publish all the time, in each turn so many ``times`` to the topic of that number."""
+
+    async def publish_for_ever() -> None:
+        for turn in itertools.count():
+            for number, topic in enumerate(topics):
+                for host in cluster.hosts:
+                    for _ in range(times(number, turn)):
+                        host.broker.publish(topic, payload_bytes=payload_bytes)
+            await asyncio.sleep(every_s)
+
+    publishing = asyncio.ensure_future(publish_for_ever())
     try:
         yield
     finally:

@@ -1,9 +1,11 @@
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from enum import EnumType
 from typing import Any, Final
+
+from markdown_tables import table
 
 from loadmanager.config.sections import SheddingSettings
 from loadmanager.config.strategies import default_planner, own_placement
@@ -89,12 +91,13 @@ def strategy_guide(chapters: str = "") -> str:
         "",
         "Why a bundle moves.",
         "",
-        *_rows(("cause", "what it says"), ((f"`{one.value}`", one.meaning) for one in Cause)),
+        *table(("cause", "what it says"), ((f"`{one.value}`", one.meaning) for one in Cause)),
+        "",
         "## Reasons",
         "",
         _WHERE_REASONS_ARE,
         "",
-        *_rows(
+        *table(
             ("reason", "what it says", "what it would take"),
             ((f"`{one.value}`", one.meaning, one.takes) for one in Reason),
         ),
@@ -132,17 +135,10 @@ def _table(kind: type, prefix: str = "", *, in_force: object = None) -> Iterator
         yield "It has no settings."
         yield ""
         return
-    yield from _rows(
+    yield from table(
         ("key", "what it does", "unit", "range", "default", "Pulsar's key"),
         (_cells(setting, prefix) for setting in settings),
     )
-
-
-def _rows(names: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
-    yield f"| {' | '.join(names)} |"
-    yield f"|{'---|' * len(names)}"
-    for row in rows:
-        yield f"| {' | '.join(row)} |"
     yield ""
 
 

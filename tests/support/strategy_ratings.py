@@ -13,7 +13,7 @@ import statistics
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import numpy as np
 from all_placements import runs_of_placements
+from markdown_tables import table
 from numpy.typing import NDArray
 from strategy_guide import strategy_guide
 
@@ -259,18 +260,13 @@ def guide(figures: Figures) -> str:
     )
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    header, *lines = (f"| {' | '.join(row)} |".replace("|  |", "| |") for row in (columns, *rows))
-    return "\n".join([header, f"|{'---|' * len(columns)}", *lines])
-
-
 def _advice(kind: str) -> str:
     rows = [
         (one["situation"], f"`{one['pair']}`", one["why"], f"`{one['scenario']}`")
         for one in DOCUMENT[kind]
     ]
     column = {"choose": "choose", "avoid": "rather not"}[kind]
-    return _table(("situation", column, "why", "scenario"), rows)
+    return "\n".join(table(("situation", column, "why", "scenario"), rows))
 
 
 def _good_pairs(figures: Figures) -> Iterator[str]:
@@ -301,7 +297,8 @@ def _thresholds() -> str:
         for scenario, problem in PROBLEMS.items()
         for one in problem["measures"]
     ]
-    return _table(("problem", "scenario", "figure", "unit", "good up to", "normal up to"), rows)
+    columns = ("problem", "scenario", "figure", "unit", "good up to", "normal up to")
+    return "\n".join(table(columns, rows))
 
 
 def _compared(figures: Figures) -> str:
@@ -309,7 +306,7 @@ def _compared(figures: Figures) -> str:
     for pair, theirs in PIP_364.items():
         rows.append((f"`{pair}`", "PIP-364", *(theirs[scenario] for scenario in PROBLEMS)))
         rows += [("", f"`{mode}`", *_ratings(figures, mode, pair)) for mode in reversed(MODES)]
-    return _table(("pair", "", *(one["name"] for one in PROBLEMS.values())), rows)
+    return "\n".join(table(("pair", "", *(one["name"] for one in PROBLEMS.values())), rows))
 
 
 def _differences(figures: Figures) -> Iterator[str]:
@@ -324,7 +321,7 @@ def _differences(figures: Figures) -> Iterator[str]:
 
 def _all_pairs(figures: Figures, mode: Mode) -> str:
     rows = [(f"`{one.name}`", *_ratings(figures, mode, one.name)) for one in parse_strategies("*")]
-    return _table(("pair", *(one["name"] for one in PROBLEMS.values())), rows)
+    return "\n".join(table(("pair", *(one["name"] for one in PROBLEMS.values())), rows))
 
 
 def _ratings(figures: Figures, mode: Mode, pair: str) -> list[str]:

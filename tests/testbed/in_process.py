@@ -197,14 +197,12 @@ class InProcessBroker:
             self._broker.state()
         return [*self._past, *intervals_of(self._changes, died_at_s=self._clock_s())]
 
-    def publish(
-        self, topic: TopicName, *, payload_bytes: int = 100, producer: str = "producer"
-    ) -> Accepted | None:
+    def publish(self, topic: TopicName, *, payload_bytes: int = 100) -> Accepted | None:
         """Publish one message; return None if it was refused. Raises BrokerUnreachable."""
         process = self.process
         with suppress(NoLease, TopicNotServed):
             ticket = process.begin_publish(topic)
-            return process.finish_publish(ticket, producer=producer, payload_bytes=payload_bytes)
+            return process.finish_publish(ticket, producer="producer", payload_bytes=payload_bytes)
         return None
 
     def _record(self, change: Change) -> None:

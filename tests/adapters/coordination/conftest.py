@@ -12,10 +12,8 @@ Connect = Callable[[], Awaitable[Coordination]]
 
 @pytest.fixture(params=["memory", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
 async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    made: World
-    if request.param == "memory":
-        made = MemoryWorld()
-    else:
+    made: World = MemoryWorld()
+    if request.param == "zookeeper":
         made = real = ZooKeeperWorld(request.getfixturevalue("zookeeper_address"))
         await real.prepare()
     yield made

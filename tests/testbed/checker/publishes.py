@@ -12,11 +12,10 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, Self
+from typing import Any
 
 from yarl import URL
 
-from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BundleId
 from loadmanager.demo.traffic import HTTP_OK, Producer, TrafficSettings, generate
 
@@ -53,29 +52,17 @@ class Publish:
     def to_line(self) -> str:
         return json.dumps(asdict(self))
 
-    @classmethod
-    def from_line(cls, line: str, where: str) -> Self:
-        """Return the attempt that `to_line` encoded; raises MalformedContent."""
-        try:
-            fields: dict[str, Any] = json.loads(line)
-            answer = fields["acknowledgement"]
-            taken = None if answer is None else Acknowledgement(**answer)
-            return cls(**fields | {"acknowledgement": taken})
-        except (ValueError, TypeError, KeyError) as error:
-            expected = "a JSON object with the fields of Publish"
-            raise MalformedContent(where, repr(line[:200]), expected) from error
 
-
-def publishes_in(text: str, where: str) -> Iterator[Publish]:
-    """Yield the attempts of a client's record, whose name is ``where``.
+def publishes_in(text: str) -> Iterator[Publish]:
+    """Yield the attempts of a client's record.
 
     An incomplete last line, as a killed client leaves it, is ignored.
-
-    Raises:
-        MalformedContent: a complete line is not an attempt.
     """
-    for number, line in enumerate(text.split("\n")[:-1], start=1):
-        yield Publish.from_line(line, f"{where}:{number}")
+    for line in text.split("\n")[:-1]:
+        fields: dict[str, Any] = json.loads(line)
+        answer = fields["acknowledgement"]
+        taken = None if answer is None else Acknowledgement(**answer)
+        yield Publish(**fields | {"acknowledgement": taken})
 
 
 class RecordingProducer(Producer):

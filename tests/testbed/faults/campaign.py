@@ -1,13 +1,12 @@
 import faulthandler
-import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing import get_context
 from typing import Final
 
+from loadmanager.simulator.simulation_jobs import results_of
 from tests.testbed.faults.seed_run import CPU_LIMIT_S, STEPS, SeedOutcome, run_seed
 
 RunOne = Callable[[int], SeedOutcome]
@@ -43,30 +42,19 @@ class Totals:
 def outcomes(
     seeds: Sequence[int], *, steps: int = STEPS, jobs: int = 1, run_one: RunOne | None = None
 ) -> Iterator[SeedOutcome]:
-    """Yield the outcome of each seed as its run ends.
+    """Yield the outcome of each seed, in their order.
 
     One job runs all seeds in this process. ``run_one`` runs one seed instead of `run_seed`; more
     jobs import it by name.
 
     Raises:
-        BrokenProcessPool: a process died in the midst of a run.
+        SimulationDied: a process died in the midst of a run.
     """
     run_one = run_one or partial(run_seed, steps=steps)
-    if jobs == 1:
-        yield from map(run_one, seeds)
-        return
-    with ProcessPoolExecutor(
-        jobs,
-        mp_context=get_context("spawn"),
-        initializer=signal.signal,
-        initargs=(signal.SIGINT, signal.SIG_IGN),  # the parent ends the processes
-    ) as pool:
-        running = [pool.submit(_run_limited, run_one, seed) for seed in seeds]
-        try:
-            for ended in as_completed(running):
-                yield ended.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    look = run_one if jobs == 1 else partial(_run_limited, run_one)
+    with closing(results_of(seeds, look, processes=jobs)) as results:
+        for _, outcome in results:
+            yield outcome
 
 
 def _run_limited(run_one: RunOne, seed: int) -> SeedOutcome:

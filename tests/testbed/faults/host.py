@@ -7,10 +7,9 @@ from typing import Any, TypeVar
 
 from loadmanager.adapters.broker.contract import StatsAnswer, parsed_stats
 from loadmanager.core.errors import MalformedContent
-from loadmanager.core.ids import BrokerId, BundleId, TopicName
+from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import HostUsage, ResourceUsage
-from loadmanager.core.rates import Rates
-from loadmanager.ports.broker import BrokerRefused, BrokerState, BrokerStats, BrokerUnreachable
+from loadmanager.ports.broker import BrokerRefused, BrokerStats, BrokerUnreachable
 from loadmanager.reference_broker.changes import Change, ServingInterval
 from tests.testbed.faults.virtual_time import DriftingClock
 from tests.testbed.faults.wires import Gate, sent
@@ -120,53 +119,27 @@ class Host:
 
 
 class BrokerLine:
-    """The `BrokerControl` of one sidecar process, with latency and timeouts.
+    """The `BrokerControl` of one sidecar process: its commands with latency and timeouts.
 
     A command that was sent is executed even if the sidecar ends, unless the broker is killed
     first. A frozen broker executes it when it resumes.
     """
+
+    health: Any
+    stats: Any
+    topics: Any
+    renew_lease: Any
+    load: Any
+    unload: Any
 
     def __init__(self, host: Host, own_gate: Gate) -> None:
         self._host = host
         self._own_gate = own_gate
         self.dead = False
 
-    async def health(self, timeout_s: float) -> None:
-        await self._asked(lambda: self._host.broker.health(timeout_s))
-
-    async def stats(self) -> BrokerStats:
-        return await self._asked(self._host.stats)
-
-    async def topics(self, bundle: BundleId) -> Mapping[TopicName, Rates]:
-        return await self._asked(lambda: self._host.broker.topics(bundle))
-
-    async def renew_lease(
-        self, *, agent_epoch: int, until_s: float | None, incarnation: str | None
-    ) -> BrokerState:
-        return await self._asked(
-            lambda: self._host.broker.renew_lease(
-                agent_epoch=agent_epoch, until_s=until_s, incarnation=incarnation
-            )
-        )
-
-    async def load(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
-        await self._asked(
-            lambda: self._host.broker.load(
-                bundle, agent_epoch=agent_epoch, fencing_token=fencing_token
-            )
-        )
-
-    async def unload(
-        self, bundle: BundleId, *, agent_epoch: int, fencing_token: int, next_owner_url: str = ""
-    ) -> None:
-        await self._asked(
-            lambda: self._host.broker.unload(
-                bundle,
-                agent_epoch=agent_epoch,
-                fencing_token=fencing_token,
-                next_owner_url=next_owner_url,
-            )
-        )
+    def __getattr__(self, command: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        does = self._host.stats if command == "stats" else getattr(self._host.broker, command)
+        return lambda *given, **named: self._asked(lambda: does(*given, **named))
 
     async def close(self) -> None:
         """See `BrokerControl`."""

@@ -28,7 +28,6 @@ from tests.testbed.faults.watches import (
     LeaderWatch,
     OrdersWatch,
     ServingWatch,
-    any_sidecar_healthy,
     any_sidecar_leads,
     is_healthy,
     led_within_s,
@@ -124,7 +123,7 @@ class Monitor:
         lag_s = max((agent.coordination.lag_s for agent in living), default=0.0)
         fit = not service.down and any_broker_fit(living, service.nodes)
         self.availability.look(self.bundles, cluster.hosts, fit, now_s, lag_s)
-        healthy = not service.down and any_sidecar_healthy(living)
+        healthy = not service.down and any(map(is_healthy, living))
         led = any_sidecar_leads(living, service.nodes)
         self.leaders.look(now_s, led=led, healthy=healthy, lag_s=lag_s)
 

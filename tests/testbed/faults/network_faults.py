@@ -3,7 +3,7 @@ from typing import Final
 
 from tests.testbed.faults.agent import SESSION_S, Agent
 from tests.testbed.faults.scene import Action, Scene
-from tests.testbed.faults.wires import LossPlace
+from tests.testbed.memory.link import LossPlace
 from tests.testbed.memory.server import Server
 
 LONGEST_LAG_S: Final = 2.0

@@ -143,7 +143,8 @@ async def mark_draining(scene: Scene) -> str:
 
 async def unmark_draining(scene: Scene) -> str:
     operator = await scene.cluster.operator()
-    marked = [host for host in scene.cluster.hosts if _is_marked(scene, host.name)]
+    nodes = scene.cluster.service.nodes
+    marked = [host for host in scene.cluster.hosts if znodes.draining(host.name) in nodes]
     for host in marked:
         scene.begin(operator.delete(znodes.draining(host.name)))
     return " ".join(host.name for host in marked)
@@ -171,10 +172,6 @@ async def delete_namespace(scene: Scene) -> str:
 
 def _namespaces(agent: Agent) -> Namespaces:
     return Namespaces(agent.context, agent.app.leading, "standalone")
-
-
-def _is_marked(scene: Scene, broker: str) -> bool:
-    return f"{znodes.DRAINING}/{broker}" in scene.cluster.service.nodes
 
 
 OPERATIONS: Final = (

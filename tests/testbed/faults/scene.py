@@ -67,10 +67,7 @@ class Scene:
         """Send a request in the background; its failure is accepted."""
         task = asyncio.ensure_future(_accept_refusal(asked))
         self._under_way.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._under_way.discard(task)
+        task.add_done_callback(self._under_way.discard)
 
 
 Do = Callable[[Scene], Awaitable[str]]

@@ -89,11 +89,9 @@ def run_seed(
     config: Config | None = None,
     actions: Sequence[Action] = ACTIONS,
     build: Callable[[Context], Context] = as_built,
-    kept_lines: int = 400,
 ) -> SeedOutcome:
     """Run one seed to its end or to the first violation, which is returned and not raised."""
-    trace = Trace(kept_lines)
-    one = _SeedRun(seed, steps, actions, trace)
+    one = _SeedRun(seed, steps, actions)
     began_s = time.monotonic()
     found: Violation | None = None
     try:
@@ -114,11 +112,11 @@ def seeded_config(**sections: Mapping[str, Any]) -> Config:
 
 
 class _SeedRun:
-    def __init__(self, seed: int, steps: int, actions: Sequence[Action], trace: Trace) -> None:
+    def __init__(self, seed: int, steps: int, actions: Sequence[Action]) -> None:
         self._seed = seed
         self._steps = steps
         self._actions = actions
-        self._trace = trace
+        self._trace = Trace()
         self._steps_done = 0
         self._scene: Scene | None = None
         self._clients: Clients | None = None

@@ -67,7 +67,7 @@ class TimedService(MemoryService):
     def come_up(self) -> None:
         """Regain the majority, with a new leader: each session has its whole timeout again."""
         self._down = False
-        self._zxid = ((self._zxid >> _EPOCH_BITS) + 1) << _EPOCH_BITS
+        self.zxid = ((self.zxid >> _EPOCH_BITS) + 1) << _EPOCH_BITS
         now_s = self._clock()
         for session_id, session in self._sessions.items():
             self._heard_at_s[session_id] = self._reported_at_s[session_id] = now_s
@@ -77,7 +77,7 @@ class TimedService(MemoryService):
 
     def snapshot(self) -> Snapshot:
         """Return a copy of all nodes, for `restore`."""
-        return Snapshot(self._zxid, dict(self.main.tree))
+        return Snapshot(self.zxid, dict(self.main.tree))
 
     def restore(self, snapshot: Snapshot) -> None:
         """Replace all nodes by an older copy, without its ephemeral nodes, under a new leader.
@@ -90,7 +90,7 @@ class TimedService(MemoryService):
         drafted(draft, [Delete(path) for path in sorted(ephemeral)])
         draft.apply_to(tree)
         self.main.tree = tree
-        self._zxid = self.main.zxid = ((snapshot.zxid >> _EPOCH_BITS) + 1) << _EPOCH_BITS
+        self.zxid = self.main.zxid = ((snapshot.zxid >> _EPOCH_BITS) + 1) << _EPOCH_BITS
         self.epochs.clear()
         self.restored_at_s = self._clock()
 

@@ -1,6 +1,5 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeVar
 
@@ -13,25 +12,16 @@ from loadmanager.ports.coordination import (
     Stat,
     Trigger,
 )
-from loadmanager.ports.session import Coordination
 from tests.testbed.faults.service import TimedService
-from tests.testbed.faults.wires import Gate, Losses, LossPlace, Wire, sent
-from tests.testbed.memory.link import Loss, MemoryLink
+from tests.testbed.faults.wires import Gate, Losses, Wire, sent
+from tests.testbed.memory import MemoryCoordination
+from tests.testbed.memory.link import MemoryLink
 from tests.testbed.memory.server import Server
 
 T = TypeVar("T")
 LATENCY_S = 0.002
 _GIVE_UP_FRACTION = 2 / 3
 """A client closes a connection without a reply after this fraction of its timeout."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Event:
-    link: "FaultyLink"
-    trigger: Trigger
-
-    def __call__(self) -> None:
-        self.link.deliver(self.trigger)
 
 
 class FaultyLink(MemoryLink):
@@ -68,15 +58,11 @@ class FaultyLink(MemoryLink):
             loop.call_soon(trigger)
 
     @property
-    def server_lag_s(self) -> float:
-        return self._timed.lag_s_of(self._server)
-
-    @property
     def heard(self) -> bool:
-        return self._server.in_ensemble
+        return self.server.in_ensemble
 
     def is_on(self, server: Server) -> bool:
-        return self._server is server and self._state.connection is Connection.CONNECTED
+        return self.server is server and self._state.connection is Connection.CONNECTED
 
     def connect_to(self, server: Server) -> None:
         if self.network.shut:
@@ -84,12 +70,9 @@ class FaultyLink(MemoryLink):
         else:
             super().connect_to(server)
 
-    def drop(self) -> None:
-        self._drop()
-
     def wake(self) -> None:
         """Reconnect, or notice an expired session, unless the process is frozen."""
-        if self._process.shut or (self.is_on(self._server) and not self.heard):
+        if self._process.shut or (self.is_on(self.server) and not self.heard):
             return
         if self._state.connection is not Connection.CONNECTED:
             self._connect()
@@ -97,9 +80,6 @@ class FaultyLink(MemoryLink):
             self._timed.unmute(self._state.session_id)
         else:
             self._break()
-
-    def _queued(self, trigger: Trigger) -> Trigger:
-        return _Event(self, trigger)
 
     async def _deliver_in_turn(self, trigger: Trigger) -> None:
         await self.way_back.turn()
@@ -114,7 +94,7 @@ class FaultyLink(MemoryLink):
             super()._expired()
 
 
-class ClientSession(Coordination):
+class ClientSession(MemoryCoordination):
     """A session whose requests, once sent, are not stopped by a cancellation.
 
     ``before_commit`` is called with the operations of every commit, ``after_read`` with every
@@ -135,7 +115,7 @@ class ClientSession(Coordination):
         self.before_commit: Callable[[Sequence[Operation]], None] | None = None
         self.after_read: Callable[[str, Node | None], None] | None = None
         self.after_watch: Callable[[str, Node | None], None] | None = None
-        super().__init__(self._faulty, chroot="", timeout_s=timeout_s)
+        super().__init__(service, timeout_s=timeout_s, link=self._faulty)
 
     @property
     def swallowing(self) -> bool:
@@ -153,7 +133,7 @@ class ClientSession(Coordination):
     def lag_s(self) -> float:
         """The largest delay of messages: the lag of the server plus that of the connection."""
         link = self._faulty
-        return link.server_lag_s + max(link.way_back.lag_s, link.scatter_s)
+        return self._timed.lag_s_of(link.server) + max(link.way_back.lag_s, link.scatter_s)
 
     def suspend(self) -> None:
         self._faulty.network.open()
@@ -167,9 +147,6 @@ class ClientSession(Coordination):
 
     def is_on(self, server: Server) -> bool:
         return self._faulty.is_on(server)
-
-    def connect_to(self, server: Server) -> None:
-        self._faulty.connect_to(server)
 
     def lose_connection(self) -> None:
         """Break the connection; the client reconnects when the service is up."""
@@ -193,15 +170,6 @@ class ClientSession(Coordination):
             asyncio.get_running_loop().call_later(
                 session.timeout_s * _GIVE_UP_FRACTION, self._give_up, session
             )
-
-    def expire(self) -> None:
-        self._timed.expire(self.session.session_id)
-
-    def lose_next_request(self) -> None:
-        self._faulty.lose_next(Loss.REQUEST)
-
-    def lose_next_reply(self) -> None:
-        self._faulty.lose_next(Loss.REPLY)
 
     def delay_replies(self, lag_s: float) -> None:
         self._faulty.way_back.lag_s = lag_s
@@ -268,10 +236,7 @@ class ClientSession(Coordination):
     async def _sent(self, request: Callable[[], Coroutine[Any, Any, T]]) -> T:
         async def send() -> T:
             if self._losses.next_is_lost():
-                if self._losses.place is LossPlace.REPLY:
-                    self.lose_next_reply()
-                else:
-                    self.lose_next_request()
+                self._faulty.lose_next(self._losses.place)
             return await request()
 
         return await sent(send())

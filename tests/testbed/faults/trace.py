@@ -22,9 +22,9 @@ class Trace:
     Two runs with equal digests are equal. Only the last lines are kept.
     """
 
-    def __init__(self, kept_lines: int = _KEPT_LINES) -> None:
+    def __init__(self) -> None:
         self._digest = hashlib.sha256()
-        self._lines: deque[str] = deque(maxlen=kept_lines)
+        self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self._closed = False
         self.length = 0
 

@@ -78,10 +78,6 @@ def any_sidecar_leads(agents: Iterable[Agent], nodes: Mapping[str, Znode]) -> bo
     )
 
 
-def any_sidecar_healthy(agents: Iterable[Agent]) -> bool:
-    return any(is_healthy(agent) for agent in agents)
-
-
 def is_healthy(agent: Agent) -> bool:
     """Return whether a sidecar is registered, connected, not stopping, and has its broker."""
     return (

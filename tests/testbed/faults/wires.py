@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from enum import StrEnum
 from random import Random
 from typing import Any, TypeVar
+
+from tests.testbed.memory.link import LossPlace
 
 T = TypeVar("T")
 
@@ -87,11 +88,6 @@ class Wire:
 def _arrive(arrived: asyncio.Future[None]) -> None:
     if not arrived.done():
         arrived.set_result(None)
-
-
-class LossPlace(StrEnum):
-    REQUEST = "request"
-    REPLY = "reply"
 
 
 @dataclass(slots=True)

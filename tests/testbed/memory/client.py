@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from loadmanager.ports.session import Coordination
-from tests.testbed.memory.link import Loss, MemoryLink
+from tests.testbed.memory.link import LossPlace, MemoryLink
 from tests.testbed.memory.server import Server
 from tests.testbed.memory.service import MemoryService
 
@@ -21,6 +21,7 @@ class MemoryCoordination(Coordination):
         timeout_s: the session timeout; time passes only by the service's clock.
         chroot: the path below which this session sees the tree.
         turn: awaited on a request's way there and back; see `MemoryLink`.
+        link: the way to the service, if it is another one.
     """
 
     def __init__(
@@ -30,8 +31,9 @@ class MemoryCoordination(Coordination):
         timeout_s: float = 10.0,
         chroot: str = "",
         turn: Callable[[], Awaitable[None]] = next_turn,
+        link: MemoryLink | None = None,
     ) -> None:
-        self._memory_link = MemoryLink(service, timeout_s=timeout_s, turn=turn)
+        self._memory_link = link or MemoryLink(service, timeout_s=timeout_s, turn=turn)
         self._service = service
         super().__init__(self._memory_link, chroot=chroot, timeout_s=timeout_s)
 
@@ -55,7 +57,7 @@ class MemoryCoordination(Coordination):
         self._service.expire(self.session.session_id)
 
     def lose_next_request(self) -> None:
-        self._memory_link.lose_next(Loss.REQUEST)
+        self._memory_link.lose_next(LossPlace.REQUEST)
 
     def lose_next_reply(self) -> None:
-        self._memory_link.lose_next(Loss.REPLY)
+        self._memory_link.lose_next(LossPlace.REPLY)

@@ -4,7 +4,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum, auto
+from enum import StrEnum
 from typing import TypeVar
 
 from loadmanager.ports.coordination import (
@@ -28,20 +28,18 @@ from tests.testbed.memory.service import MemoryService
 Answer = TypeVar("Answer")
 
 
-class Loss(Enum):
-    REQUEST = auto()
-    REPLY = auto()
+class LossPlace(StrEnum):
+    REQUEST = "request"
+    REPLY = "reply"
 
 
 @dataclass(frozen=True, slots=True)
-class QueuedTrigger:
-    """A trigger whose call waits for its turn on the loop, as a packet would on the wire."""
-
+class _Event:
     link: "MemoryLink"
     trigger: Trigger
 
     def __call__(self) -> None:
-        asyncio.get_running_loop().call_soon(self.trigger)
+        self.link.deliver(self.trigger)
 
 
 class MemoryLink:
@@ -73,8 +71,8 @@ class MemoryLink:
         self._state = SessionState(Connection.SUSPENDED, 0, timeout_s)
         self._connection = 0
         self._cut = False
-        self._loss: Loss | None = None
-        self._wished = self._server = service.main
+        self._loss: LossPlace | None = None
+        self._wished = self.server = service.main
         self._seen_zxid = 0
         self._armed_zxid = 0
         self._armed = True
@@ -95,19 +93,19 @@ class MemoryLink:
         self.suspend()
 
     async def get(self, path: str, trigger: Trigger | None = None) -> Node:
-        armed = self._armed_for(trigger)
+        armed = trigger and _Event(self, trigger)
         return await self._ask(lambda session: self._service.get(session, path, armed))
 
     async def exists(self, path: str, trigger: Trigger | None = None) -> Stat | None:
-        armed = self._armed_for(trigger)
+        armed = trigger and _Event(self, trigger)
         return await self._ask(lambda session: self._service.exists(session, path, armed))
 
     async def children(self, path: str, trigger: Trigger | None = None) -> tuple[str, ...]:
-        armed = self._armed_for(trigger)
+        armed = trigger and _Event(self, trigger)
         return await self._ask(lambda session: self._service.children(session, path, armed))
 
     async def rearm(self, triggers: Sequence[ArmedTrigger]) -> None:
-        queued = [replace(one, trigger=self._queued(one.trigger)) for one in triggers]
+        queued = [replace(one, trigger=_Event(self, one.trigger)) for one in triggers]
         since, connection = self._armed_zxid, self._connection
         await self._ask(lambda session: self._service.rearm(session, since, queued))
         self._armed = self._armed or connection == self._connection
@@ -149,12 +147,12 @@ class MemoryLink:
 
     # What a test asks for.
 
-    def lose_next(self, loss: Loss) -> None:
+    def lose_next(self, loss: LossPlace) -> None:
         self._loss = loss
 
     def suspend(self) -> None:
         self._cut = True
-        self._drop()
+        self.drop()
 
     def connect_to(self, server: Server) -> None:
         """Break the connection, and connect to ``server`` from now on.
@@ -168,11 +166,9 @@ class MemoryLink:
         self._cut = False
         self._connect()
 
-    def _armed_for(self, trigger: Trigger | None) -> Trigger | None:
-        return None if trigger is None else self._queued(trigger)
-
-    def _queued(self, trigger: Trigger) -> Trigger:
-        return QueuedTrigger(self, trigger)
+    def deliver(self, trigger: Trigger) -> None:
+        """Call a trigger in its turn on the loop, as a packet would come on the wire."""
+        asyncio.get_running_loop().call_soon(trigger)
 
     async def _write(self, operation: Create | SetData) -> Stat:
         stat = await self._ask(
@@ -193,10 +189,10 @@ class MemoryLink:
         self._require_connected()
         connection, loss, self._loss = self._connection, self._loss, None
         await self._turn()
-        if loss is Loss.REQUEST:
+        if loss is LossPlace.REQUEST:
             self._break()
         self._require_still(connection)
-        server = self._server
+        server = self.server
         if not server.in_ensemble:
             if by_leader and writes:
                 self._asked_zxid = math.inf  # Nothing is answered any more on this connection.
@@ -210,7 +206,7 @@ class MemoryLink:
             # An error is an answer too, and can be lost like one.
             if by_leader:
                 self._asked_zxid = asked_zxid = self._service.zxid
-            if loss is Loss.REPLY:
+            if loss is LossPlace.REPLY:
                 self._break()
             if by_leader:
                 await self._reached(server, asked_zxid, connection)
@@ -250,16 +246,16 @@ class MemoryLink:
 
     def _connected(self, session_id: int) -> None:
         self._asked_zxid = 0
-        self._server = self._service.attach(session_id, self._wished, self._seen_zxid)
+        self.server = self._service.attach(session_id, self._wished, self._seen_zxid)
         self._become(Connection.CONNECTED, session_id)
 
     def _break(self) -> None:
-        self._drop()
+        self.drop()
         asyncio.get_running_loop().call_soon(self._connect)
 
-    def _drop(self) -> None:
+    def drop(self) -> None:
         self._connection += 1
-        self._server.wake()
+        self.server.wake()
         if self._state.connection is Connection.CONNECTED:
             if self._armed:
                 self._armed_zxid = self._seen_zxid

@@ -47,13 +47,9 @@ class MemoryService:
         self._clock = clock
         self.main = Server({"/": EMPTY_ROOT}, 0)
         self._others: list[Server] = []
-        self._zxid = 0
+        self.zxid = 0
         self._sessions: dict[int, _Session] = {}
         self._last_session_id = 0x1000
-
-    @property
-    def zxid(self) -> int:
-        return self._zxid
 
     @property
     def session_ids(self) -> tuple[int, ...]:
@@ -71,7 +67,7 @@ class MemoryService:
         return tuple(self._others)
 
     def add_server(self) -> Server:
-        server = Server(self.main.tree, self._zxid)
+        server = Server(self.main.tree, self.zxid)
         self._others.append(server)
         return server
 
@@ -210,8 +206,8 @@ class MemoryService:
         return session
 
     def _draft(self, session_id: int) -> Draft:
-        self._zxid += 1
-        return Draft(self.main.tree, self._zxid, session_id)
+        self.zxid += 1
+        return Draft(self.main.tree, self.zxid, session_id)
 
     def _adopt(self, draft: Draft) -> None:
         self.main.receive(draft)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NoReturn
 
 from loadmanager.ports.coordination import (
     Check,
@@ -29,12 +28,6 @@ class Znode:
     node: Node
     children: frozenset[str] = frozenset()
     pzxid: int = 0
-
-    def with_child(self, name: str, zxid: int) -> "Znode":
-        return replace(self, children=self.children | {name}, pzxid=zxid)
-
-    def without_child(self, name: str, zxid: int) -> "Znode":
-        return replace(self, children=self.children - {name}, pzxid=zxid)
 
 
 EMPTY_ROOT = Znode(Node(b"", Stat(version=0, czxid=0, mzxid=0, ephemeral_owner=0)))
@@ -90,7 +83,9 @@ class Draft:
         owner = self.session_id if operation.ephemeral else 0
         stat = Stat(version=0, czxid=self.zxid, mzxid=self.zxid, ephemeral_owner=owner)
         self.changes[operation.path] = Znode(Node(operation.data, stat), pzxid=self.zxid)
-        self.changes[parent_path] = parent.with_child(name, self.zxid)
+        self.changes[parent_path] = replace(
+            parent, children=parent.children | {name}, pzxid=self.zxid
+        )
         self.touched += [("node", operation.path), ("children", parent_path)]
         return stat
 
@@ -111,7 +106,10 @@ class Draft:
             raise NotEmpty(f"{operation.path}: has {len(znode.children)} children")
         parent_path, name = parent_of(operation.path), operation.path.rpartition("/")[2]
         self.changes[operation.path] = None
-        self.changes[parent_path] = self.find(parent_path).without_child(name, self.zxid)
+        parent = self.find(parent_path)
+        self.changes[parent_path] = replace(
+            parent, children=parent.children - {name}, pzxid=self.zxid
+        )
         self.touched += [
             ("node", operation.path),
             ("children", operation.path),
@@ -124,24 +122,19 @@ class Draft:
 
 def drafted(draft: Draft, operations: Sequence[Operation]) -> list[Stat | None]:
     """Apply all operations to the draft; raises CommitRejected."""
-    return [_numbered(draft, index, operation) for index, operation in enumerate(operations)]
+    stats = []
+    for index, operation in enumerate(operations):
+        try:
+            stats.append(draft.apply(operation))
+        except CoordinationError as cause:
+            raise CommitRejected(index, cause) from cause
+    return stats
 
 
 def ephemerals_of(tree: Tree, session_id: int) -> Iterator[str]:
     """Yield the paths a session owns, in the order they were created in."""
     owned = (path for path, znode in tree.items() if znode.node.stat.ephemeral_owner == session_id)
     return iter(sorted(owned, key=lambda path: (tree[path].node.stat.czxid, path)))
-
-
-def _numbered(draft: Draft, index: int, operation: Operation) -> Stat | None:
-    try:
-        return draft.apply(operation)
-    except CoordinationError as cause:
-        _reject(index, cause)
-
-
-def _reject(index: int, cause: CoordinationError) -> NoReturn:
-    raise CommitRejected(index, cause) from cause
 
 
 def _check_version(path: str, znode: Znode, version: int) -> None:
