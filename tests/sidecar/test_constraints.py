@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
-from leader_at_work import B1, B2, B3, HOT, ME, THRESHOLD, LeaderAtWork, leader_at_work
+from leader_at_work import B1, B2, B3, HOT, THRESHOLD, LeaderAtWork, leader_at_work
 from snapshot_samples import report
 from waiting import eventually
 
@@ -22,8 +22,7 @@ from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.policies import NO_POLICIES, IsolationPolicy
 from loadmanager.core.snapshot.codec import decode_snapshot
 from loadmanager.core.wire.policies import encode_boundaries
-from loadmanager.core.wire.records import LeaderRecord
-from loadmanager.ports.lookup import LeaderElsewhere, Unavailable, Unfit
+from loadmanager.ports.lookup import Unavailable, Unfit
 
 NS = Namespace("t/ns")
 BUNDLES = Boundaries.even(NS, 8).bundles
@@ -320,17 +319,3 @@ async def test_another_strategy_or_setting_is_tried_on_the_same_view(idle: Leade
     for wish in (PlanQuery(shedder="none"), PlanQuery(settings=("threshold=x",))):
         with pytest.raises(Unfit):
             await preview_now(wish)
-
-
-async def test_only_the_leader_tells_what_it_would_do(idle: LeaderAtWork) -> None:
-    preview_now = Plans(idle.leading).plan
-    with pytest.raises(Unavailable):
-        await preview_now(PlanQuery())
-    await idle.elect(
-        LeaderRecord(
-            broker=B2, service_url="", sidecar_url="http://b2:7750", instance="other", epoch=3
-        )
-    )
-    with pytest.raises(LeaderElsewhere):
-        await preview_now(PlanQuery())
-    assert ME == B1
