@@ -58,26 +58,6 @@ async def test_of_the_lists_with_a_bundle_the_latest_lock_is_believed(cluster: C
     await cluster.until(lambda: _holder(cluster) == (FIRST, mzxid))
 
 
-@story(1)
-async def test_a_picture_is_current_only_while_it_can_change(cluster: Cluster) -> None:
-    (agent,) = cluster.agents
-    assert agent.cluster_state.complete
-    assert agent.cluster_state.current
-    agent.coordination.suspend()
-    assert agent.cluster_state.complete
-    assert not agent.cluster_state.current
-
-
-@story(2)
-async def test_a_closed_picture_is_told_of_nothing(cluster: Cluster) -> None:
-    cluster_state = cluster.agents[0].cluster_state
-    await cluster.make_namespace(1)
-    before = dict(cluster_state.brokers)
-    cluster_state.close()
-    await cluster.agents[1].leave()
-    assert dict(cluster_state.brokers) == before
-
-
 @in_virtual_time
 async def test_a_change_wakes_waiters_and_calls_subscribers() -> None:
     changes, called = Subscriptions(), [0]

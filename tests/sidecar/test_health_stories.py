@@ -116,14 +116,6 @@ async def test_of_brokers_all_found_sick_half_go_on_all_once_restarted(cluster: 
     await cluster.settled([*boundaries.bundles, *other.bundles])
 
 
-@story(1, broker=PROBED)
-async def test_the_only_broker_serves_however_it_feels(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 3)
-    cluster.hosts[0].broker.inject(Fault.REFUSED, "health")
-    await asyncio.sleep(20.0)
-    await cluster.settled(boundaries.bundles)
-
-
 @story(broker={"id": "broker0:8080", "health_interval_s": 0})
 async def test_nobody_is_asked_where_the_interval_is_zero(cluster: Cluster) -> None:
     for host in cluster.hosts:
@@ -211,18 +203,6 @@ async def test_its_sidecar_is_not_ready_says_why_and_backs_off(cluster: Cluster)
     assert 4 <= len(missing) <= 6
     assert str(HIGHEST_EPOCH) in missing[0]["why"]
     assert not cluster.warnings("broker.membership.displaced")[1:]
-
-
-@story()
-async def test_a_restart_of_the_broker_heals_it(cluster: Cluster) -> None:
-    boundaries, agent = await _refused(cluster, 6)
-    await asyncio.sleep(60.0)
-    agent.host.restart_broker()
-    await cluster.until(lambda: agent.app.member.registered, within_s=10.0)
-    assert not reasons(agent)
-    assert agent.metric("loadmanager_broker_leased") == 1
-    await cluster.moved(boundaries.bundles[0], agent.host)
-    await cluster.settled(boundaries.bundles)
 
 
 @story()

@@ -1,10 +1,8 @@
 import asyncio
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 
 from stories import now_s, served, story
 
-from loadmanager.agent.registration import Displaced
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId
@@ -33,14 +31,6 @@ async def _owner(cluster: Cluster) -> tuple[Boundaries, Host, Agent, BundleId]:
         if not agent.leads:
             return boundaries, host, agent, bundle
     raise AssertionError("the leader owns everything")
-
-
-def _assert_never_stopped(host: Host, bundles: Iterable[BundleId]) -> None:
-    for bundle in bundles:
-        spans = [i for i in host.intervals() if i.bundle == bundle]
-        assert len(spans) > 1
-        for earlier, later in pairwise(spans):
-            assert earlier.end_s == later.start_s
 
 
 @story()
@@ -123,17 +113,6 @@ async def test_a_renewal_under_way_for_long_does_not_extend_the_lease(cluster: C
 
 
 @story()
-async def test_a_frozen_sidecar_is_as_good_as_dead(cluster: Cluster) -> None:
-    boundaries, host, agent, bundle = await _owner(cluster)
-    agent.coordination.freeze()
-    await cluster.until(lambda: not host.serving, within_s=LEASE_S)
-    await cluster.until(lambda: cluster.servers(bundle), within_s=SESSION_S)
-    agent.coordination.thaw()
-    await asyncio.sleep(2.0)
-    await cluster.settled(boundaries.bundles)
-
-
-@story()
 async def test_an_unreachable_broker_loses_its_bundles_with_its_lease(cluster: Cluster) -> None:
     _, host, agent, bundle = await _owner(cluster)
     session = agent.coordination.session.session_id
@@ -211,45 +190,6 @@ async def test_a_restarted_broker_is_loaded_whatever_its_clock_shows(cluster: Cl
     await cluster.until(lambda: not host.serving, within_s=LEASE_S, every_s=0.001)
     assert now_s() - killed_at_s < LEASE_S
     assert len(cluster.warnings("broker.process.restarted")) == 4
-
-
-@story()
-async def test_a_restarted_sidecar_takes_its_locks_over(cluster: Cluster) -> None:
-    boundaries, host, agent, _ = await _owner(cluster)
-    before = dict(host.serving)
-    await agent.kill()
-    cluster.start(host)
-    await asyncio.sleep(SESSION_S + 5.0)
-    assert host.serving.keys() == before.keys()
-    await cluster.settled(boundaries.bundles)
-    _assert_never_stopped(host, before)
-    taken = [e for e in cluster.log_entries if e["event"] == "bundle.lock.acquired"]
-    assert len({e["fencing_token"] for e in taken if e["bundle"] in before}) >= 2
-
-
-@story()
-async def test_the_former_sidecar_stops_when_another_takes_over(cluster: Cluster) -> None:
-    boundaries, host, agent, _ = await _owner(cluster)
-    before = host.serving.keys()
-    newcomer = cluster.start(host)
-    await cluster.until(lambda: not agent.alive, within_s=SESSION_S)
-    assert isinstance(agent.failure, Displaced)
-    await cluster.settled(boundaries.bundles)
-    assert host.serving.keys() == before
-    assert newcomer.alive
-    _assert_never_stopped(host, before)
-
-
-@story()
-async def test_unwanted_bundles_of_a_former_sidecar_are_let_go(cluster: Cluster) -> None:
-    boundaries, host, agent, bundle = await _owner(cluster)
-    other = next(h for h in cluster.hosts if h is not host)
-    await agent.kill()
-    await cluster.move(bundle, other)
-    cluster.start(host)
-    await cluster.until(lambda: cluster.servers(bundle) == [other], within_s=3.0)
-    assert [e["bundle"] for e in cluster.warnings("bundle.lock.deleted")] == [bundle]
-    await cluster.settled(boundaries.bundles)
 
 
 @story()

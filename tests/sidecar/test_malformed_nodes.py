@@ -9,7 +9,6 @@ from stories import place_all, placed, reasons, served, served_beside, story
 from loadmanager.agent.owning_agent import OwningAgent
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BundleId, Namespace, parse_broker, parse_topic
 from loadmanager.core.orders import Orders, encode_orders
 from loadmanager.core.wire.policies import encode_boundaries
@@ -179,16 +178,6 @@ async def test_a_lock_that_goes_without_a_list_that_changes_is_taken(cluster: Cl
     await operator.delete(znodes.lock(bundle))
     await cluster.until(lambda: bundle in cluster.hosts[0].serving, within_s=1.0)
     assert (await looking).bundle == bundle
-
-
-@story(1)
-async def test_a_cluster_record_that_cannot_be_read_stops_the_sidecar(cluster: Cluster) -> None:
-    for content in (GARBAGE, b'{"format":2,"hash":"md5"}'):
-        await cluster.write(znodes.CLUSTER, content)
-        newcomer = cluster.start(cluster.add_host())
-        await asyncio.wait({newcomer.task})
-        assert isinstance(newcomer.failure, MalformedContent)
-        assert znodes.CLUSTER in str(newcomer.failure)
 
 
 @story(1)

@@ -30,7 +30,6 @@ from loadmanager.ports.lookup import (
     NamespaceUnknown,
     Unavailable,
 )
-from tests.testbed.faults.agent import SESSION_S
 from tests.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
 from tests.testbed.faults.host import Host
 from tests.testbed.faults.wires import LossPlace
@@ -134,17 +133,6 @@ async def test_a_late_load_starts_nothing_after_the_hand_over(cluster: Cluster) 
 
 
 @story()
-async def test_bundles_of_an_expired_session_are_placed_elsewhere(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 6)
-    lost = cluster.server(boundaries.bundles[0])
-    lost.kill_broker()
-    await cluster.agent_of(lost.name).kill()
-    await cluster.settled(boundaries.bundles, within_s=SESSION_S + 2.0)
-    assert lost.serving == {}
-    assert all(lost.name not in agent.cluster_state.brokers for agent in cluster.living)
-
-
-@story()
 async def test_commands_of_a_bundle_moved_to_and_fro_follow_one_another(cluster: Cluster) -> None:
     boundaries = await served(cluster, 1)
     (bundle,) = boundaries.bundles
@@ -173,19 +161,6 @@ async def test_commands_of_a_bundle_moved_to_and_fro_follow_one_another(cluster:
     await cluster.settled(boundaries.bundles)
     assert most == 1
     assert cluster.servers(bundle) == [source], "the last order says so"
-
-
-@story()
-async def test_a_lost_or_spoilt_order_is_repeated(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 3)
-    leading = cluster.leader.host  # A new leader could know of a lost order from lookups only.
-    bundle = next(one for one in boundaries.bundles if cluster.server(one) is not leading)
-    owner = cluster.server(bundle)
-    await cluster.delete(znodes.orders(owner.name))
-    await cluster.agent_of(owner.name).kill()
-    cluster.start(owner)  # The new process knows of no orders, and gives everything back.
-    await cluster.settled(boundaries.bundles, within_s=40.0)
-    assert cluster.warnings("bundle.order.repeated") or cluster.servers(bundle) != [owner]
 
 
 async def unload(cluster: Cluster, bundle: BundleId, to: Host | None = None) -> UnloadedBundle:

@@ -353,15 +353,6 @@ def _largest_share(cluster: Cluster, boundaries: Boundaries) -> float:
     return max(owned) / len(boundaries.bundles)
 
 
-@story(4)
-async def test_an_outage_shorter_than_the_session_moves_nothing(cluster: Cluster) -> None:
-    boundaries, places = await _even_cluster(cluster, 12)
-    await _outage(cluster.agents, for_s=SESSION_S * 0.4)
-    await cluster.settled(boundaries.bundles)
-    assert _places(cluster, boundaries) == places
-    assert not cluster.warnings("broker.return.awaited")
-
-
 @story(2)
 async def test_of_two_brokers_the_first_back_does_not_take_it_all(cluster: Cluster) -> None:
     boundaries, places = await _even_cluster(cluster, 8)

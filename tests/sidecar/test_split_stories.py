@@ -5,7 +5,6 @@ import pytest
 from stories import (
     BY_HAND,
     boundaries_now,
-    looked_up,
     place_all,
     placed,
     publish,
@@ -50,20 +49,6 @@ async def test_a_bundle_is_replaced_by_its_parts_for_everybody(cluster: Cluster)
     await cluster.settled(after.bundles)
     for part in after.bundles[:2]:
         assert cluster.server(part).serving[part] > token
-
-
-@story(**BY_HAND)
-async def test_every_lookup_is_answered_while_bundles_are_cut(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 2)
-    topics = [topic_in(boundaries, bundle) for bundle in boundaries.bundles]
-    topics += topics_in(boundaries, boundaries.bundles[0], 20)
-    publish(cluster, topics)
-    async with looked_up(cluster, topics):
-        for bundle in (boundaries.bundles[0], boundaries_now(cluster).bundles[1]):
-            await split(cluster, bundle)
-        publish(cluster, topics)
-        await split(cluster, boundaries_now(cluster).bundles[0], BY_TOPICS)
-    await cluster.settled(boundaries_now(cluster).bundles)
 
 
 @story(sidecars=1, **BY_HAND)

@@ -49,18 +49,6 @@ async def test_exactly_one_leads_and_everybody_knows_who(cluster: Cluster) -> No
 
 
 @story()
-async def test_a_dead_leader_s_orders_stand_under_a_higher_epoch(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 6)
-    leader = cluster.leader
-    places = {bundle: cluster.server(bundle) for bundle in boundaries.bundles}
-    await leader.kill()
-    await cluster.until(lambda: len(cluster.service.epochs) == 2, within_s=SESSION_S + 1.0)
-    await cluster.settled(boundaries.bundles)
-    kept = {b: h for b, h in places.items() if h is not leader.host}
-    assert {bundle: cluster.server(bundle) for bundle in kept} == kept
-
-
-@story()
 async def test_the_late_writes_of_a_deposed_leader_are_refused(cluster: Cluster) -> None:
     boundaries = await served(cluster, 3)
     former = cluster.leader
@@ -309,21 +297,6 @@ async def test_of_two_orders_for_a_bundle_that_nobody_holds_one_stays(cluster: C
     nodes = cluster.service.dump()
     left = decode_orders("here", nodes[znodes.orders(parse_broker("stranger2:8080"))].data)
     assert left.bundles == frozenset()
-
-
-@story(3)
-async def test_after_a_lost_reply_the_book_is_read_again(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 3)
-    bundle, second = boundaries.bundles[:2]
-    target = next(host for host in cluster.hosts if host is not cluster.server(bundle))
-    leader_term = cluster.leader_term
-    cluster.leader.coordination.lose_next_reply()
-    with pytest.raises(Disconnected):
-        await order(leader_term, {bundle: target.name})
-    await cluster.until(lambda: cluster.servers(bundle) == [target])
-    await order(leader_term, {second: target.name})
-    assert leader_term.tasks.assigned[bundle] == target.name
-    assert cluster.orders(target).bundles >= {bundle, second}
 
 
 @story(3)
