@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from random import Random
 
 import pytest
-from stories import place_all, story
+from stories import story
 
 from loadmanager.ports.coordination import Node
 from tests.testbed.faults.agent import SESSION_S
 from tests.testbed.faults.answers_watch import LAGS_IN_A_CHAIN
-from tests.testbed.faults.availability_watch import served_again_within_s
-from tests.testbed.faults.cluster import Cluster, make_config, play
+from tests.testbed.faults.cluster import Cluster
 from tests.testbed.faults.service import TimedService
 from tests.testbed.faults.session import ClientSession
 from tests.testbed.faults.virtual_time import run
@@ -105,41 +104,3 @@ async def test_a_late_server_and_late_replies_add_up(cluster: Cluster) -> None:
     await cluster.until(lambda: b"after" in told_at_s)
     # The event is as late as both, and the read that it asks for takes time again.
     assert lag_s < told_at_s[b"after"] - began_s < LAGS_IN_A_CHAIN * lag_s
-
-
-@story(2)
-async def test_lost_messages_reach_no_other_server(cluster: Cluster) -> None:
-    agent = next(one for one in cluster.living if not one.leads)
-    former = agent.coordination.session.session_id
-    agent.coordination.swallow()
-    server = cluster.service.add_server()
-    agent.coordination.connect_to(server)
-    began_s = asyncio.get_running_loop().time()
-    await cluster.until(lambda: not cluster.service.lives(former))
-    timeout_s = agent.coordination.session.timeout_s
-    assert asyncio.get_running_loop().time() - began_s < timeout_s + 0.2
-    agent.coordination.reconnect()
-    await cluster.until(lambda: agent.coordination.is_on(server))
-    assert agent.coordination.session.session_id != former
-
-
-@pytest.mark.parametrize("return_wait_s", [10.0, 20.0])
-def test_brokers_that_vanish_together_are_replaced_within_the_bound(return_wait_s: float) -> None:
-    config = make_config(leader={"return_wait_s": return_wait_s})
-    bound_s = served_again_within_s(config)
-    took_s: list[float] = []
-
-    async def tell(cluster: Cluster) -> None:
-        boundaries = await cluster.make_namespace(8)
-        await place_all(cluster, boundaries)
-        last = cluster.leader
-        began_s = asyncio.get_running_loop().time()
-        for agent in [one for one in cluster.living if one is not last]:
-            agent.host.kill_broker()
-            await agent.kill()
-        await cluster.until(lambda: len(last.host.serving) == 8, within_s=bound_s)
-        took_s.append(asyncio.get_running_loop().time() - began_s)
-
-    play(tell, config=config)
-    # Their sessions were heard of last a heartbeat before they vanished.
-    assert took_s[0] > return_wait_s + SESSION_S / 2

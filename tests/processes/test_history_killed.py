@@ -43,23 +43,6 @@ while True:
     print(told, flush=True)
     time.sleep(0.001)
 """
-SHORT_OF_ROOM = """
-import resource
-tell(1)
-while not history._writers[Stream.ROUNDS].lines_written:
-    time.sleep(0.01)
-hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-resource.setrlimit(resource.RLIMIT_FSIZE, (200, hard))
-tell(50)
-while not history.trouble:
-    time.sleep(0.01)
-print(history.trouble, flush=True)
-tell(50)
-resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-while history.trouble:
-    time.sleep(0.01)
-history.close(30.0)
-"""
 
 
 @pytest.fixture(name="endless")
@@ -112,16 +95,3 @@ def _is_whole(path: Path) -> bool:
     except EOFError:
         return False
     return True
-
-
-def test_a_process_without_room_for_files_goes_on_and_writes_all_later(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WRITER + SHORT_OF_ROOM, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "File too large" in done.stdout
-    assert sorted(seqs_in(*finished(tmp_path))) == list(range(1, 102))

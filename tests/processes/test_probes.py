@@ -94,7 +94,8 @@ async def test_a_flood_of_lookups_costs_no_health_lease_or_session(tmp_path: Pat
         settings = processes.cluster._sidecar_settings
 
         def told(member: Member) -> Mapping[str, Mapping[str, Any]]:
-            # A lease as long as the flood: only renewals that it keeps away lose it, no busy machine.
+            # A lease as long as the flood: only renewals that it keeps away lose it, and no busy
+            # machine.
             zookeeper = {**settings(member)["zookeeper"], "session_timeout_s": 12.0}
             http = {"max_queued_requests": 200}
             return {**settings(member), "zookeeper": zookeeper, "http": http}
