@@ -60,8 +60,6 @@ async def test_one_sidecar_knows_what_another_did(
         await _topics_are_told_of_both_brokers(first, second)
         await _brokers_and_their_bundles(first, second)
         await _constraints(first, second)
-        await _settings(first, second)
-        await _the_leader_rests(first, second)
 
 
 async def _namespaces_come_and_go(first: Sidecar, second: Sidecar) -> None:
@@ -149,30 +147,6 @@ async def _constraints(first: Sidecar, second: Sidecar) -> None:
     group = f"namespaces/{NAMESPACE}/antiAffinity"
     assert (await first.send("POST", group, "apart"))[0] == 204
     assert await second.get(f"namespaces/{CLUSTER}/antiAffinity/apart") == [NAMESPACE]
-
-
-async def _settings(first: Sidecar, second: Sidecar) -> None:
-    name = "loadBalancerSheddingExcludedNamespaces"
-    assert (await first.send("POST", f"brokers/configuration/{name}/acme%2Fprod"))[0] == 204
-    assert await second.get("brokers/configuration/values") == {name: "acme/prod"}
-    assert (await first.send("POST", "brokers/configuration/broker.id/x"))[0] == 412
-    assert (await second.send("DELETE", f"brokers/configuration/{name}"))[0] == 204
-    assert await first.get("brokers/configuration/values") == {}
-
-
-async def _the_leader_rests(first: Sidecar, second: Sidecar) -> None:
-    assert (await first.send("PUT", "loadmanager/balancing/pause?by=ann"))[0] == 204
-    assert (await second.get("loadmanager/balancing"))["mode"] == "paused"
-    broker = first.member.broker
-
-    async def told() -> str:
-        account = await second.get(f"loadmanager/explain?subject={broker}")
-        return str(account["balancing"]["mode"])
-
-    async with asyncio.timeout(60):
-        while await told() != "paused":  # noqa: ASYNC110 - another process reads it
-            await asyncio.sleep(0.05)
-    assert (await second.send("PUT", "loadmanager/balancing/resume"))[0] == 204
 
 
 async def _the_leader_begins_with_a_seed(first: Sidecar, second: Sidecar) -> None:
