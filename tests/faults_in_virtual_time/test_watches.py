@@ -227,28 +227,6 @@ OFTEN = ("copy the ensemble's data", "restore older data")
 
 
 @story()
-async def test_a_lock_taken_on_a_strangers_orders_is_told_of(cluster: Cluster) -> None:
-    monitor = Monitor(cluster, Trace())
-    monitor.orders.restored(1)  # It did not see the election.
-    boundaries = await cluster.make_namespace(2)
-    await place_all(cluster, boundaries)
-    agent = cluster.living[0]
-    monitor.follow_agent(agent)
-    orders = Orders(2**62, frozenset(boundaries.bundles))
-    content = encode_orders(orders)
-    monitor.orders.foreign(content)
-    await cluster.write(znodes.orders(agent.host.name), content)
-    await cluster.settled(boundaries.bundles)
-    assert not monitor.violations
-    urls = BrokerUrls(http_url="http://b")
-    record = LockRecord(urls=urls, broker=agent.host.name, epoch=orders.epoch)
-    path = znodes.lock(boundaries.bundles[0])
-    assert agent.coordination.before_commit is not None
-    agent.coordination.before_commit([Create(path, encode_lock(record), ephemeral=True)])
-    assert [one.invariant for one in monitor.violations] == [Invariant.ORDERS_OF_THE_TERM]
-
-
-@story()
 async def test_who_reads_a_leaders_orders_after_a_strangers_takes_locks_on_those_and_no_older(
     cluster: Cluster,
 ) -> None:

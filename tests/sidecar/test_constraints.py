@@ -149,22 +149,6 @@ async def test_anti_affinity_groups_come_change_and_go(
     await eventually(lambda: constraints.policies.anti_affinity == {})
 
 
-async def test_constraints_are_complete_only_when_all_was_read(sidecar: LeaderAtWork) -> None:
-    await sidecar.write(DOMAIN_1, written({"brokers": [B1]}))
-    await local_policies(sidecar, "t/ns", "g")
-    await sidecar.write(ISOLATION, written({"p": TO_B2}))
-    watching = Constraints(sidecar.context, "east")
-    watching.open()
-    assert not watching.complete
-    await watching.read()
-    assert watching.policies.isolation == {"p": TO_B2_READ}
-    assert watching.policies.anti_affinity == {NS: "g"}
-    assert watching.policies.domains == {B1: "d1"}
-    watching.close()
-    await sidecar.hand.delete(ISOLATION)
-    assert watching.policies.isolation == {"p": TO_B2_READ}
-
-
 async def lead(sidecar: LeaderAtWork) -> None:
     await sidecar.led(*(report(name, 0.1, {}) for name in (B1, B2, B3)))
 

@@ -20,7 +20,6 @@ from loadmanager.core.memory import RoundMemory
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
-from loadmanager.core.rates import Rates
 from loadmanager.core.seed import hour_of_week
 from loadmanager.core.wire.standby import Standby, encode_standby
 from loadmanager.leader import leader_state as seeding
@@ -218,13 +217,13 @@ SIZES = dict(zip(BUNDLES, (1000.0, 10.0, 10.0, 980.0), strict=True))
 
 
 @asynccontextmanager
-async def beginner(seeds: GivenSeed | None) -> AsyncIterator[LeaderAtWork]:
+async def beginner(seeds: GivenSeed) -> AsyncIterator[LeaderAtWork]:
     planner = Planner(settings=PlannerSettings(settle_s=0.0))
     async with leader_at_work(
         planner,
         round_interval_s=0.02,
         tick_interval_s=3600,
-        read_seed=None if seeds is None else seeds.read,
+        read_seed=seeds.read,
     ) as at_work:
         await at_work.create_namespace(Boundaries.even(NS, 4))
         await at_work.report(report(B1, 0.1, {}), report(B2, 0.1, {}))
@@ -291,16 +290,6 @@ async def test_a_leader_that_inherited_only_the_heaviest_is_told_of_the_rest() -
         assert averages[BUNDLES[3]].short.rates == rates(980.0)
 
 
-async def test_parts_of_bundles_that_were_split_since_are_supposed_from_the_whole() -> None:
-    async with beginner(GivenSeed()) as at_work:
-        seeds = fresh(at_work)
-        seeds.sizes = {Boundaries.even(NS, 1).bundles[0]: 1000.0}
-        averages = await begin(at_work)
-        assert averages.keys() == set(BUNDLES)
-        total = sum(one.short.rates.msgs_in_per_s for one in averages.values())
-        assert total == pytest.approx(1000.0)
-
-
 @pytest.mark.parametrize(
     ("change", "result"),
     [
@@ -334,24 +323,3 @@ async def test_nothing_is_asked_of_a_leader_that_is_still_being_opened() -> None
             at_work.leading.require_term()
         with pytest.raises(NotLeader):
             await at_work.leading.assign(BUNDLES[0])
-
-
-async def test_without_any_seed_nothing_is_told() -> None:
-    async with beginner(None) as at_work:
-        assert await begin(at_work) == {}
-        for result in ("used", "stale", "late", "unreadable", "foreign"):
-            assert metric(at_work, "loadmanager_seeds_total", result=result) == 0
-
-
-async def test_reports_soon_count_more_than_what_was_supposed() -> None:
-    seeds = GivenSeed(sizes=dict.fromkeys(BUNDLES, 1000.0))
-    async with leader_at_work(Planner(), round_interval_s=3600, read_seed=seeds.read) as at_work:
-        seeds.seed_head = head(at_work.context.clock.wall_ms())
-        await at_work.create_namespace(Boundaries.even(NS, 4))
-        await at_work.led(report(B1, 0.1, dict.fromkeys(BUNDLES, 0.0)))
-
-        def short() -> Rates:
-            averages = at_work.leader_term.look().averages.get(BUNDLES[0])
-            return averages.short.rates if averages else Rates(1e9)
-
-        await eventually(lambda: at_work.leading.leader_term and short().msgs_in_per_s < 10.0)

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 from stories import place_all, placed, reasons, served, served_beside, story
 
-from loadmanager.agent.owning_agent import OwningAgent
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId, Namespace, parse_broker, parse_topic
@@ -151,19 +150,6 @@ async def test_changed_and_deleted_boundaries_are_heard_of(cluster: Cluster) -> 
     assert (await agent.look_up(topic_in(again, again.bundles[0]))).bundle == again.bundles[0]
 
 
-@story()
-async def test_a_lock_that_cannot_be_read_is_somebody_else_s(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(1)
-    (bundle,) = boundaries.bundles
-    operator = await cluster.operator()
-    await operator.create(znodes.lock(bundle), GARBAGE, ephemeral=True)
-    with pytest.raises(Unavailable):
-        await cluster.agents[0].look_up(topic_in(boundaries, bundle))
-    assert _refused(cluster, znodes.lock(bundle))
-    await operator.delete(znodes.lock(bundle))
-    await cluster.settled(boundaries.bundles)
-
-
 @story(1)
 async def test_a_lock_that_goes_without_a_list_that_changes_is_taken(cluster: Cluster) -> None:
     (agent,), boundaries = cluster.agents, await cluster.make_namespace(1)
@@ -171,10 +157,7 @@ async def test_a_lock_that_goes_without_a_list_that_changes_is_taken(cluster: Cl
     operator = await cluster.operator()
     await operator.create(znodes.lock(bundle), GARBAGE, ephemeral=True)
     looking = asyncio.ensure_future(agent.look_up(topic_in(boundaries, bundle)))
-    member = agent.app.member
-    assert isinstance(member, OwningAgent)
-    records = member._ownerships.records
-    await cluster.until(lambda: (record := records.get(bundle)) and record.refused)
+    await cluster.until(lambda: _refused(cluster, znodes.lock(bundle)))
     await operator.delete(znodes.lock(bundle))
     await cluster.until(lambda: bundle in cluster.hosts[0].serving, within_s=1.0)
     assert (await looking).bundle == bundle

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 from stories import served, story
 
-from loadmanager.common.runtime_settings import RuntimeSettings, sleep_interruptibly
+from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.config import Config, load_config
 from loadmanager.config.describe import describe
 from loadmanager.config.strategies import MANY
@@ -96,46 +96,6 @@ def test_a_budget_set_to_its_default_binds_a_strategy_that_is_free_without() -> 
     assert settings.now.planner.settings.moves_per_round == 16
     settings.changed({"leader.settle_s": "7"})
     assert settings.now.planner.settings.moves_per_round == MANY
-
-
-class Naps:
-    """A clock that only naps move on."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-        self.naps: list[float] = []
-        self.called_back = False
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_ms(self) -> int:
-        return round(self.now_s * 1000)
-
-    async def sleep(self, delay_s: float) -> None:
-        self.now_s += delay_s
-        self.naps.append(delay_s)
-
-    async def nap(self, delay_s: float) -> bool:
-        await self.sleep(delay_s)
-        return self.called_back
-
-
-@pytest.mark.parametrize("interval_s", [0.05, 2.0, 4.5, 60.0])
-async def test_a_wait_takes_as_long_as_it_is_told(interval_s: float) -> None:
-    clock = Naps()
-    await sleep_interruptibly(clock, lambda: interval_s, clock.nap)
-    assert clock.now_s == pytest.approx(1000.0 + interval_s)
-
-
-async def test_a_wait_ends_soon_when_it_is_shortened_and_at_once_when_it_is_called_off() -> None:
-    clock = Naps()
-    await sleep_interruptibly(clock, lambda: 3600.0 if clock.now_s < 1010.0 else 5.0, clock.nap)
-    assert clock.now_s < 1013.0
-    clock = Naps()
-    clock.called_back = True
-    await sleep_interruptibly(clock, lambda: 3600.0, clock.nap)
-    assert len(clock.naps) == 1
 
 
 async def configured(cluster: Cluster, **values: str) -> None:

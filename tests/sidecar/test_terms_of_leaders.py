@@ -1,7 +1,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,7 @@ from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import TopicName, parse_broker, parse_bundle
 from loadmanager.core.memory import RoundMemory
 from loadmanager.core.orders import OrderChanges, Orders, decode_orders, encode_orders
-from loadmanager.core.plan import Move
 from loadmanager.core.wire.standby import Standby, decode_standby, encode_standby
-from loadmanager.leader.decisions import Observation
 from loadmanager.leader.election import Deposed
 from loadmanager.leader.task_controller import OrderBook
 from loadmanager.leader.term import LeaderTerm
@@ -362,13 +359,6 @@ def test_placements_are_gathered_where_writes_are_slow(read_ahead: int, gathered
     run(program())
 
 
-STRATEGIES = (
-    "ThresholdShedder",
-    "OverloadShedder",
-    "UniformLoadShedder",
-    "AvgShedder",
-    "TransferShedder",
-)
 NO_MINIMUM = {"loadBalancerBundleUnloadMinThroughputThreshold": 0.0}
 THRESHOLD: dict[str, Any] = {
     "shedding": {"strategy": "ThresholdShedder", "grace_period_s": 600.0, "settings": NO_MINIMUM}
@@ -390,42 +380,6 @@ async def _end_of_round(cluster: Cluster) -> None:
     await cluster.until(
         lambda: cluster.service.nodes[znodes.STATE].node.stat.version > stored, every_s=0.001
     )
-
-
-def _moves(look: Observation) -> tuple[Move, ...]:
-    """Return what a round would decide on what a leader knows, were the membership settled."""
-    planner = replace(look.planner, settings=replace(look.planner.settings, settle_s=0.0))
-    plan = planner.round(look.view, look.memory, np.random.default_rng(1), draining=False)
-    return plan.moves + plan.observed
-
-
-def _off(look: Observation) -> set[str]:
-    return {move.bundle for move in _moves(look)}
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_new_leader_would_move_what_the_former_one_would_have(strategy: str) -> None:
-    settings = NO_MINIMUM if strategy == "ThresholdShedder" else {}
-
-    # Only observing, so that what is wanted is still wanted after many rounds.
-    shedding = {"strategy": strategy, "observe": True, "settings": settings}
-
-    @story(4, shedding=shedding)
-    async def tell(cluster: Cluster) -> None:
-        _, topics = await placed(cluster, 16)
-        async with published(cluster, topics):
-            cluster.hosts[0].cpu_fraction, cluster.hosts[1].cpu_fraction = 0.95, 0.3
-            await cluster.operator()
-            await asyncio.sleep(25.0)
-            await _end_of_round(cluster)  # Another would change what the former leader remembers.
-            former = cluster.leader_term.look()
-            successor = (await _next_term(cluster)).look()
-            assert successor.epoch == former.epoch + 1
-            assert successor.memory.shedder == former.memory.shedder
-            assert _off(successor) <= _off(former)
-            assert _off(former) or strategy not in {"ThresholdShedder", "OverloadShedder"}
-
-    tell()
 
 
 @story(4, seed=2, **THRESHOLD)
