@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from coordination_worlds import connected
 from leader_at_work import LeaderAtWork, leader_at_work
 from recorded_unloads import RecordedUnloads
 from snapshot_samples import report
@@ -29,7 +30,7 @@ from loadmanager.core.wire.policies import (
     decode_failure_domain,
     decode_isolation,
 )
-from loadmanager.ports.coordination import Check, Connection, Operation, SetData
+from loadmanager.ports.coordination import Check, Operation, SetData
 from loadmanager.ports.lookup import (
     Conflict,
     Missing,
@@ -324,10 +325,8 @@ async def test_changes_of_many_at_once_are_all_kept(sidecar: LeaderAtWork) -> No
 @pytest.mark.parametrize("lost", ["request", "reply"])
 @pytest.mark.parametrize("what", ["created", "set", "deleted", "committed"])
 async def test_a_write_whose_reply_was_lost_is_read_back(what: str, lost: str) -> None:
-    service = MemoryService()
-    session = MemoryCoordination(service)
-    await session.start()
-    await eventually(lambda: session.session.connection is Connection.CONNECTED)
+    session = MemoryCoordination(MemoryService())
+    await connected(session)
     documents = Documents(session)
     if what != "created":
         await session.create("/doc", b"before")

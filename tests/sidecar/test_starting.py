@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from coordination_worlds import connected
 from prometheus_client import CollectorRegistry
 from stories import place_all, placed, reasons, served_beside, story
-from waiting import eventually
 
 from loadmanager.adapters.broker.http_control import CONNECTIONS
 from loadmanager.adapters.clock import SystemClock
@@ -45,7 +45,6 @@ from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.shedding import SHEDDERS, ThresholdShedder
 from loadmanager.core.wire.records import LeaderRecord, encode_leader
 from loadmanager.ports.broker import BrokerStats, BrokerUnreachable, NotTheContract
-from loadmanager.ports.coordination import Connection
 from loadmanager.wiring.sidecar import make_history
 from tests.testbed.faults.agent import Agent
 from tests.testbed.faults.cluster import NAMESPACE, Cluster, make_config, play
@@ -337,20 +336,14 @@ DEFAULT = "/loadmanager/standalone"
 RECORD = b'{"hash":"murmur3"}'
 
 
-async def connected(service: MemoryService, chroot: str = "") -> MemoryCoordination:
-    session = MemoryCoordination(service, chroot=chroot)
-    await session.start()
-    await eventually(lambda: session.session.connection is Connection.CONNECTED)
-    return session
-
-
 async def agree_on(nodes: dict[str, bytes], chroot: str, conditions: Conditions) -> HashName:
     """Have a sidecar agree with what somebody else has left in ZooKeeper."""
     service = MemoryService()
-    hand = await connected(service)
+    hand = await connected(MemoryCoordination(service))
     for path, content in nodes.items():
         await hand.create(path, content)
-    return await agree(await connected(service, chroot), SystemClock(), conditions)
+    joining = await connected(MemoryCoordination(service, chroot=chroot))
+    return await agree(joining, SystemClock(), conditions)
 
 
 @pytest.mark.parametrize(
@@ -454,8 +447,9 @@ def test_the_chroot_is_named_after_the_cluster_unless_it_is_set() -> None:
 async def test_only_one_kind_of_sidecar_may_use_a_chroot(first: str, second: str) -> None:
     """Both would be elected by one node, and count one epoch."""
     service = MemoryService()
-    await agree(await connected(service), SystemClock(), Conditions("crc32", kind=first))
-    joining = agree(await connected(service), SystemClock(), Conditions("crc32", kind=second))
+    one, other = [await connected(MemoryCoordination(service)) for _ in range(2)]
+    await agree(one, SystemClock(), Conditions("crc32", kind=first))
+    joining = agree(other, SystemClock(), Conditions("crc32", kind=second))
     if first == second:
         assert await joining == "crc32"
     else:
