@@ -59,27 +59,6 @@ async def test_an_unwell_broker_gives_its_bundles_away(cluster: Cluster, fault: 
 
 
 @story(broker=PROBED)
-async def test_a_broker_sick_now_and_then_stays_as_it_was(cluster: Cluster) -> None:
-    _, agent = await served_beside(cluster, 9)
-    before = dict(agent.host.serving)
-    for _ in range(30):
-        agent.host.broker.inject(Fault.REFUSED, "health", times=1)
-        await asyncio.sleep(2.0)
-    assert cluster.warnings("broker.health.failed")
-    assert cluster.warnings("broker.health.changed") == []
-    assert agent.host.serving == before
-    agent.host.broker.inject(Fault.REFUSED, "health")
-    await cluster.until(lambda: not agent.host.serving, within_s=10.0)
-    for _ in range(20):
-        agent.host.broker.heal()
-        await asyncio.sleep(1.5)
-        agent.host.broker.inject(Fault.REFUSED, "health")
-        await asyncio.sleep(1.5)
-    assert len(cluster.warnings("broker.health.changed")) == 1
-    assert agent.host.serving == {}
-
-
-@story(broker=PROBED)
 async def test_a_frozen_broker_is_out_until_it_has_been_well(cluster: Cluster) -> None:
     boundaries, agent = await served_beside(cluster, 9)
     agent.host.freeze_broker()
@@ -123,25 +102,6 @@ async def test_nobody_is_asked_where_the_interval_is_zero(cluster: Cluster) -> N
     await asyncio.sleep(30.0)
     assert all("health" not in host.broker.commands for host in cluster.hosts)
     assert cluster.warnings("broker.health.changed") == []
-
-
-@story()
-async def test_a_broker_that_cannot_be_leased_is_asked_ever_more_rarely(cluster: Cluster) -> None:
-    agent = next(a for a in cluster.agents if not a.leads)
-    agent.host.broker.inject(Fault.REFUSED, "renew_lease")
-    await asyncio.sleep(60.0)
-    tries = [
-        entry
-        for entry in cluster.warnings("broker.registration.created")
-        if entry["broker"] == agent.host.name
-    ]
-    assert len(tries) == 1  # At its start, before the fault.
-    await asyncio.sleep(20.0)
-    before = agent.host.broker.commands.count("renew_lease")
-    await asyncio.sleep(80.0)
-    assert 8 <= agent.host.broker.commands.count("renew_lease") - before <= 11
-    agent.host.broker.heal()
-    await cluster.until(lambda: agent.app.member.registered, within_s=10.0)
 
 
 HIGHEST_EPOCH = 2**63 - 1

@@ -47,24 +47,6 @@ async def test_a_cut_off_broker_stops_before_its_session_can_end(cluster: Cluste
 
 
 @story()
-async def test_a_broker_whose_session_expired_registers_again(cluster: Cluster) -> None:
-    boundaries, host, agent, bundle = await _owner(cluster)
-    epoch = agent.cluster_state.brokers[host.name].registered_as
-    agent.coordination.suspend()
-    await asyncio.sleep(SESSION_S + 1.0)
-    agent.coordination.reconnect()
-    await cluster.until(
-        lambda: (
-            cluster.leader.cluster_state.brokers.get(host.name)
-            and cluster.leader.cluster_state.brokers[host.name].registered_as > epoch
-        )
-    )
-    await cluster.until(lambda: agent.app.member.registered)
-    await cluster.moved(bundle, host)
-    await cluster.settled(boundaries.bundles)
-
-
-@story()
 async def test_a_suspended_sidecar_obeys_no_orders(cluster: Cluster) -> None:
     _, host, agent, bundle = await _owner(cluster)
     other = next(h for h in cluster.hosts if h is not host)
@@ -86,17 +68,6 @@ async def test_after_a_short_cut_the_same_locks_serve_on_without_a_gap(cluster: 
     await asyncio.sleep(LEASE_S)
     assert host.serving == before
     assert all(i.end_s >= now_s() - 0.1 for i in host.intervals())
-
-
-@story()
-async def test_a_session_that_outlives_the_lease_is_resumed(cluster: Cluster) -> None:
-    boundaries, host, agent, _ = await _owner(cluster)
-    before = dict(host.serving)
-    agent.coordination.suspend()
-    await cluster.until(lambda: not host.serving, within_s=LEASE_S)
-    agent.coordination.reconnect()
-    await cluster.until(lambda: host.serving == before, within_s=2 * RENEWED_EVERY_S)
-    await cluster.settled(boundaries.bundles)
 
 
 @story()

@@ -241,18 +241,3 @@ def test_bundles_nobody_may_take_are_tried_seldom(monkeypatch: pytest.MonkeyPatc
         assert 0 < tries <= 30  # Every 5 s, and after changes of the cluster.
 
     tell()
-
-
-@story()
-async def test_who_does_not_lead_sets_only_what_moves_nothing(cluster: Cluster) -> None:
-    await create(cluster, 2)
-    follower = next(agent for agent in cluster.living if not agent.leads)
-    with pytest.raises(LeaderElsewhere):
-        await namespaces(follower).delete(NS, force=True)
-    assert stands(cluster) == (True, True)
-    chosen = cluster.hosts[0].name
-    with pytest.raises(LeaderElsewhere):
-        await isolation(follower).put(CLUSTER, "gold", only_on(chosen))
-    assert await isolation(follower).policies(CLUSTER) == {}
-    await isolation(follower).put(CLUSTER, "gold", only_on(chosen, unload_scope="none"))
-    assert set(await isolation(cluster.leader).policies(CLUSTER)) == {"gold"}

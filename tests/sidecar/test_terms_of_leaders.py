@@ -221,18 +221,6 @@ async def test_a_hot_broker_sheds_to_the_others(cluster: Cluster) -> None:
     assert leader.metric("loadmanager_moves_in_flight") == 0
 
 
-@story(3, shedding={**QUICK["shedding"], "observe": True})
-async def test_in_observe_mode_nothing_is_ordered_and_everything_told(cluster: Cluster) -> None:
-    boundaries, topics = await placed(cluster, 12)
-    before = {bundle: cluster.server(bundle) for bundle in boundaries.bundles}
-    async with _hot(cluster, topics):
-        await asyncio.sleep(20.0)
-    assert cluster.warnings("bundle.move.observed")
-    assert not cluster.warnings("bundle.move.decided")
-    assert {bundle: cluster.server(bundle) for bundle in boundaries.bundles} == before
-    assert cluster.leader.metric("loadmanager_rounds_total", outcome="observed") >= 1
-
-
 @story(3, **QUICK)
 async def test_a_leader_in_doubt_of_its_session_decides_nothing(cluster: Cluster) -> None:
     _, topics = await placed(cluster, 12)
