@@ -1,13 +1,11 @@
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,14 +80,6 @@ def test_a_seed_does_the_same_whatever_ran_before_it() -> None:
     assert (alone.digest, alone.happened) == (after.digest, after.happened)
 
 
-BROKEN = Path(__file__).parents[1] / "support" / "broken_faults.py"
-
-
-def _broken(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(BROKEN), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
 def _dies(seed: int) -> SeedOutcome:
     os.kill(os.getpid(), signal.SIGKILL)
     return _found(seed)
@@ -99,20 +89,6 @@ def _dies(seed: int) -> SeedOutcome:
 def test_a_process_that_dies_in_a_run_is_an_error() -> None:
     with pytest.raises(BrokenProcessPool):
         list(campaign.outcomes(range(4), jobs=2, run_one=_dies))
-
-
-@pytest.mark.simulated
-def test_a_build_that_fences_nothing_is_found_out_and_found_out_again_by_its_seed() -> None:
-    found = _broken("--seeds", "6", "--jobs", "1")
-    assert found.returncode == 1, found.stdout + found.stderr
-    seed = re.search(r"^seed (\d+): (one_server broken at .*)$", found.stdout, re.MULTILINE)
-    assert seed, found.stdout
-    told = f"python -m tests.testbed.faults --seeds 1 --first-seed {seed[1]} --steps 40 --jobs 1"
-    assert f"to repeat it: {told}" in found.stdout
-    assert re.search(r"^  [\d.]+ step \d+ .+: .+$", found.stdout, re.MULTILINE)
-    again = _broken(*told.partition(".faults ")[2].split())
-    assert again.returncode == 1
-    assert seed[0] in again.stdout.splitlines()
 
 
 def _found(seed: int) -> SeedOutcome:
