@@ -31,19 +31,6 @@ async def test_bundles_of_a_deleted_namespace_are_given_up(cluster: Cluster) -> 
     await cluster.until(lambda: "vanished_namespace" in _about(cluster, first), within_s=2.0)
 
 
-@story()
-async def test_a_namespace_with_malformed_boundaries_keeps_its_owners(cluster: Cluster) -> None:
-    await served(cluster, 4)
-    before = cluster.lock_sessions()
-    await cluster.write(znodes.local_policies(NAMESPACE), b"{")
-    await cluster.until(lambda: cluster.leader.metric("loadmanager_rounds_total", outcome="quiet"))
-    start = cluster.leader.metric("loadmanager_rounds_total", outcome="quiet")
-    await cluster.until(
-        lambda: cluster.leader.metric("loadmanager_rounds_total", outcome="quiet") >= start + 3
-    )
-    assert cluster.lock_sessions() == before
-
-
 ROUND_S = 2.0
 
 
