@@ -290,13 +290,6 @@ async def test_an_empty_cluster_has_no_snapshot_yet(slow: LeaderAtWork) -> None:
         await slow.explainer.snapshot()
 
 
-async def test_a_term_that_is_over_tells_nothing_any_more(slow: LeaderAtWork) -> None:
-    await slow.led(*HOT)
-    await slow.stop_leading()
-    with pytest.raises(Unavailable):
-        slow.explainer.account(B1)
-
-
 FOUR = Boundaries.even(Namespace("acme/prod"), 4)
 BUNDLE = FOUR.bundles[0]
 TAKEN = Rates(25.0, 0.0, 0.75e6, 0.0)
