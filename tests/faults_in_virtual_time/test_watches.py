@@ -9,9 +9,8 @@ from stories import place_all, story
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, parse_broker
 from loadmanager.core.load import BrokerUrls
-from loadmanager.core.orders import Orders, encode_orders
 from loadmanager.core.wire.records import LockRecord, encode_lock
-from loadmanager.ports.coordination import Create, Node
+from loadmanager.ports.coordination import Create
 from loadmanager.ports.lookup import Owner
 from tests.testbed.faults.cluster import Cluster, make_config
 from tests.testbed.faults.host import Host
@@ -224,42 +223,6 @@ def test_a_broken_promise_is_told_of_and_no_other_history(
 
 
 OFTEN = ("copy the ensemble's data", "restore older data")
-
-
-@story()
-async def test_who_reads_a_leaders_orders_after_a_strangers_takes_locks_on_those_and_no_older(
-    cluster: Cluster,
-) -> None:
-    """As a sidecar does that registers in a new session: it reads before its watch tells it."""
-    monitor = Monitor(cluster, Trace())
-    monitor.orders.restored(1)  # It did not see the election.
-    boundaries = await cluster.make_namespace(1)
-    await place_all(cluster, boundaries)
-    agent = cluster.living[0]
-    monitor.follow_agent(agent)
-    session, path = agent.coordination, znodes.orders(agent.host.name)
-    assert session.before_commit is not None
-    assert session.after_watch is not None
-    assert session.after_read is not None
-    node = await session.get(znodes.LEADER)
-    assert node is not None
-
-    def orders(epoch: int) -> Node:
-        return replace(node, data=encode_orders(Orders(epoch)))
-
-    def lock(epoch: int) -> Create:
-        urls = BrokerUrls(http_url="http://b")
-        record = LockRecord(urls=urls, broker=agent.host.name, epoch=epoch)
-        return Create(znodes.lock(boundaries.bundles[0]), encode_lock(record), ephemeral=True)
-
-    monitor.orders.foreign(orders(2**62).data)
-    session.after_watch(path, orders(2**62))
-    session.after_read(path, orders(2**62))
-    session.after_read(path, orders(7))
-    session.before_commit([lock(7)])
-    assert not monitor.violations
-    session.before_commit([lock(6)])
-    assert [one.invariant for one in monitor.violations] == [Invariant.ORDERS_OF_THE_TERM]
 
 
 @story(2)
