@@ -162,17 +162,6 @@ async def test_a_mark_outlives_restarts_of_sidecars(cluster: Cluster, every: boo
 
 
 @story()
-async def test_a_mark_set_while_the_sidecar_is_cut_off_is_heeded(cluster: Cluster) -> None:
-    boundaries, agent = await served_beside(cluster, 12)
-    agent.coordination.suspend()
-    await drain(cluster.leader, agent.host)
-    await asyncio.sleep(2.0)
-    agent.coordination.reconnect()
-    await cluster.until(lambda: not agent.host.serving, within_s=10.0)
-    await cluster.settled(boundaries.bundles)
-
-
-@story()
 async def test_marks_say_who_and_why_and_may_be_repeated(cluster: Cluster) -> None:
     agent, host = cluster.agents[0], cluster.hosts[1]
     asked = agent.app.drains
@@ -264,23 +253,6 @@ async def test_a_sidecar_that_stops_empties_its_broker_first(cluster: Cluster, l
 def gaps(cluster: Cluster, former: Host) -> list[float]:
     begun = {i.bundle: i.start_s for h in cluster.hosts if h is not former for i in h.intervals()}
     return [begun[i.bundle] - i.end_s for i in former.intervals()]
-
-
-@story()
-async def test_who_stops_is_given_nothing_new_while_it_is_emptied(cluster: Cluster) -> None:
-    boundaries, agent = await served_beside(cluster, 60)
-    had = set(agent.host.serving)
-    leaving = asyncio.ensure_future(agent.leave())
-    await cluster.until(
-        lambda: cluster.leader.cluster_state.brokers[agent.host.name].registration.draining,
-        within_s=1.0,
-    )
-    more = await cluster.make_namespace(12, Namespace("acme/more"))
-    asking = next(a for a in cluster.living if a is not agent)
-    await asyncio.gather(*(asking.look_up(topic_in(more, bundle)) for bundle in more.bundles))
-    await leaving
-    assert {interval.bundle for interval in agent.host.intervals()} == had
-    await cluster.settled([*boundaries.bundles, *more.bundles])
 
 
 @story()

@@ -14,7 +14,6 @@ from waiting import eventually
 from loadmanager.core import znodes
 from loadmanager.core.averages import Average, BundleAverages
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.history.schema import Stream
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.memory import RoundMemory
 from loadmanager.core.orders import SplitOrder
@@ -195,19 +194,6 @@ async def test_the_next_leader_tells_a_term_of_its_own_and_who_left(cluster: Clu
     assert present.lines("round")[0]["epoch"] > former.lines("round")[-1]["epoch"]
     assert present.lines("round")[0]["base"]
     assert len(present.lines("round")[0]["departed_ago_s"]) == 1
-
-
-@story(0, **BRISK)
-async def test_a_sidecar_that_keeps_reports_records_no_rounds(cluster: Cluster) -> None:
-    archive = Archive()
-
-    cluster.build = archive.kept
-    cluster.start(cluster.add_host())
-    archive.sinks[0].wanted = frozenset({Stream.REPORTS})
-    await cluster.ready()
-    leader = cluster.leader.app.leading
-    await cluster.until(lambda: leader.leader_term and leader.leader_term.decision_log.rounds >= 2)
-    assert {line["kind"] for line in archive.lines()} == {"report"}
 
 
 B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")

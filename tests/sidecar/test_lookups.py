@@ -116,16 +116,6 @@ async def test_a_lookup_that_may_not_wait_has_the_bundle_placed(cluster: Cluster
 
 
 @story(3)
-async def test_without_a_leader_a_lookup_waits_for_the_next_one(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(1)
-    leader = cluster.leader
-    other = next(agent for agent in cluster.agents if agent is not leader)
-    await leader.leave()
-    owner = await other.look_up(topic_in(boundaries, boundaries.bundles[0]))
-    assert owner.broker != leader.host.name
-
-
-@story(3)
 async def test_a_silent_leader_is_asked_again_until_time_is_up(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(3)
     follower = next(agent for agent in cluster.agents if not agent.leads)

@@ -118,21 +118,6 @@ async def test_a_load_or_unload_that_fails_is_repeated_under_its_lock(cluster: C
 
 
 @story()
-async def test_a_late_load_starts_nothing_after_the_hand_over(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(1)
-    for host in cluster.hosts:
-        host.broker.inject(Fault.LATE, "load", times=1)
-    (bundle,) = boundaries.bundles
-    await place_all(cluster, boundaries)
-    source, target = cluster.server(bundle), other_than(cluster, cluster.server(bundle))
-    target.broker.heal()
-    await cluster.moved(bundle, target)
-    source.broker.heal()  # The first load arrives now.
-    await asyncio.sleep(1.0)
-    assert cluster.servers(bundle) == [target]
-
-
-@story()
 async def test_commands_of_a_bundle_moved_to_and_fro_follow_one_another(cluster: Cluster) -> None:
     boundaries = await served(cluster, 1)
     (bundle,) = boundaries.bundles

@@ -35,22 +35,6 @@ async def split(cluster: Cluster, bundle: BundleId, order: SplitOrder = MIDDLE) 
     await cluster.leader.app.bundle_requests.split(NAMESPACE, chosen, order)
 
 
-@story(**BY_HAND)
-async def test_a_bundle_is_replaced_by_its_parts_for_everybody(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 2)
-    whole = boundaries.bundles[0]
-    host = cluster.server(whole)
-    token = host.serving[whole]
-    publish(cluster, topics_in(boundaries, whole, 4))
-    await split(cluster, whole)
-    after = boundaries_now(cluster)
-    assert len(after.bundles) == 3
-    assert whole not in after.bundles
-    await cluster.settled(after.bundles)
-    for part in after.bundles[:2]:
-        assert cluster.server(part).serving[part] > token
-
-
 @story(sidecars=1, **BY_HAND)
 async def test_no_message_finds_nobody_while_a_bundle_is_cut(cluster: Cluster) -> None:
     boundaries = await served(cluster, 1)
