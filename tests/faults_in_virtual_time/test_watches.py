@@ -10,8 +10,9 @@ from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, parse_broker
 from loadmanager.core.load import BrokerUrls
 from loadmanager.core.wire.records import LockRecord, encode_lock
-from loadmanager.ports.coordination import Create
+from loadmanager.ports.coordination import Create, Node
 from loadmanager.ports.lookup import Owner
+from tests.testbed.faults.answers_watch import LAGS_IN_A_CHAIN
 from tests.testbed.faults.cluster import Cluster, make_config
 from tests.testbed.faults.host import Host
 from tests.testbed.faults.monitor import Monitor
@@ -259,3 +260,28 @@ def test_older_data_restored_again_and_again_break_no_promise(seed: int) -> None
     outcome = run_seed(seed, actions=actions)
     assert not outcome.violation, "\n".join([*outcome.last_lines, outcome.violation])
     assert outcome.happened["restore older data"] > 0
+
+
+@story(2)
+async def test_a_late_server_and_late_replies_add_up(cluster: Cluster) -> None:
+    await cluster.write("/elsewhere", b"before")
+    agent = next(one for one in cluster.living if not one.leads)
+    server = cluster.service.add_server()
+    agent.coordination.connect_to(server)
+    told_at_s: dict[bytes, float] = {}
+
+    def told(node: Node | None) -> None:
+        if node is not None:
+            told_at_s[node.data] = asyncio.get_running_loop().time()
+
+    agent.coordination.watch("/elsewhere", told)
+    await cluster.until(lambda: agent.coordination.is_on(server) and told_at_s)
+    cluster.service.lag(server, 1.0)
+    agent.coordination.delay_replies(0.5)
+    lag_s = agent.coordination.lag_s
+    assert lag_s == 1.5
+    began_s = asyncio.get_running_loop().time()
+    await cluster.write("/elsewhere", b"after")
+    await cluster.until(lambda: b"after" in told_at_s)
+    # The event is as late as both, and the read that it asks for takes time again.
+    assert lag_s < told_at_s[b"after"] - began_s < LAGS_IN_A_CHAIN * lag_s
