@@ -1,8 +1,8 @@
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
-from stories import now_s, served, story
+from stories import now_s, served, served_beside, story
 
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
@@ -18,6 +18,7 @@ from loadmanager.ports.coordination import (
 from tests.testbed.faults.agent import SESSION_S, Agent
 from tests.testbed.faults.cluster import Cluster
 from tests.testbed.faults.host import Host
+from tests.testbed.faults.session import ClientSession
 from tests.testbed.in_process import Fault
 
 LEASE_S = 0.66 * SESSION_S
@@ -222,6 +223,26 @@ async def test_a_thawed_sidecar_that_was_replaced_changes_nothing(cluster: Clust
     assert cluster.service.dump()[znodes.lock(bundle)] == lock
     assert newcomer.alive
     await cluster.settled(boundaries.bundles)
+
+
+@pytest.mark.parametrize("lose", [ClientSession.lose_next_request, ClientSession.lose_next_reply])
+@story()
+async def test_a_lost_message_about_a_lock_ends_no_membership(
+    cluster: Cluster, lose: Callable[[ClientSession], None]
+) -> None:
+    boundaries, agent = await served_beside(cluster, 6, serving=False)
+    bundle = next(b for b in boundaries.bundles if cluster.server(b) is not agent.host)
+
+    def lose_it(operations: Sequence[Operation]) -> None:
+        if any(one.path == znodes.lock(bundle) for one in operations):
+            agent.coordination.before_commit = None
+            lose(agent.coordination)
+
+    agent.coordination.before_commit = lose_it
+    await cluster.moved(bundle, agent.host)
+    assert agent.coordination.before_commit is None
+    await cluster.settled(boundaries.bundles)
+    assert not cluster.warnings("broker.membership.ended")
 
 
 @pytest.mark.parametrize(
