@@ -162,16 +162,6 @@ async def test_isolated_namespaces_are_only_where_they_belong(sidecar: LeaderAtW
     assert {await sidecar.leading.assign(bundle) for bundle in other} == {B1, B3}
 
 
-async def test_a_namespace_whose_brokers_are_away_waits_for_them(sidecar: LeaderAtWork) -> None:
-    await sidecar.write(ISOLATION, written({"p": {**TO_B2, "primary": ["b9"]}}))
-    await lead(sidecar)
-    with pytest.raises(Unavailable, match="no broker can take"):
-        await sidecar.leading.assign(BUNDLES[0])
-    told = sidecar.explainer.account(BUNDLES[0]).explanation
-    assert told.decisions[0].code is Reason.NO_CANDIDATE
-    assert {one.refused for one in told.candidates} == {Reason.ISOLATED}
-
-
 async def test_namespaces_of_one_group_are_kept_apart(sidecar: LeaderAtWork) -> None:
     names = [Namespace(f"t/n{number}") for number in range(3)]
     for name in names:

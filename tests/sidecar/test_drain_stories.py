@@ -302,16 +302,6 @@ async def test_without_the_service_a_sidecar_stops_without_waiting(cluster: Clus
     await cluster.settled(boundaries.bundles)
 
 
-@story(1)
-async def test_the_last_one_to_leave_waits_for_nobody(cluster: Cluster) -> None:
-    await served(cluster, 3)
-    begun_s = now_s()
-    await cluster.agents[0].leave()
-    assert now_s() - begun_s < 0.5
-    assert cluster.lock_sessions() == {}
-    assert cluster.hosts[0].serving == {}
-
-
 @story()
 async def test_a_hung_broker_keeps_its_locks_until_its_lease_is_over(cluster: Cluster) -> None:
     boundaries, agent = await served_beside(cluster, 6)

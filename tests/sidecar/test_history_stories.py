@@ -9,7 +9,6 @@ from leader_at_work import LeaderAtWork, leader_at_work
 from seed_samples import GivenSeed, head, rates
 from snapshot_samples import report
 from stories import served, start_hosts, story
-from waiting import eventually
 
 from loadmanager.core import znodes
 from loadmanager.core.averages import Average, BundleAverages
@@ -23,7 +22,6 @@ from loadmanager.core.seed import hour_of_week
 from loadmanager.core.wire.standby import Standby, encode_standby
 from loadmanager.leader import leader_state as seeding
 from loadmanager.ports.history import SeedUnreadable
-from loadmanager.ports.lookup import NotLeader, Unavailable
 from tests.testbed.faults.agent import SESSION_S
 from tests.testbed.faults.cluster import NAMESPACE, Cluster
 
@@ -297,15 +295,3 @@ async def test_a_seed_that_cannot_be_used_is_told_and_the_leader_begins_cold(
         assert metric(at_work, "loadmanager_seeds_total", result=result) == 1
         assert metric(at_work, "loadmanager_seeded_bundles") == 0
         assert {await at_work.leader_term.assign(one) for one in BUNDLES} == {B1, B2}
-
-
-async def test_nothing_is_asked_of_a_leader_that_is_still_being_opened() -> None:
-    async with beginner(GivenSeed()) as at_work:
-        seeds = fresh(at_work)
-        seeds.hangs = True
-        at_work.lead()
-        await eventually(lambda: seeds.hours)
-        with pytest.raises(Unavailable, match="no leader is at work"):
-            at_work.leading.require_term()
-        with pytest.raises(NotLeader):
-            await at_work.leading.assign(BUNDLES[0])

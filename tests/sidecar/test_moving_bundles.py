@@ -1,10 +1,8 @@
 import asyncio
-import contextlib
 from typing import Any
 
 import pytest
 from stories import (
-    boundaries_now,
     each_loss,
     follower,
     looked_up,
@@ -21,7 +19,6 @@ from loadmanager.admin.bundles import UnloadedBundle
 from loadmanager.agent.owning_agent import OwningAgent
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
-from loadmanager.core.orders import SplitOrder
 from loadmanager.core.wire.shared_forms import range_text
 from loadmanager.ports.lookup import (
     Conflict,
@@ -318,27 +315,6 @@ async def test_another_serves_for_a_destination_that_dies(cluster: Cluster) -> N
     with pytest.raises(Unavailable, match=r"did not arrive at .* within 15 s"):
         await asking
     await cluster.settled(boundaries.bundles)
-
-
-@pytest.mark.parametrize("after_s", [0.0, 0.004, 0.008, 0.012, 0.016, 0.02, 0.024, 0.028])
-@story(seed=3)
-async def test_a_bundle_split_meanwhile_stays_away(cluster: Cluster, after_s: float) -> None:
-    boundaries = await served(cluster)
-    whole, app = boundaries.bundles[0], cluster.leader.app
-    order = SplitOrder("range_equally_divide")
-    splitting = asyncio.ensure_future(
-        app.bundle_requests.split(NAMESPACE, range_text(whole), order)
-    )
-    await asyncio.sleep(after_s)
-    with contextlib.suppress(Missing):
-        await app.bundle_requests.unload(NAMESPACE, range_text(whole), None)
-    await splitting
-    bundles = boundaries_now(cluster).bundles
-    assert len(bundles) == 5
-    await cluster.settled(bundles)
-    await asyncio.sleep(10.0)
-    await cluster.settled(bundles, within_s=1.0)
-    assert cluster.servers(whole) == []
 
 
 async def _small_story(cluster: Cluster) -> None:

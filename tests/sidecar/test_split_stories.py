@@ -88,23 +88,6 @@ async def test_parts_outlive_their_sidecar(cluster: Cluster, broker_dies: bool) 
 
 
 @story(**BY_HAND)
-async def test_a_split_of_a_leader_that_died_is_taken_up(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 3)
-    former = cluster.leader
-    others = [b for b in boundaries.bundles if cluster.server(b) is not former.host]
-    whole = others[0]
-    publish(cluster, topics_in(boundaries, whole, 4))
-    await cluster.leader_term.splits.order(whole, MIDDLE)
-    await former.kill()
-    former.host.kill_broker()
-    await cluster.until(lambda: whole not in boundaries_now(cluster).bundles, within_s=60)
-    await cluster.settled(boundaries_now(cluster).bundles, within_s=60)
-    heir = cluster.server(boundaries_now(cluster).bundles[0])
-    await cluster.until(lambda: whole not in cluster.orders(heir).bundles)
-    assert whole not in cluster.orders(heir).splits
-
-
-@story(**BY_HAND)
 async def test_a_single_topic_is_never_cut_and_the_order_is_taken_back(cluster: Cluster) -> None:
     boundaries, (topic,) = await placed(cluster, 1)
     publish(cluster, [topic])
