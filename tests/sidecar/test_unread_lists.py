@@ -84,6 +84,20 @@ def test_who_needs_no_owner_reads_one_list_a_second_however_many_change() -> Non
     _told(tell)
 
 
+def test_a_lookup_reads_what_was_left_unread_and_names_who_serves() -> None:
+    async def tell(cluster: Cluster, _service: CountingService, boundaries: Boundaries) -> None:
+        for _ in range(3):
+            bundle = await _leave_unread(cluster, boundaries.bundles)
+            asked, topic = _bystander(cluster), topic_in(boundaries, bundle)
+            assert asked.app.answering.owner_if_known(topic) is None
+            questions = asked.questions
+            owner = await asked.look_up(topic)
+            assert cluster.servers(bundle) == [cluster.agent_of(owner.broker).host]
+            assert asked.questions == questions
+
+    _told(tell)
+
+
 def test_a_list_that_cannot_be_read_any_more_names_nobody_and_is_read_in_its_turn() -> None:
     async def tell(cluster: Cluster, _service: CountingService, boundaries: Boundaries) -> None:
         bundle = await _leave_unread(cluster, boundaries.bundles)
