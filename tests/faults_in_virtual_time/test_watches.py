@@ -9,10 +9,10 @@ from stories import place_all, story
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, parse_broker
 from loadmanager.core.load import BrokerUrls
-from loadmanager.core.orders import Orders, encode_orders
 from loadmanager.core.wire.records import LockRecord, encode_lock
 from loadmanager.ports.coordination import Create, Node
 from loadmanager.ports.lookup import Owner
+from tests.testbed.faults.answers_watch import LAGS_IN_A_CHAIN
 from tests.testbed.faults.cluster import Cluster, make_config
 from tests.testbed.faults.host import Host
 from tests.testbed.faults.monitor import Monitor
@@ -226,64 +226,6 @@ def test_a_broken_promise_is_told_of_and_no_other_history(
 OFTEN = ("copy the ensemble's data", "restore older data")
 
 
-@story()
-async def test_a_lock_taken_on_a_strangers_orders_is_told_of(cluster: Cluster) -> None:
-    monitor = Monitor(cluster, Trace())
-    monitor.orders.restored(1)  # It did not see the election.
-    boundaries = await cluster.make_namespace(2)
-    await place_all(cluster, boundaries)
-    agent = cluster.living[0]
-    monitor.follow_agent(agent)
-    orders = Orders(2**62, frozenset(boundaries.bundles))
-    content = encode_orders(orders)
-    monitor.orders.foreign(content)
-    await cluster.write(znodes.orders(agent.host.name), content)
-    await cluster.settled(boundaries.bundles)
-    assert not monitor.violations
-    urls = BrokerUrls(http_url="http://b")
-    record = LockRecord(urls=urls, broker=agent.host.name, epoch=orders.epoch)
-    path = znodes.lock(boundaries.bundles[0])
-    assert agent.coordination.before_commit is not None
-    agent.coordination.before_commit([Create(path, encode_lock(record), ephemeral=True)])
-    assert [one.invariant for one in monitor.violations] == [Invariant.ORDERS_OF_THE_TERM]
-
-
-@story()
-async def test_who_reads_a_leaders_orders_after_a_strangers_takes_locks_on_those_and_no_older(
-    cluster: Cluster,
-) -> None:
-    """As a sidecar does that registers in a new session: it reads before its watch tells it."""
-    monitor = Monitor(cluster, Trace())
-    monitor.orders.restored(1)  # It did not see the election.
-    boundaries = await cluster.make_namespace(1)
-    await place_all(cluster, boundaries)
-    agent = cluster.living[0]
-    monitor.follow_agent(agent)
-    session, path = agent.coordination, znodes.orders(agent.host.name)
-    assert session.before_commit is not None
-    assert session.after_watch is not None
-    assert session.after_read is not None
-    node = await session.get(znodes.LEADER)
-    assert node is not None
-
-    def orders(epoch: int) -> Node:
-        return replace(node, data=encode_orders(Orders(epoch)))
-
-    def lock(epoch: int) -> Create:
-        urls = BrokerUrls(http_url="http://b")
-        record = LockRecord(urls=urls, broker=agent.host.name, epoch=epoch)
-        return Create(znodes.lock(boundaries.bundles[0]), encode_lock(record), ephemeral=True)
-
-    monitor.orders.foreign(orders(2**62).data)
-    session.after_watch(path, orders(2**62))
-    session.after_read(path, orders(2**62))
-    session.after_read(path, orders(7))
-    session.before_commit([lock(7)])
-    assert not monitor.violations
-    session.before_commit([lock(6)])
-    assert [one.invariant for one in monitor.violations] == [Invariant.ORDERS_OF_THE_TERM]
-
-
 @story(2)
 async def test_restored_data_are_older_and_have_no_ephemeral_nodes(cluster: Cluster) -> None:
     service = cluster.service
@@ -318,3 +260,28 @@ def test_older_data_restored_again_and_again_break_no_promise(seed: int) -> None
     outcome = run_seed(seed, actions=actions)
     assert not outcome.violation, "\n".join([*outcome.last_lines, outcome.violation])
     assert outcome.happened["restore older data"] > 0
+
+
+@story(2)
+async def test_a_late_server_and_late_replies_add_up(cluster: Cluster) -> None:
+    await cluster.write("/elsewhere", b"before")
+    agent = next(one for one in cluster.living if not one.leads)
+    server = cluster.service.add_server()
+    agent.coordination.connect_to(server)
+    told_at_s: dict[bytes, float] = {}
+
+    def told(node: Node | None) -> None:
+        if node is not None:
+            told_at_s[node.data] = asyncio.get_running_loop().time()
+
+    agent.coordination.watch("/elsewhere", told)
+    await cluster.until(lambda: agent.coordination.is_on(server) and told_at_s)
+    cluster.service.lag(server, 1.0)
+    agent.coordination.delay_replies(0.5)
+    lag_s = agent.coordination.lag_s
+    assert lag_s == 1.5
+    began_s = asyncio.get_running_loop().time()
+    await cluster.write("/elsewhere", b"after")
+    await cluster.until(lambda: b"after" in told_at_s)
+    # The event is as late as both, and the read that it asks for takes time again.
+    assert lag_s < told_at_s[b"after"] - began_s < LAGS_IN_A_CHAIN * lag_s

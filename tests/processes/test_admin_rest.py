@@ -15,7 +15,6 @@ from loadmanager.demo.cluster import NAMESPACE, Member
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 CLUSTER = "demo"
-ACME = "namespaces/acme/prod"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +22,9 @@ class Sidecar:
     processes: ProcessCluster
     member: Member
 
-    async def send(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    async def send(self, method: str, path: str) -> tuple[int, Any]:
         url = f"{self.member.sidecar_url}/admin/v2/{path}"
-        async with self.processes.http.request(method, url, json=body) as answer:
+        async with self.processes.http.request(method, url) as answer:
             is_json = answer.content_type == "application/json"
             return answer.status, await (answer.json() if is_json else answer.text())
 
@@ -56,34 +55,8 @@ async def test_one_sidecar_knows_what_another_did(
         await processes.start()
         first, second = (Sidecar(processes, one) for one in processes.cluster.members)
         await _the_leader_begins_with_a_seed(first, second)
-        await _namespaces_come_and_go(first, second)
         await _topics_are_told_of_both_brokers(first, second)
         await _brokers_and_their_bundles(first, second)
-        await _constraints(first, second)
-        await _settings(first, second)
-        await _the_leader_rests(first, second)
-
-
-async def _namespaces_come_and_go(first: Sidecar, second: Sidecar) -> None:
-    created = {"bundles": {"numBundles": 2}, "deduplicationEnabled": True}
-    assert await first.send("PUT", ACME, created) == (204, "")
-    assert (await second.send("PUT", ACME, created))[0] == 409
-    assert await second.get("namespaces/acme") == ["acme/prod"]
-    policies = await second.get(f"{ACME}/policies")
-    assert (policies["deduplicationEnabled"], policies["bundles"]["numBundles"]) == (True, 2)
-    halves = ("0x00000000_0x80000000", "0x80000000_0xffffffff")
-    assert await second.send("PUT", f"{ACME}/{halves[0]}/unload") == (204, "")
-    topic = TopicName("persistent", Namespace("acme/prod"), "t")
-    await publish(first.processes, topic, first)
-    found = [(await first.send("PUT", f"{ACME}/{one}/split"))[0] for one in halves]
-    assert found.count(204) == 1  # the one with the topic; nobody owns the other
-    assert found.count(412) == 1
-    assert (await second.send("PUT", f"{ACME}/{halves[found.index(204)]}/split"))[0] == 404
-    assert len((await second.get(f"{ACME}/bundles"))["boundaries"]) == 4
-    assert (await second.send("DELETE", f"{ACME}?force=true"))[0] == 204
-    assert (await first.send("GET", f"{ACME}/policies"))[0] == 404
-    assert (await first.send("DELETE", ACME))[0] == 404
-    assert await first.get("namespaces/acme") == []
 
 
 async def _topics_are_told_of_both_brokers(first: Sidecar, second: Sidecar) -> None:
@@ -125,54 +98,6 @@ async def _brokers_and_their_bundles(first: Sidecar, second: Sidecar) -> None:
     assert (await follower.send("PUT", f"{path}{brokers[1]}"))[0] == 204
     now = await second.get(f"brokers/{CLUSTER}/{brokers[1]}/ownedNamespaces")
     assert f"{NAMESPACE}/{bundle}" in now
-
-
-async def _constraints(first: Sidecar, second: Sidecar) -> None:
-    policy = {
-        "namespaces": ["gold/.*"],
-        "primary": ["127.0.0.1"],
-        "secondary": [],
-        "auto_failover_policy": {
-            "policy_type": "min_available",
-            "parameters": {"min_limit": "1", "usage_threshold": "80"},
-        },
-    }
-    path = f"clusters/{CLUSTER}/namespaceIsolationPolicies"
-    assert (await first.send("POST", f"{path}/gold", policy))[0] == 204
-    assert await second.get(f"{path}/gold") == policy
-    assert len(await second.get(f"{path}/brokers")) == 2
-    domains = f"clusters/{CLUSTER}/failureDomains"
-    body = {"brokers": [first.member.broker]}
-    assert (await first.send("POST", f"{domains}/a", body))[0] == 204
-    assert (await second.send("POST", f"{domains}/b", body))[0] == 409
-    assert await second.get(domains) == {"a": body}
-    group = f"namespaces/{NAMESPACE}/antiAffinity"
-    assert (await first.send("POST", group, "apart"))[0] == 204
-    assert await second.get(f"namespaces/{CLUSTER}/antiAffinity/apart") == [NAMESPACE]
-
-
-async def _settings(first: Sidecar, second: Sidecar) -> None:
-    name = "loadBalancerSheddingExcludedNamespaces"
-    assert (await first.send("POST", f"brokers/configuration/{name}/acme%2Fprod"))[0] == 204
-    assert await second.get("brokers/configuration/values") == {name: "acme/prod"}
-    assert (await first.send("POST", "brokers/configuration/broker.id/x"))[0] == 412
-    assert (await second.send("DELETE", f"brokers/configuration/{name}"))[0] == 204
-    assert await first.get("brokers/configuration/values") == {}
-
-
-async def _the_leader_rests(first: Sidecar, second: Sidecar) -> None:
-    assert (await first.send("PUT", "loadmanager/balancing/pause?by=ann"))[0] == 204
-    assert (await second.get("loadmanager/balancing"))["mode"] == "paused"
-    broker = first.member.broker
-
-    async def told() -> str:
-        account = await second.get(f"loadmanager/explain?subject={broker}")
-        return str(account["balancing"]["mode"])
-
-    async with asyncio.timeout(60):
-        while await told() != "paused":  # noqa: ASYNC110 - another process reads it
-            await asyncio.sleep(0.05)
-    assert (await second.send("PUT", "loadmanager/balancing/resume"))[0] == 204
 
 
 async def _the_leader_begins_with_a_seed(first: Sidecar, second: Sidecar) -> None:

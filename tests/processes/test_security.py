@@ -104,36 +104,6 @@ async def status(http: aiohttp.ClientSession, url: str, **options: object) -> in
         return answer.status
 
 
-async def test_clients_elsewhere_look_up_at_every_sidecar_and_do_nothing_else(
-    cluster: OpenCluster, http: aiohttp.ClientSession
-) -> None:
-    topics = topic_names(BUNDLES, Boundaries.even(Namespace(NAMESPACE), BUNDLES), HASH)
-    for number, topic in enumerate(topics):
-        # Every other question goes to a sidecar that has to ask the leader's.
-        url = cluster.elsewhere(cluster.members[number % 2])
-        path = f"{topic.domain}/{topic.namespace}/{topic.local}"
-        async with http.get(f"{url}/lookup/v2/topic/{path}") as answer:
-            assert answer.status == HTTPStatus.OK, await answer.text()
-            assert cluster.address in (await answer.json())["httpUrl"]
-    for member in cluster.members:
-        url = cluster.elsewhere(member)
-        # Each sidecar asks the other for its broker's topics, which takes the right to read.
-        assert await status(http, f"{url}/admin/v2/namespaces/{NAMESPACE}/topics") == HTTPStatus.OK
-        assert await status(http, f"{url}/readyz") == HTTPStatus.OK
-        assert await status(http, f"{url}/metrics") == HTTPStatus.UNAUTHORIZED
-        assert await status(http, f"{member.sidecar_url}/metrics") == HTTPStatus.OK
-        async with http.put(f"{url}/admin/v2/namespaces/{NAMESPACE}/unload") as refused:
-            assert refused.status == HTTPStatus.UNAUTHORIZED
-            assert "loadmanager token" in await refused.text()
-
-
-async def test_commands_on_any_brokers_host_need_no_token(cluster: OpenCluster) -> None:
-    for member in cluster.members:
-        for command in (("brokers",), ("pause",), ("resume",), ("plan",)):
-            code, *said = await run_command(*command, "--url", member.sidecar_url)
-            assert code == 0, said
-
-
 async def test_a_token_is_good_everywhere_until_the_key_is_replaced(
     cluster: OpenCluster, http: aiohttp.ClientSession
 ) -> None:

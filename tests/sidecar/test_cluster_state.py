@@ -58,26 +58,6 @@ async def test_of_the_lists_with_a_bundle_the_latest_lock_is_believed(cluster: C
     await cluster.until(lambda: _holder(cluster) == (FIRST, mzxid))
 
 
-@story(1)
-async def test_a_picture_is_current_only_while_it_can_change(cluster: Cluster) -> None:
-    (agent,) = cluster.agents
-    assert agent.cluster_state.complete
-    assert agent.cluster_state.current
-    agent.coordination.suspend()
-    assert agent.cluster_state.complete
-    assert not agent.cluster_state.current
-
-
-@story(2)
-async def test_a_closed_picture_is_told_of_nothing(cluster: Cluster) -> None:
-    cluster_state = cluster.agents[0].cluster_state
-    await cluster.make_namespace(1)
-    before = dict(cluster_state.brokers)
-    cluster_state.close()
-    await cluster.agents[1].leave()
-    assert dict(cluster_state.brokers) == before
-
-
 @in_virtual_time
 async def test_a_change_wakes_waiters_and_calls_subscribers() -> None:
     changes, called = Subscriptions(), [0]
@@ -298,19 +278,6 @@ async def test_loads_say_how_usage_varied_and_the_leader_sees_it(cluster: Cluste
 
 
 @story()
-async def test_a_drain_is_told_with_the_registration(cluster: Cluster) -> None:
-    agent = next(one for one in cluster.living if not one.leads)
-    before = _published(cluster, agent)
-    await (await cluster.operator()).create(znodes.draining(agent.host.name), b"{}")
-    await cluster.until(lambda: _published(cluster, agent).draining, within_s=1.0)
-    await cluster.until(
-        lambda: _published(cluster, agent).reported_at_ms > before.reported_at_ms, within_s=1.0
-    )
-    known = cluster.leader.cluster_state.loads.reports
-    await cluster.until(lambda: known[agent.host.name].report == _published(cluster, agent))
-
-
-@story()
 async def test_loads_that_are_too_large_end_no_membership(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -403,19 +370,3 @@ async def test_what_many_placements_ask_of_zookeeper_is_predicted_in_the_log(sid
         timed = ("heartbeat", "get /loadbalance/loads")
         made = sum(n for name, n in asked.items() if not name.startswith((*once, *timed)))
         assert made == pytest.approx(expected, rel=0.05)
-
-
-@in_virtual_time
-async def test_loads_that_change_are_read_by_the_leader_and_two_others() -> None:
-    async with counted_cluster(5) as (cluster, service):
-        await asyncio.sleep(60.0)
-        service.forget()
-        for step in range(10):
-            for host in cluster.hosts:
-                host.cpu_fraction = 0.1 + 0.4 * (step % 2)
-            await asyncio.sleep(30.0)
-        roles = by_role(cluster)
-        assert len(roles["other"]) == 2
-        for role, agents in roles.items():
-            reads = service.asked_by(agents)["get /loadbalance/loads"]
-            assert reads == 0 if role == "other" else reads > 20

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
-from leader_at_work import B1, B2, B3, HOT, ME, THRESHOLD, LeaderAtWork, leader_at_work
+from leader_at_work import B1, B2, B3, HOT, THRESHOLD, LeaderAtWork, leader_at_work
 from snapshot_samples import report
 from waiting import eventually
 
@@ -22,8 +22,7 @@ from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.policies import NO_POLICIES, IsolationPolicy
 from loadmanager.core.snapshot.codec import decode_snapshot
 from loadmanager.core.wire.policies import encode_boundaries
-from loadmanager.core.wire.records import LeaderRecord
-from loadmanager.ports.lookup import LeaderElsewhere, Unavailable, Unfit
+from loadmanager.ports.lookup import Unavailable, Unfit
 
 NS = Namespace("t/ns")
 BUNDLES = Boundaries.even(NS, 8).bundles
@@ -150,22 +149,6 @@ async def test_anti_affinity_groups_come_change_and_go(
     await eventually(lambda: constraints.policies.anti_affinity == {})
 
 
-async def test_constraints_are_complete_only_when_all_was_read(sidecar: LeaderAtWork) -> None:
-    await sidecar.write(DOMAIN_1, written({"brokers": [B1]}))
-    await local_policies(sidecar, "t/ns", "g")
-    await sidecar.write(ISOLATION, written({"p": TO_B2}))
-    watching = Constraints(sidecar.context, "east")
-    watching.open()
-    assert not watching.complete
-    await watching.read()
-    assert watching.policies.isolation == {"p": TO_B2_READ}
-    assert watching.policies.anti_affinity == {NS: "g"}
-    assert watching.policies.domains == {B1: "d1"}
-    watching.close()
-    await sidecar.hand.delete(ISOLATION)
-    assert watching.policies.isolation == {"p": TO_B2_READ}
-
-
 async def lead(sidecar: LeaderAtWork) -> None:
     await sidecar.led(*(report(name, 0.1, {}) for name in (B1, B2, B3)))
 
@@ -177,16 +160,6 @@ async def test_isolated_namespaces_are_only_where_they_belong(sidecar: LeaderAtW
     assert owners == {B2}
     other = Boundaries.even(Namespace("t/shared"), 8).bundles
     assert {await sidecar.leading.assign(bundle) for bundle in other} == {B1, B3}
-
-
-async def test_a_namespace_whose_brokers_are_away_waits_for_them(sidecar: LeaderAtWork) -> None:
-    await sidecar.write(ISOLATION, written({"p": {**TO_B2, "primary": ["b9"]}}))
-    await lead(sidecar)
-    with pytest.raises(Unavailable, match="no broker can take"):
-        await sidecar.leading.assign(BUNDLES[0])
-    told = sidecar.explainer.account(BUNDLES[0]).explanation
-    assert told.decisions[0].code is Reason.NO_CANDIDATE
-    assert {one.refused for one in told.candidates} == {Reason.ISOLATED}
 
 
 async def test_namespaces_of_one_group_are_kept_apart(sidecar: LeaderAtWork) -> None:
@@ -320,17 +293,3 @@ async def test_another_strategy_or_setting_is_tried_on_the_same_view(idle: Leade
     for wish in (PlanQuery(shedder="none"), PlanQuery(settings=("threshold=x",))):
         with pytest.raises(Unfit):
             await preview_now(wish)
-
-
-async def test_only_the_leader_tells_what_it_would_do(idle: LeaderAtWork) -> None:
-    preview_now = Plans(idle.leading).plan
-    with pytest.raises(Unavailable):
-        await preview_now(PlanQuery())
-    await idle.elect(
-        LeaderRecord(
-            broker=B2, service_url="", sidecar_url="http://b2:7750", instance="other", epoch=3
-        )
-    )
-    with pytest.raises(LeaderElsewhere):
-        await preview_now(PlanQuery())
-    assert ME == B1

@@ -59,27 +59,6 @@ async def test_an_unwell_broker_gives_its_bundles_away(cluster: Cluster, fault: 
 
 
 @story(broker=PROBED)
-async def test_a_broker_sick_now_and_then_stays_as_it_was(cluster: Cluster) -> None:
-    _, agent = await served_beside(cluster, 9)
-    before = dict(agent.host.serving)
-    for _ in range(30):
-        agent.host.broker.inject(Fault.REFUSED, "health", times=1)
-        await asyncio.sleep(2.0)
-    assert cluster.warnings("broker.health.failed")
-    assert cluster.warnings("broker.health.changed") == []
-    assert agent.host.serving == before
-    agent.host.broker.inject(Fault.REFUSED, "health")
-    await cluster.until(lambda: not agent.host.serving, within_s=10.0)
-    for _ in range(20):
-        agent.host.broker.heal()
-        await asyncio.sleep(1.5)
-        agent.host.broker.inject(Fault.REFUSED, "health")
-        await asyncio.sleep(1.5)
-    assert len(cluster.warnings("broker.health.changed")) == 1
-    assert agent.host.serving == {}
-
-
-@story(broker=PROBED)
 async def test_a_frozen_broker_is_out_until_it_has_been_well(cluster: Cluster) -> None:
     boundaries, agent = await served_beside(cluster, 9)
     agent.host.freeze_broker()
@@ -116,14 +95,6 @@ async def test_of_brokers_all_found_sick_half_go_on_all_once_restarted(cluster: 
     await cluster.settled([*boundaries.bundles, *other.bundles])
 
 
-@story(1, broker=PROBED)
-async def test_the_only_broker_serves_however_it_feels(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 3)
-    cluster.hosts[0].broker.inject(Fault.REFUSED, "health")
-    await asyncio.sleep(20.0)
-    await cluster.settled(boundaries.bundles)
-
-
 @story(broker={"id": "broker0:8080", "health_interval_s": 0})
 async def test_nobody_is_asked_where_the_interval_is_zero(cluster: Cluster) -> None:
     for host in cluster.hosts:
@@ -131,25 +102,6 @@ async def test_nobody_is_asked_where_the_interval_is_zero(cluster: Cluster) -> N
     await asyncio.sleep(30.0)
     assert all("health" not in host.broker.commands for host in cluster.hosts)
     assert cluster.warnings("broker.health.changed") == []
-
-
-@story()
-async def test_a_broker_that_cannot_be_leased_is_asked_ever_more_rarely(cluster: Cluster) -> None:
-    agent = next(a for a in cluster.agents if not a.leads)
-    agent.host.broker.inject(Fault.REFUSED, "renew_lease")
-    await asyncio.sleep(60.0)
-    tries = [
-        entry
-        for entry in cluster.warnings("broker.registration.created")
-        if entry["broker"] == agent.host.name
-    ]
-    assert len(tries) == 1  # At its start, before the fault.
-    await asyncio.sleep(20.0)
-    before = agent.host.broker.commands.count("renew_lease")
-    await asyncio.sleep(80.0)
-    assert 8 <= agent.host.broker.commands.count("renew_lease") - before <= 11
-    agent.host.broker.heal()
-    await cluster.until(lambda: agent.app.member.registered, within_s=10.0)
 
 
 HIGHEST_EPOCH = 2**63 - 1
@@ -211,18 +163,6 @@ async def test_its_sidecar_is_not_ready_says_why_and_backs_off(cluster: Cluster)
     assert 4 <= len(missing) <= 6
     assert str(HIGHEST_EPOCH) in missing[0]["why"]
     assert not cluster.warnings("broker.membership.displaced")[1:]
-
-
-@story()
-async def test_a_restart_of_the_broker_heals_it(cluster: Cluster) -> None:
-    boundaries, agent = await _refused(cluster, 6)
-    await asyncio.sleep(60.0)
-    agent.host.restart_broker()
-    await cluster.until(lambda: agent.app.member.registered, within_s=10.0)
-    assert not reasons(agent)
-    assert agent.metric("loadmanager_broker_leased") == 1
-    await cluster.moved(boundaries.bundles[0], agent.host)
-    await cluster.settled(boundaries.bundles)
 
 
 @story()

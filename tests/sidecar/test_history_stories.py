@@ -9,23 +9,19 @@ from leader_at_work import LeaderAtWork, leader_at_work
 from seed_samples import GivenSeed, head, rates
 from snapshot_samples import report
 from stories import served, start_hosts, story
-from waiting import eventually
 
 from loadmanager.core import znodes
 from loadmanager.core.averages import Average, BundleAverages
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.history.schema import Stream
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.memory import RoundMemory
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
-from loadmanager.core.rates import Rates
 from loadmanager.core.seed import hour_of_week
 from loadmanager.core.wire.standby import Standby, encode_standby
 from loadmanager.leader import leader_state as seeding
 from loadmanager.ports.history import SeedUnreadable
-from loadmanager.ports.lookup import NotLeader, Unavailable
 from tests.testbed.faults.agent import SESSION_S
 from tests.testbed.faults.cluster import NAMESPACE, Cluster
 
@@ -198,19 +194,6 @@ async def test_the_next_leader_tells_a_term_of_its_own_and_who_left(cluster: Clu
     assert len(present.lines("round")[0]["departed_ago_s"]) == 1
 
 
-@story(0, **BRISK)
-async def test_a_sidecar_that_keeps_reports_records_no_rounds(cluster: Cluster) -> None:
-    archive = Archive()
-
-    cluster.build = archive.kept
-    cluster.start(cluster.add_host())
-    archive.sinks[0].wanted = frozenset({Stream.REPORTS})
-    await cluster.ready()
-    leader = cluster.leader.app.leading
-    await cluster.until(lambda: leader.leader_term and leader.leader_term.decision_log.rounds >= 2)
-    assert {line["kind"] for line in archive.lines()} == {"report"}
-
-
 B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")
 NS = Namespace("t/ns")
 BUNDLES = Boundaries.even(NS, 4).bundles
@@ -218,13 +201,13 @@ SIZES = dict(zip(BUNDLES, (1000.0, 10.0, 10.0, 980.0), strict=True))
 
 
 @asynccontextmanager
-async def beginner(seeds: GivenSeed | None) -> AsyncIterator[LeaderAtWork]:
+async def beginner(seeds: GivenSeed) -> AsyncIterator[LeaderAtWork]:
     planner = Planner(settings=PlannerSettings(settle_s=0.0))
     async with leader_at_work(
         planner,
         round_interval_s=0.02,
         tick_interval_s=3600,
-        read_seed=None if seeds is None else seeds.read,
+        read_seed=seeds.read,
     ) as at_work:
         await at_work.create_namespace(Boundaries.even(NS, 4))
         await at_work.report(report(B1, 0.1, {}), report(B2, 0.1, {}))
@@ -291,16 +274,6 @@ async def test_a_leader_that_inherited_only_the_heaviest_is_told_of_the_rest() -
         assert averages[BUNDLES[3]].short.rates == rates(980.0)
 
 
-async def test_parts_of_bundles_that_were_split_since_are_supposed_from_the_whole() -> None:
-    async with beginner(GivenSeed()) as at_work:
-        seeds = fresh(at_work)
-        seeds.sizes = {Boundaries.even(NS, 1).bundles[0]: 1000.0}
-        averages = await begin(at_work)
-        assert averages.keys() == set(BUNDLES)
-        total = sum(one.short.rates.msgs_in_per_s for one in averages.values())
-        assert total == pytest.approx(1000.0)
-
-
 @pytest.mark.parametrize(
     ("change", "result"),
     [
@@ -322,36 +295,3 @@ async def test_a_seed_that_cannot_be_used_is_told_and_the_leader_begins_cold(
         assert metric(at_work, "loadmanager_seeds_total", result=result) == 1
         assert metric(at_work, "loadmanager_seeded_bundles") == 0
         assert {await at_work.leader_term.assign(one) for one in BUNDLES} == {B1, B2}
-
-
-async def test_nothing_is_asked_of_a_leader_that_is_still_being_opened() -> None:
-    async with beginner(GivenSeed()) as at_work:
-        seeds = fresh(at_work)
-        seeds.hangs = True
-        at_work.lead()
-        await eventually(lambda: seeds.hours)
-        with pytest.raises(Unavailable, match="no leader is at work"):
-            at_work.leading.require_term()
-        with pytest.raises(NotLeader):
-            await at_work.leading.assign(BUNDLES[0])
-
-
-async def test_without_any_seed_nothing_is_told() -> None:
-    async with beginner(None) as at_work:
-        assert await begin(at_work) == {}
-        for result in ("used", "stale", "late", "unreadable", "foreign"):
-            assert metric(at_work, "loadmanager_seeds_total", result=result) == 0
-
-
-async def test_reports_soon_count_more_than_what_was_supposed() -> None:
-    seeds = GivenSeed(sizes=dict.fromkeys(BUNDLES, 1000.0))
-    async with leader_at_work(Planner(), round_interval_s=3600, read_seed=seeds.read) as at_work:
-        seeds.seed_head = head(at_work.context.clock.wall_ms())
-        await at_work.create_namespace(Boundaries.even(NS, 4))
-        await at_work.led(report(B1, 0.1, dict.fromkeys(BUNDLES, 0.0)))
-
-        def short() -> Rates:
-            averages = at_work.leader_term.look().averages.get(BUNDLES[0])
-            return averages.short.rates if averages else Rates(1e9)
-
-        await eventually(lambda: at_work.leading.leader_term and short().msgs_in_per_s < 10.0)

@@ -41,20 +41,6 @@ async def test_a_broker_without_a_lease_leaves_and_returns(cluster: Cluster) -> 
 
 
 @story()
-async def test_no_lock_is_deleted_before_the_last_lease_is_over(cluster: Cluster) -> None:
-    boundaries, agent = await served_beside(cluster, 6)
-    session_id = agent.coordination.session.session_id
-    agent.coordination.delay_replies(TOO_LATE_S)
-    while agent.app.member.registered:
-        held = {b for b, owner in cluster.lock_sessions().items() if owner == session_id}
-        assert held >= agent.host.serving.keys()
-        await asyncio.sleep(0.01)
-    assert not agent.host.serving
-    assert cluster.warnings("broker.membership.ended")
-    await cluster.settled(boundaries.bundles, within_s=3 * SESSION_S)
-
-
-@story()
 async def test_an_ensemble_that_is_late_for_all_moves_nothing(cluster: Cluster) -> None:
     """Each would otherwise leave for the others, which are no better."""
     boundaries = await served(cluster, 6)

@@ -84,16 +84,6 @@ async def test_without_a_broker_that_may_take_it_the_reasons_are_told(cluster: C
     assert cluster.agents[0].metric("loadmanager_assignments_total", result="refused") > 0
 
 
-@story()
-async def test_a_lookup_waits_for_a_bundle_under_way(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(1)
-    for agent in cluster.agents:
-        agent.coordination.delay_commits_s = 1.2
-    asked_at_s = now_s()
-    await cluster.agents[0].look_up(topic_in(boundaries, boundaries.bundles[0]))
-    assert 2.4 < now_s() - asked_at_s < 5.0
-
-
 @story(2)
 async def test_a_lookup_of_a_bundle_that_never_arrives_times_out(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(1)
@@ -113,16 +103,6 @@ async def test_a_lookup_that_may_not_wait_has_the_bundle_placed(cluster: Cluster
         await cluster.agents[0].look_up(topic)
     await cluster.settled(boundaries.bundles)
     assert (await cluster.agents[0].look_up(topic)).bundle == boundaries.bundles[0]
-
-
-@story(3)
-async def test_without_a_leader_a_lookup_waits_for_the_next_one(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(1)
-    leader = cluster.leader
-    other = next(agent for agent in cluster.agents if agent is not leader)
-    await leader.leave()
-    owner = await other.look_up(topic_in(boundaries, boundaries.bundles[0]))
-    assert owner.broker != leader.host.name
 
 
 @story(3)

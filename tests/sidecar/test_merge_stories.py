@@ -48,9 +48,10 @@ def orders_left(cluster: Cluster) -> list[BundleId]:
     return [bundle for host in cluster.hosts for bundle in cluster.orders(host).splits]
 
 
-async def merge(cluster: Cluster, lower: BundleId, upper: BundleId) -> BundleId:
-    requests = cluster.leader.app.bundle_requests
-    return await requests.merge(NAMESPACE, range_text(lower), range_text(upper))
+async def merge(cluster: Cluster, lower: BundleId, upper: BundleId | None = None) -> BundleId:
+    """Merge a bundle with another one, or with the next."""
+    requests, other = cluster.leader.app.bundle_requests, range_text(upper) if upper else None
+    return await requests.merge(NAMESPACE, range_text(lower), other)
 
 
 async def on_different_brokers(cluster: Cluster, bundles: int = 3) -> Boundaries:
@@ -79,8 +80,7 @@ async def test_two_bundles_become_one_under_a_greater_token(cluster: Cluster) ->
     boundaries = await on_different_brokers(cluster)
     lower, upper, last = boundaries.bundles
     tokens = [cluster.server(half).serving[half] for half in (lower, upper)]
-    requests = cluster.leader.app.bundle_requests
-    whole = await requests.merge(NAMESPACE, range_text(lower), None)
+    whole = await merge(cluster, lower)
     assert boundaries_now(cluster).bundles == (whole, last)
     assert range_of(whole) == (range_of(lower)[0], range_of(upper)[1])
     await cluster.settled(boundaries_now(cluster).bundles)
@@ -147,7 +147,7 @@ async def test_what_cannot_be_one_is_refused_with_the_reason(cluster: Cluster) -
         with pytest.raises(Unfit, match="are not adjacent"):
             await merge(cluster, lower, upper)
     with pytest.raises(Unfit, match="is the last bundle"):
-        await requests.merge(NAMESPACE, range_text(last), None)
+        await merge(cluster, last)
     with pytest.raises(Missing, match="not found"):
         await requests.merge(NAMESPACE, "0x00000000_0x30000000", None)
     with pytest.raises(LeaderElsewhere):
@@ -313,10 +313,7 @@ async def test_a_writer_stops_in_each_write(cluster: Cluster, number: int, kills
     boundaries = await on_different_brokers(cluster, 2)
     interruption = Interruption(number, kills)
     interruption.lie_in_wait(cluster)
-    requests = cluster.leader.app.bundle_requests
-    merging = asyncio.ensure_future(
-        requests.merge(NAMESPACE, range_text(boundaries.bundles[0]), None)
-    )
+    merging = asyncio.ensure_future(merge(cluster, boundaries.bundles[0]))
     await cluster.until(lambda: interruption.victim is not None, within_s=30)
     await asyncio.sleep(2 * SESSION_S)
     victim = interruption.victim
@@ -347,8 +344,7 @@ async def test_boundaries_written_meanwhile_let_a_merge_try_again(cluster: Clust
     for agent in cluster.living:
         agent.coordination.before_commit = write_first
         agent.coordination.delay_commits_s = 0.1
-    requests = cluster.leader.app.bundle_requests
-    whole = await requests.merge(NAMESPACE, range_text(boundaries.bundles[0]), None)
+    whole = await merge(cluster, boundaries.bundles[0])
     for agent in cluster.living:
         agent.coordination.delay_commits_s = 0.0
     assert len(writing) == 1
@@ -365,7 +361,7 @@ async def test_rivals_of_a_merge_leave_one_or_two_bundles_and_no_order(
     boundaries = await on_different_brokers(cluster, 2)
     lower, _ = boundaries.bundles
     app = cluster.leader.app
-    merging = asyncio.ensure_future(app.bundle_requests.merge(NAMESPACE, range_text(lower), None))
+    merging = asyncio.ensure_future(merge(cluster, lower))
     await asyncio.sleep(after_s)
     try:
         if rival == "split":

@@ -1,10 +1,8 @@
 import asyncio
-import contextlib
 from typing import Any
 
 import pytest
 from stories import (
-    boundaries_now,
     each_loss,
     follower,
     looked_up,
@@ -21,7 +19,6 @@ from loadmanager.admin.bundles import UnloadedBundle
 from loadmanager.agent.owning_agent import OwningAgent
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
-from loadmanager.core.orders import SplitOrder
 from loadmanager.core.wire.shared_forms import range_text
 from loadmanager.ports.lookup import (
     Conflict,
@@ -30,7 +27,6 @@ from loadmanager.ports.lookup import (
     NamespaceUnknown,
     Unavailable,
 )
-from tests.testbed.faults.agent import SESSION_S
 from tests.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
 from tests.testbed.faults.host import Host
 from tests.testbed.in_process import Fault
@@ -119,32 +115,6 @@ async def test_a_load_or_unload_that_fails_is_repeated_under_its_lock(cluster: C
 
 
 @story()
-async def test_a_late_load_starts_nothing_after_the_hand_over(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(1)
-    for host in cluster.hosts:
-        host.broker.inject(Fault.LATE, "load", times=1)
-    (bundle,) = boundaries.bundles
-    await place_all(cluster, boundaries)
-    source, target = cluster.server(bundle), other_than(cluster, cluster.server(bundle))
-    target.broker.heal()
-    await cluster.moved(bundle, target)
-    source.broker.heal()  # The first load arrives now.
-    await asyncio.sleep(1.0)
-    assert cluster.servers(bundle) == [target]
-
-
-@story()
-async def test_bundles_of_an_expired_session_are_placed_elsewhere(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 6)
-    lost = cluster.server(boundaries.bundles[0])
-    lost.kill_broker()
-    await cluster.agent_of(lost.name).kill()
-    await cluster.settled(boundaries.bundles, within_s=SESSION_S + 2.0)
-    assert lost.serving == {}
-    assert all(lost.name not in agent.cluster_state.brokers for agent in cluster.living)
-
-
-@story()
 async def test_commands_of_a_bundle_moved_to_and_fro_follow_one_another(cluster: Cluster) -> None:
     boundaries = await served(cluster, 1)
     (bundle,) = boundaries.bundles
@@ -173,19 +143,6 @@ async def test_commands_of_a_bundle_moved_to_and_fro_follow_one_another(cluster:
     await cluster.settled(boundaries.bundles)
     assert most == 1
     assert cluster.servers(bundle) == [source], "the last order says so"
-
-
-@story()
-async def test_a_lost_or_spoilt_order_is_repeated(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 3)
-    leading = cluster.leader.host  # A new leader could know of a lost order from lookups only.
-    bundle = next(one for one in boundaries.bundles if cluster.server(one) is not leading)
-    owner = cluster.server(bundle)
-    await cluster.delete(znodes.orders(owner.name))
-    await cluster.agent_of(owner.name).kill()
-    cluster.start(owner)  # The new process knows of no orders, and gives everything back.
-    await cluster.settled(boundaries.bundles, within_s=40.0)
-    assert cluster.warnings("bundle.order.repeated") or cluster.servers(bundle) != [owner]
 
 
 async def unload(cluster: Cluster, bundle: BundleId, to: Host | None = None) -> UnloadedBundle:
@@ -358,27 +315,6 @@ async def test_another_serves_for_a_destination_that_dies(cluster: Cluster) -> N
     with pytest.raises(Unavailable, match=r"did not arrive at .* within 15 s"):
         await asking
     await cluster.settled(boundaries.bundles)
-
-
-@pytest.mark.parametrize("after_s", [0.0, 0.004, 0.008, 0.012, 0.016, 0.02, 0.024, 0.028])
-@story(seed=3)
-async def test_a_bundle_split_meanwhile_stays_away(cluster: Cluster, after_s: float) -> None:
-    boundaries = await served(cluster)
-    whole, app = boundaries.bundles[0], cluster.leader.app
-    order = SplitOrder("range_equally_divide")
-    splitting = asyncio.ensure_future(
-        app.bundle_requests.split(NAMESPACE, range_text(whole), order)
-    )
-    await asyncio.sleep(after_s)
-    with contextlib.suppress(Missing):
-        await app.bundle_requests.unload(NAMESPACE, range_text(whole), None)
-    await splitting
-    bundles = boundaries_now(cluster).bundles
-    assert len(bundles) == 5
-    await cluster.settled(bundles)
-    await asyncio.sleep(10.0)
-    await cluster.settled(bundles, within_s=1.0)
-    assert cluster.servers(whole) == []
 
 
 async def _small_story(cluster: Cluster) -> None:

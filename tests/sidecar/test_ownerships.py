@@ -317,26 +317,6 @@ async def test_what_a_former_agent_left_is_ended_under_its_token(bench: Bench) -
 
 
 @_at_a_bench
-async def test_a_bundle_that_came_back_is_served_under_its_new_token(bench: Bench) -> None:
-    await bench.own(token=5)
-    bench.owned.obey(Orders(2))
-    await asyncio.sleep(1.0)
-    assert A in bench.owned.drops
-    bench.owned.locks_dropped([A])
-    await bench.own(token=6)
-
-
-@_at_a_bench
-async def test_what_a_broker_forgot_is_loaded_under_its_lock(bench: Bench) -> None:
-    await bench.own(token=5)
-    bench.broker.restart()
-    await bench.broker.renew_lease(agent_epoch=1, until_s=1e9, incarnation=bench.broker.incarnation)
-    await bench.hear()
-    await asyncio.sleep(1.0)
-    assert bench.broker.serving == {A: 5}
-
-
-@_at_a_bench
 async def test_a_bundle_that_was_cut_is_over_under_its_token(bench: Bench) -> None:
     bench.broker.inject(Fault.LATE, "load", times=1)
     await bench.take(token=5)

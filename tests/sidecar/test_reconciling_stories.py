@@ -31,19 +31,6 @@ async def test_bundles_of_a_deleted_namespace_are_given_up(cluster: Cluster) -> 
     await cluster.until(lambda: "vanished_namespace" in _about(cluster, first), within_s=2.0)
 
 
-@story()
-async def test_a_namespace_with_malformed_boundaries_keeps_its_owners(cluster: Cluster) -> None:
-    await served(cluster, 4)
-    before = cluster.lock_sessions()
-    await cluster.write(znodes.local_policies(NAMESPACE), b"{")
-    await cluster.until(lambda: cluster.leader.metric("loadmanager_rounds_total", outcome="quiet"))
-    start = cluster.leader.metric("loadmanager_rounds_total", outcome="quiet")
-    await cluster.until(
-        lambda: cluster.leader.metric("loadmanager_rounds_total", outcome="quiet") >= start + 3
-    )
-    assert cluster.lock_sessions() == before
-
-
 ROUND_S = 2.0
 
 
@@ -351,15 +338,6 @@ async def _outage(agents: Sequence[Agent], for_s: float, apart_s: float = 0.3) -
 def _largest_share(cluster: Cluster, boundaries: Boundaries) -> float:
     owned = [sum(b in host.serving for b in boundaries.bundles) for host in cluster.hosts]
     return max(owned) / len(boundaries.bundles)
-
-
-@story(4)
-async def test_an_outage_shorter_than_the_session_moves_nothing(cluster: Cluster) -> None:
-    boundaries, places = await _even_cluster(cluster, 12)
-    await _outage(cluster.agents, for_s=SESSION_S * 0.4)
-    await cluster.settled(boundaries.bundles)
-    assert _places(cluster, boundaries) == places
-    assert not cluster.warnings("broker.return.awaited")
 
 
 @story(2)

@@ -374,40 +374,6 @@ async def test_a_second_host_with_the_same_broker_id_says_who_has_it(cluster: Cl
 
 
 @story()
-async def test_a_sidecar_that_stands_by_leaves_at_once(cluster: Cluster) -> None:
-    first = next(a for a in cluster.agents if not a.leads)
-    first.host.machine = "elsewhere"
-    second = cluster.start(first.host)
-    await asyncio.sleep(2.0)
-    began_s = asyncio.get_running_loop().time()
-    await second.leave()
-    assert asyncio.get_running_loop().time() - began_s < 1.0
-    assert second.failure is None
-    assert registered(first)
-
-
-@story()
-async def test_two_sidecars_that_are_restarted_for_ever_come_to_rest(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 6)
-    host = next(a for a in cluster.agents if not a.leads and a.host.serving).host
-    rivals = [cluster.agent_of(host.name), cluster.start(host)]
-    starts = 1
-    ends_at_s = asyncio.get_running_loop().time() + 12 * SESSION_S
-    last_start_s = 0.0
-    while (now_s := asyncio.get_running_loop().time()) < ends_at_s:
-        for number, agent in enumerate(rivals):
-            if not agent.alive:
-                assert isinstance(agent.failure, Displaced)
-                rivals[number] = cluster.start(host)
-                starts, last_start_s = starts + 1, now_s
-        await asyncio.sleep(1.0)
-    assert starts <= 5
-    assert ends_at_s - last_start_s > 7 * SESSION_S
-    assert [registered(agent) for agent in rivals].count(True) == 1
-    await cluster.settled(boundaries.bundles)
-
-
-@story()
 async def test_a_sidecar_that_crashes_often_gets_its_broker_back(cluster: Cluster) -> None:
     boundaries = await served(cluster, 6)
     host = next(a for a in cluster.agents if not a.leads and a.host.serving).host

@@ -5,7 +5,6 @@ import pytest
 from stories import (
     BY_HAND,
     boundaries_now,
-    looked_up,
     place_all,
     placed,
     publish,
@@ -34,36 +33,6 @@ BY_TOPICS = SplitOrder("topic_count_equally_divide")
 async def split(cluster: Cluster, bundle: BundleId, order: SplitOrder = MIDDLE) -> None:
     chosen = bundle.rpartition("/")[2]
     await cluster.leader.app.bundle_requests.split(NAMESPACE, chosen, order)
-
-
-@story(**BY_HAND)
-async def test_a_bundle_is_replaced_by_its_parts_for_everybody(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 2)
-    whole = boundaries.bundles[0]
-    host = cluster.server(whole)
-    token = host.serving[whole]
-    publish(cluster, topics_in(boundaries, whole, 4))
-    await split(cluster, whole)
-    after = boundaries_now(cluster)
-    assert len(after.bundles) == 3
-    assert whole not in after.bundles
-    await cluster.settled(after.bundles)
-    for part in after.bundles[:2]:
-        assert cluster.server(part).serving[part] > token
-
-
-@story(**BY_HAND)
-async def test_every_lookup_is_answered_while_bundles_are_cut(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 2)
-    topics = [topic_in(boundaries, bundle) for bundle in boundaries.bundles]
-    topics += topics_in(boundaries, boundaries.bundles[0], 20)
-    publish(cluster, topics)
-    async with looked_up(cluster, topics):
-        for bundle in (boundaries.bundles[0], boundaries_now(cluster).bundles[1]):
-            await split(cluster, bundle)
-        publish(cluster, topics)
-        await split(cluster, boundaries_now(cluster).bundles[0], BY_TOPICS)
-    await cluster.settled(boundaries_now(cluster).bundles)
 
 
 @story(sidecars=1, **BY_HAND)
@@ -116,23 +85,6 @@ async def test_parts_outlive_their_sidecar(cluster: Cluster, broker_dies: bool) 
         await cluster.ready(within_s=60)
     await cluster.settled(boundaries_now(cluster).bundles, within_s=60)
     assert cluster.servers(whole) == []
-
-
-@story(**BY_HAND)
-async def test_a_split_of_a_leader_that_died_is_taken_up(cluster: Cluster) -> None:
-    boundaries = await served(cluster, 3)
-    former = cluster.leader
-    others = [b for b in boundaries.bundles if cluster.server(b) is not former.host]
-    whole = others[0]
-    publish(cluster, topics_in(boundaries, whole, 4))
-    await cluster.leader_term.splits.order(whole, MIDDLE)
-    await former.kill()
-    former.host.kill_broker()
-    await cluster.until(lambda: whole not in boundaries_now(cluster).bundles, within_s=60)
-    await cluster.settled(boundaries_now(cluster).bundles, within_s=60)
-    heir = cluster.server(boundaries_now(cluster).bundles[0])
-    await cluster.until(lambda: whole not in cluster.orders(heir).bundles)
-    assert whole not in cluster.orders(heir).splits
 
 
 @story(**BY_HAND)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from coordination_worlds import connected
 from prometheus_client import CollectorRegistry
 from stories import place_all, placed, reasons, served_beside, story
-from waiting import eventually
 
 from loadmanager.adapters.broker.http_control import CONNECTIONS
 from loadmanager.adapters.clock import SystemClock
@@ -33,19 +33,14 @@ from loadmanager.common.cluster_conditions import (
 )
 from loadmanager.common.context import Context, first_leaf, make_identity
 from loadmanager.config.model import chroot_of
-from loadmanager.config.sections import PlacementSettings, SheddingSettings
-from loadmanager.config.strategies import make_placement, make_shedder
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.hashing import HashName, position
 from loadmanager.core.history.schema import Stream
 from loadmanager.core.ids import BrokerId, parse_topic
-from loadmanager.core.placement import PLACEMENTS
-from loadmanager.core.shedding import SHEDDERS, ThresholdShedder
 from loadmanager.core.wire.records import LeaderRecord, encode_leader
 from loadmanager.ports.broker import BrokerStats, BrokerUnreachable, NotTheContract
-from loadmanager.ports.coordination import Connection
 from loadmanager.wiring.sidecar import make_history
 from tests.testbed.faults.agent import Agent
 from tests.testbed.faults.cluster import NAMESPACE, Cluster, make_config, play
@@ -335,49 +330,66 @@ async def test_a_sidecar_that_finds_another_hash_recorded_ends(cluster: Cluster)
 
 DEFAULT = "/loadmanager/standalone"
 RECORD = b'{"hash":"murmur3"}'
-
-
-async def connected(service: MemoryService, chroot: str = "") -> MemoryCoordination:
-    session = MemoryCoordination(service, chroot=chroot)
-    await session.start()
-    await eventually(lambda: session.session.connection is Connection.CONNECTED)
-    return session
+OF_PULSAR = b'{"serviceUrl":"http://b:8080"}'
 
 
 async def agree_on(nodes: dict[str, bytes], chroot: str, conditions: Conditions) -> HashName:
     """Have a sidecar agree with what somebody else has left in ZooKeeper."""
     service = MemoryService()
-    hand = await connected(service)
+    hand = await connected(MemoryCoordination(service))
     for path, content in nodes.items():
         await hand.create(path, content)
-    return await agree(await connected(service, chroot), SystemClock(), conditions)
+    joining = await connected(MemoryCoordination(service, chroot=chroot))
+    return await agree(joining, SystemClock(), conditions)
 
 
+@pytest.mark.parametrize("chroot", ["/", DEFAULT])
 @pytest.mark.parametrize(
-    ("nodes", "why"),
+    ("path", "content", "error", "said"),
     [
-        ({"/managed-ledgers/public": b""}, "/managed-ledgers exists in it"),
+        ("/managed-ledgers/public", b"", ChrootRefused, "/managed-ledgers exists in it"),
+        (znodes.LEADER, OF_PULSAR, ChrootRefused, "in it was written by a Pulsar broker"),
         (
-            {znodes.LEADER: b'{"serviceUrl":"http://b:8080"}'},
+            znodes.LEADER,
+            b'{"brokerId":"b:8080","serviceUrl":"http://b:8080"}',
+            ChrootRefused,
             "/loadbalance/leader in it was written by a Pulsar broker",
         ),
         (
-            {znodes.LEADER: b'{"brokerId":"b:8080","serviceUrl":"http://b:8080"}'},
-            "/loadbalance/leader in it was written by a Pulsar broker",
+            znodes.CLUSTER,
+            RECORD,
+            ClusterDisagrees,
+            "are of version 0.1, which recorded no format; expected format 2",
+        ),
+        (znodes.CLUSTER, RECORD, ClusterDisagrees, "docs/upgrade.md"),
+        *(
+            (
+                znodes.CLUSTER,
+                b'{"format":%d,"hash":"crc32"}' % number,
+                ClusterDisagrees,
+                f"format {number}; this version reads and writes format 2",
+            )
+            for number in (1, 3)
+        ),
+        (
+            znodes.CLUSTER,
+            b'{"format":"x","hash":"crc32"}',
+            MalformedContent,
+            "format = 'x'; expected a whole number",
         ),
     ],
 )
-@pytest.mark.parametrize("chroot", ["/", "/pulsar"])
-async def test_pulsars_chroot_is_refused(nodes: dict[str, bytes], why: str, chroot: str) -> None:
+async def test_what_others_left_in_a_chroot_is_refused_by_name(
+    path: str, content: bytes, error: type[Exception], *, said: str, chroot: str
+) -> None:
     below = "" if chroot == "/" else chroot
-    placed = {below + path: content for path, content in nodes.items()}
-    with pytest.raises(ChrootRefused) as refused:
-        await agree_on(placed, chroot, Conditions())
-    assert why in str(refused.value)
-    assert "[zookeeper] chroot" in str(refused.value)
+    with pytest.raises(error) as refused:
+        await agree_on({below + path: content}, chroot, Conditions())
+    assert said in str(refused.value)
+    named = "[zookeeper] chroot" if error is ChrootRefused else znodes.CLUSTER
+    assert named in str(refused.value)
 
 
-OF_PULSAR = b'{"serviceUrl":"http://b:8080"}'
 OURS = LeaderRecord(broker=BrokerId("b:8080"), service_url="http://b:8080", epoch=3)
 AT_DEFAULT = (DEFAULT, Conditions(default_chroot=DEFAULT))
 
@@ -416,29 +428,6 @@ async def test_a_cluster_of_version_0_1_at_the_root_is_told_both_ways_out() -> N
     assert f'chroot = "{DEFAULT}"' in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("record", "says"),
-    [
-        (RECORD, "are of version 0.1, which recorded no format; expected format 2"),
-        (RECORD, "docs/upgrade.md"),
-        (b'{"format":1,"hash":"crc32"}', "format 1; this version reads and writes format 2"),
-        (b'{"format":3,"hash":"crc32"}', "format 3; this version reads and writes format 2"),
-    ],
-)
-async def test_nodes_of_another_format_are_refused_by_name(record: bytes, says: str) -> None:
-    for chroot in ("/", DEFAULT):
-        below = "" if chroot == "/" else chroot
-        with pytest.raises(ClusterDisagrees) as refused:
-            await agree_on({below + znodes.CLUSTER: record}, chroot, Conditions())
-        assert znodes.CLUSTER in str(refused.value)
-        assert says in str(refused.value)
-
-
-async def test_a_format_that_is_none_is_malformed() -> None:
-    with pytest.raises(MalformedContent, match="format = 'x'; expected a whole number"):
-        await agree_on({znodes.CLUSTER: b'{"format":"x","hash":"crc32"}'}, "/", Conditions())
-
-
 def test_the_chroot_is_named_after_the_cluster_unless_it_is_set() -> None:
     unset = make_config(cluster={"name": "east"})
     assert chroot_of(unset) == "/loadmanager/east"
@@ -454,21 +443,14 @@ def test_the_chroot_is_named_after_the_cluster_unless_it_is_set() -> None:
 async def test_only_one_kind_of_sidecar_may_use_a_chroot(first: str, second: str) -> None:
     """Both would be elected by one node, and count one epoch."""
     service = MemoryService()
-    await agree(await connected(service), SystemClock(), Conditions("crc32", kind=first))
-    joining = agree(await connected(service), SystemClock(), Conditions("crc32", kind=second))
+    one, other = [await connected(MemoryCoordination(service)) for _ in range(2)]
+    await agree(one, SystemClock(), Conditions("crc32", kind=first))
+    joining = agree(other, SystemClock(), Conditions("crc32", kind=second))
     if first == second:
         assert await joining == "crc32"
     else:
         with pytest.raises(ClusterDisagrees, match=f"kind = {first!r}, and this is of kind"):
             await joining
-
-
-def test_every_strategy_is_made_by_each_of_its_names() -> None:
-    for name, shedder in SHEDDERS.items():
-        assert isinstance(make_shedder(SheddingSettings(strategy=name)), shedder)
-    for name, placement in PLACEMENTS.items():
-        made = make_placement(PlacementSettings(strategy=name), ThresholdShedder)
-        assert isinstance(made, placement)
 
 
 def test_the_identity_tells_an_address_that_others_can_reach() -> None:

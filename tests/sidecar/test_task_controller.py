@@ -16,7 +16,6 @@ from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.config import Config
 from loadmanager.core import orders, znodes
 from loadmanager.core.bundle_task import (
-    CUT_WITHIN_S,
     AskedBy,
     BundleTask,
     Dispatched,
@@ -36,7 +35,6 @@ from loadmanager.core.orders import (
     encode_owned,
 )
 from loadmanager.core.plan import Cause
-from loadmanager.core.splitting.merging import Merge
 from loadmanager.core.wire.reports import encode_registration
 from loadmanager.leader.election import Deposed, Term
 from loadmanager.leader.task_controller import OrderBook, TaskController
@@ -205,16 +203,9 @@ async def _play(tell: Story) -> None:
 at_work = told(lambda tell: run(_play(tell)), given=1)
 
 
-A, B, C, D = BUNDLES[:4]
+A, B, C = BUNDLES[:3]
 B1, B2, B3 = BROKERS
 CUT = SplitOrder("range_equally_divide")
-SPLIT: dict[str, Any] = {"kind": TaskKind.SPLIT, "asked_by": AskedBy.PEOPLE, "splits": {A: CUT}}
-MERGE: dict[str, Any] = {
-    "kind": TaskKind.MERGE,
-    "bundles": (A, B),
-    "asked_by": AskedBy.PEOPLE,
-    "splits": Merge(A, B).orders(),
-}
 
 
 async def _placed(cluster: ControllerAtWork, *bundles: Any) -> None:
@@ -244,20 +235,6 @@ async def test_a_bundle_is_followed_until_its_target_serves(cluster: ControllerA
     assert done.pause_s == pytest.approx(0.2)
     assert (done.source, done.target, done.attempts) == (B1, B2, 1)
     assert cluster.controller.tasks.of(A) is None
-
-
-@at_work
-async def test_a_source_that_is_not_seen_to_release_has_released(cluster: ControllerAtWork) -> None:
-    await cluster.controller.open()
-    placing = cluster.moves((A, B1), kind=TaskKind.PLACE, asked_by=AskedBy.UNOWNED)
-    await cluster.controller.dispatch(placing)
-    await cluster.own(B1, [A])
-    assert cluster.states(A) == ["ordered", "serving"]  # It had nothing to release.
-    cluster.told.clear()
-    await cluster.controller.dispatch(cluster.moves((A, B2)))
-    await cluster.own(B2, [A])  # The later list counts.
-    await cluster.own(B1, [])
-    assert cluster.states(A) == ["ordered", "released", "serving"]
 
 
 @at_work
@@ -375,24 +352,6 @@ async def test_what_the_service_refuses_is_confirmed_by_reading(cluster: Control
 
 
 @at_work
-async def test_all_hear_that_the_reply_to_their_write_is_lost(cluster: ControllerAtWork) -> None:
-    await _placed(cluster, A, B)
-    cluster.line.held.clear()
-    cluster.line.losses = [None, Loss.REPLY]
-    dispatch = cluster.controller.dispatch
-    former = asyncio.ensure_future(dispatch(cluster.moves((C, B1), asked_by=AskedBy.UNOWNED)))
-    await asyncio.sleep(0.1)
-    both = [asyncio.ensure_future(dispatch(cluster.moves((one, B2)))) for one in (A, B)]
-    await asyncio.sleep(0.1)
-    cluster.line.held.set()
-    await former
-    ends = await asyncio.gather(*both, return_exceptions=True)
-    assert [type(end) for end in ends] == [Disconnected, Disconnected]
-    await cluster.controller.confirm()
-    assert [cluster.states(one) for one in (A, B)] == [["unconfirmed", "ordered"]] * 2
-
-
-@at_work
 async def test_what_does_not_fit_is_refused_to_who_asked(cluster: ControllerAtWork) -> None:
     await _placed(cluster, A, B)
     dispatch = cluster.controller.dispatch
@@ -436,76 +395,12 @@ async def test_an_order_that_is_lost_is_written_again(cluster: ControllerAtWork)
 
 
 @at_work
-async def test_orders_for_a_broker_that_left_are_not_repeated(cluster: ControllerAtWork) -> None:
-    await _placed(cluster, A)
-    await cluster.controller.dispatch(cluster.moves((A, B2)))
-    await cluster.hand.delete(znodes.registration(B2))
-    await asyncio.sleep(16.0)
-    assert await cluster.controller.tend(TaskEvent.REPEATED) == []
-
-
-@at_work
-async def test_a_split_or_merge_not_made_in_time_is_taken_back(cluster: ControllerAtWork) -> None:
-    await _placed(cluster, A, B)
-    await cluster.controller.dispatch(cluster.moves((A, B1), **SPLIT))
-    await asyncio.sleep(CUT_WITHIN_S - 0.1)
-    assert await cluster.controller.tend(TaskEvent.EXPIRED) == []
-    await asyncio.sleep(0.2)
-    (late,) = await cluster.controller.tend(TaskEvent.EXPIRED)
-    assert late.kind is TaskKind.SPLIT
-    assert cluster.states(A) == ["ordered", "timed_out"]
-    assert cluster.last(A).note == "not done within 60 s"
-    assert dict((await cluster.orders(B1)).splits) == {}
-    assert cluster.controller.tasks.of(A) is None
-    await cluster.controller.dispatch(cluster.moves((A, B1), **MERGE))
-    assert set((await cluster.orders(B1)).splits) == {A, B}
-    await asyncio.sleep(CUT_WITHIN_S + 0.1)
-    (late,) = await cluster.controller.tend(TaskEvent.EXPIRED)
-    assert late.bundles == (A, B)
-    assert dict(cluster.controller.splits) == {}
-
-
-@at_work
-async def test_a_moved_bundle_takes_its_split_along(cluster: ControllerAtWork) -> None:
-    await _placed(cluster, A)
-    await cluster.controller.dispatch(cluster.moves((A, B1), **SPLIT))
-    await cluster.controller.dispatch(cluster.moves((A, B2), asked_by=AskedBy.PEOPLE))
-    assert cluster.states(A) == ["ordered", "superseded", "ordered"]
-    assert (cluster.last(A).kind, cluster.last(A).target) == (TaskKind.SPLIT, B2)
-    assert dict((await cluster.orders(B2)).splits) == {A: CUT}
-    assert dict((await cluster.orders(B1)).splits) == {}
-
-
-@at_work
-async def test_a_split_ends_when_its_bundle_gave_way_to_parts(cluster: ControllerAtWork) -> None:
-    await _placed(cluster, A)
-    await cluster.controller.dispatch(cluster.moves((A, B1), **SPLIT))
-    then: list[str] = []
-    lower, upper = Boundaries.even(Namespace("t/n"), 2 * len(BUNDLES)).bundles[:2]
-    await cluster.controller.change(
-        lambda: OrderChanges({lower: B1, upper: B1}, gone=[A]), lambda: then.append("done")
-    )
-    assert then == ["done"]
-    assert cluster.states(A) == ["ordered", "serving"]
-    assert cluster.last(lower).kind is TaskKind.PLACE
-
-
-@at_work
-async def test_a_task_whose_bundle_is_recalled_is_superseded(cluster: ControllerAtWork) -> None:
-    await _placed(cluster, A, B)
-    await cluster.controller.dispatch(cluster.moves((A, B1), **SPLIT))
-    await cluster.controller.dispatch(cluster.moves((B, B2)))
-    await cluster.controller.change(lambda: OrderChanges(gone=[A, B]))
-    for bundle in (A, B):
-        assert cluster.states(bundle) == ["ordered", "superseded"]
-        assert cluster.last(bundle).note == "the bundle no longer exists"
-
-
-@at_work
 async def test_the_next_leader_follows_orders_of_the_former(cluster: ControllerAtWork) -> None:
     await _placed(cluster, A, B, C)
     await cluster.controller.dispatch(cluster.moves((A, B2)))
-    await cluster.controller.dispatch(cluster.moves((B, B1), **{**SPLIT, "splits": {B: CUT}}))
+    await cluster.controller.dispatch(
+        cluster.moves((B, B1), kind=TaskKind.SPLIT, asked_by=AskedBy.PEOPLE, splits={B: CUT})
+    )
     cluster.line.losses = [Loss.REPLY]
     with pytest.raises(Disconnected):
         await cluster.controller.dispatch(cluster.moves((C, B3)))
@@ -526,50 +421,6 @@ async def test_the_next_leader_follows_orders_of_the_former(cluster: ControllerA
     await cluster.own(B2, [A])
     assert {t.bundle for t in following.tasks} == {B, C}
     assert len(former.tasks) == 0  # It follows nothing any more.
-
-
-@at_work
-async def test_a_lock_that_is_lost_opens_a_task(cluster: ControllerAtWork) -> None:
-    await _placed(cluster, A)
-    await cluster.own(B1, [])
-    cluster.controller.observe()
-    task = cluster.controller.tasks.of(A)
-    assert task is not None
-    assert (task.kind, task.cause, task.target) == (TaskKind.PLACE, Cause.UNOWNED, B1)
-    await cluster.own(B1, [A])
-    assert cluster.states(A) == ["ordered", "serving"]
-
-
-@at_work
-async def test_a_merge_that_a_former_leader_ordered_is_one_task(cluster: ControllerAtWork) -> None:
-    orders = Orders(0, frozenset({A, B}), splits=Merge(A, B).orders())
-    await cluster.order_by_hand(orders, B1)
-    await cluster.own(B1, [A, B])
-    await cluster.controller.open()
-    (task,) = cluster.controller.tasks
-    assert (task.kind, task.bundles, task.splits) == (TaskKind.MERGE, (A, B), orders.splits)
-
-
-@at_work
-async def test_a_split_of_a_bundle_without_order_is_taken_out(cluster: ControllerAtWork) -> None:
-    cut = {B: SplitOrder("range_equally_divide")}
-    await cluster.order_by_hand(Orders(0, frozenset({A}), splits=cut), B1)
-    await cluster.next_term().open()
-    assert cluster.controller.splits == {}
-    assert dict((await cluster.orders(B1)).splits) == {}
-    assert (await cluster.orders(B1)).bundles == {A}
-
-
-@at_work
-async def test_half_a_merge_of_a_former_leader_is_taken_back(cluster: ControllerAtWork) -> None:
-    half = {A: Merge(A, B).orders()[A]}
-    await cluster.order_by_hand(Orders(0, frozenset({A}), splits=half), B1)
-    await cluster.own(B1, [A])
-    await cluster.controller.open()
-    await asyncio.sleep(CUT_WITHIN_S + 0.1)
-    await cluster.controller.tend(TaskEvent.EXPIRED)
-    assert cluster.states(A) == ["ordered", "timed_out"]
-    assert dict((await cluster.orders(B1)).splits) == {}
 
 
 @at_work
