@@ -19,7 +19,7 @@ from loadmanager.core.scores import (
     ResourceWeights,
 )
 
-QUIET: Final = 0.24
+QUIET: Final = 0.26
 """The level, or half of the fullest broker's use, at which usage and rates count alike."""
 
 _SHARPNESS: Final = 8
