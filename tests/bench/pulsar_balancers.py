@@ -4,16 +4,20 @@ Each balancer gets a new cluster of three brokers with half a core each, the sam
 bundles on the first broker. What was measured is written to FOLDER/NAME.json; the picture and
 the table are made of all files that are there. With --slow the last broker has half of the others'
 CPU, so that even rates are not even use; those figures are in FOLDER/slow. With --traffic the rates
-vary around the same means; those figures are in FOLDER/TRAFFIC.
+vary around the same means, with --beside topics are compacted, Readers catch up, or the last broker
+restarts; those figures are in FOLDER/TRAFFIC or FOLDER/BESIDE.
 """
 
 import argparse
 import json
+import multiprocessing
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -122,6 +126,64 @@ TRAFFIC: Final = {
 }
 
 
+def compaction(cluster: RealPulsar) -> None:
+    for name in NAMES:
+        path = f"/admin/v2/persistent/{NAMESPACE}/{name.rpartition('/')[2]}/compaction"
+        assert cluster.put(path) in {204, 409}  # 409 while the last one still runs
+
+
+def read_from_earliest(service_url: str) -> None:
+    client = pulsar.Client(service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    readers = [client.create_reader(name, pulsar.MessageId.earliest) for name in NAMES[:8]]
+    until_s = time.monotonic() + 20.0
+    while time.monotonic() < until_s:
+        for one in readers:
+            if one.has_message_available():
+                one.read_next(timeout_millis=10_000)
+    client.close()
+
+
+def catch_up(cluster: RealPulsar) -> None:
+    process = multiprocessing.get_context("spawn").Process(
+        target=read_from_earliest, args=(cluster.service_url,)
+    )
+    process.start()
+    process.join()
+
+
+def restart(cluster: RealPulsar) -> None:
+    cluster.end(2, signal.SIGTERM)
+    cluster.start(2)
+
+
+BESIDE: Final[Mapping[str, tuple[Callable[[RealPulsar], None], float]]] = {
+    "compaction": (compaction, 60.0),
+    "readers": (catch_up, 60.0),
+    "restart": (restart, 600.0),
+}
+"""What is done to the cluster besides, at first two minutes after the beginning, and how often."""
+
+
+@contextmanager
+def beside(cluster: RealPulsar, what: str | None) -> Iterator[None]:
+    over = threading.Event()
+
+    def repeat() -> None:
+        if what and not over.wait(120.0):
+            act, every_s = BESIDE[what]
+            act(cluster)
+            while not over.wait(every_s):
+                act(cluster)
+
+    thread = threading.Thread(target=repeat)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
 @dataclass(frozen=True)
 class Rates(Mapping[str, float]):
     """The rate of each topic at this moment; ``factor`` is of its number and the time."""
@@ -147,6 +209,7 @@ def measure(
     *,
     seconds: float,
     cores: Sequence[float],
+    besides: str | None,
     kept: Path | None,
 ) -> dict[str, Any]:
     """Run one balancer on a new cluster and return what was seen.
@@ -174,7 +237,7 @@ def measure(
         time.sleep(12)
         sends.gaps.clear()
         began_s = time.monotonic()
-        with at_work(cluster, balancer, folder) as used:
+        with at_work(cluster, balancer, folder) as used, beside(cluster, besides):
             time.sleep(max(0.0, seconds - LAST_S))
             before, before_s = cluster.cpu_s(), time.monotonic()
             time.sleep(min(LAST_S, seconds))
@@ -244,12 +307,13 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the figures are")
     parser.add_argument("--slow", action="store_true", help="give the last broker half the CPU")
     parser.add_argument("--traffic", choices=TRAFFIC, default="steady")
+    parser.add_argument("--beside", choices=BESIDE, help="what is done to the cluster")
     parser.add_argument("--keep", type=Path, help="a folder for logs and for what attach told")
     parser.add_argument("--draw", action="store_true", help="measure nothing")
     options = parser.parse_args()
     if unknown := set(options.names) - BALANCERS.keys():
         parser.error(f"{sorted(unknown)}: expected one of {', '.join(BALANCERS)}")
-    varies = "" if options.traffic == "steady" else options.traffic
+    varies = options.beside or ("" if options.traffic == "steady" else options.traffic)
     folder = options.folder / ("slow" if options.slow else varies)
     folder.mkdir(parents=True, exist_ok=True)
     cores = SLOW_CORES if options.slow else CORES
@@ -263,6 +327,7 @@ def main() -> None:
             options.version,
             seconds=options.seconds,
             cores=cores,
+            besides=options.beside,
             kept=kept,
         )
         (folder / f"{name}.json").write_text(f"{json.dumps(found)}\n")

@@ -28,7 +28,7 @@ _KEPT_PER_MIN: Final = 0.98
 _HUBER_SDS: Final = 3.0
 _NOISE_LOOKS: Final = 5
 _MOST_NOISE: Final = 0.1
-_SUPPOSED_NOISE: Final = 0.03
+_SUPPOSED_NOISE: Final = 0.01
 
 _IDLE: Final = 0.1
 """Work of each kind up to which a broker is idle, as a fraction of the mean."""
@@ -108,17 +108,19 @@ class Learned:
         brokers = known.brokers.after(
             usage - common, varying, known.measured_error(columns), teaches, minutes
         )
-        seen = counts & (usage < FULL)
+        settled = known.settled(columns)
+        seen = counts & (usage < FULL) & settled[:, np.newaxis]
         looks = np.minimum(known.looks + seen.any(axis=0), _NOISE_LOOKS)
         square = np.where(seen, np.minimum(surprise**2, _MOST_NOISE**2), 0.0).sum(axis=0)
         mean = square / np.maximum(seen.sum(axis=0), 1)
         step = np.where(seen.any(axis=0), 1.0 / np.maximum(looks, 1), 0.0)
-        settled = known.settled(columns).astype(np.float64)
         return replace(
             known,
             noise=known.noise + step * (mean - known.noise),
             looks=looks,
-            brokers=brokers.seen(columns.seen_s, fresh, usage, work, settled),
+            brokers=brokers.seen(
+                columns.seen_s, fresh, usage, work, settled.astype(np.float64)
+            ),
         )
 
     def settled(self, columns: BrokerColumns) -> Mask:

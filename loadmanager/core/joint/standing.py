@@ -19,7 +19,7 @@ from loadmanager.core.scores import (
     ResourceWeights,
 )
 
-QUIET: Final = 0.18
+QUIET: Final = 0.26
 """The level, or half of the fullest broker's use, at which usage and rates count alike."""
 
 _SHARPNESS: Final = 8
@@ -152,6 +152,9 @@ def standing(
     level = _level(use, counted)
     level = max(level, _heaviest(use, counted, owner), 1e-12)
     capacity = 1.0 / use.unit
+    # Prices are of traffic and gains of use: of a level that is half traffic a move gains half.
+    by_traffic = use.work[counted].sum(axis=0) / capacity[counted].sum(axis=0)
+    part = min(float(by_traffic.max(initial=0.0)) / level, 1.0)
     # What may end soon is shed only so far as it takes a broker above the limit.
     beyond = np.minimum(use.full, level + _RELIEF * (use.full - URGENT))
     return Standing(
@@ -163,7 +166,7 @@ def standing(
         unit=use.unit / level,
         share=capacity / capacity[counted].mean(axis=0),
         cost=use.cost,
-        effort=_efforts(view, owner, int(counted.sum())),
+        effort=part * _efforts(view, owner, int(counted.sum())),
         owner=owner,
         urgent=np.asarray((use.full > URGENT).any(axis=1)),
         tolerance=tolerance,
