@@ -118,9 +118,7 @@ class Learned:
             known,
             noise=known.noise + step * (mean - known.noise),
             looks=looks,
-            brokers=brokers.seen(
-                columns.seen_s, fresh, usage, work, settled.astype(np.float64)
-            ),
+            brokers=brokers.seen(columns.seen_s, fresh, usage, work, settled.astype(np.float64)),
         )
 
     def settled(self, columns: BrokerColumns) -> Mask:
