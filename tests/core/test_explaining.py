@@ -281,7 +281,7 @@ PLANNER = Planner(shedder=JointShedder(), placement=JointPlacement())
 def traffic(minute: int) -> dict[int, Traffic]:
     rng = np.random.default_rng(minute)
     return {
-        k: Traffic(msgs=rng.uniform(4000, 6000), size=float(rng.choice([100, 2000])))
+        k: Traffic(msgs=rng.uniform(6000, 9000), size=float(rng.choice([100, 2000])))
         for k in range(18)
     }
 
