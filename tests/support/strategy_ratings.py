@@ -254,8 +254,7 @@ def guide(figures: Figures) -> str:
             thresholds=_thresholds(),
             compared=_compared(figures),
             differences="\n".join(_differences(figures)),
-            parity=_all_pairs(figures, "parity"),
-            safe=_all_pairs(figures, "safe"),
+            pairs=_all_pairs(figures),
         )
     )
 
@@ -319,8 +318,11 @@ def _differences(figures: Figures) -> Iterator[str]:
         yield f"- **{cell.pair}, {name}**: {theirs} there, {ours} here. {comment}"
 
 
-def _all_pairs(figures: Figures, mode: Mode) -> str:
-    rows = [(f"`{one.name}`", *_ratings(figures, mode, one.name)) for one in parse_strategies("*")]
+def _all_pairs(figures: Figures) -> str:
+    rows = []
+    for one in parse_strategies("*"):
+        both = zip(*(_ratings(figures, mode, one.name) for mode in ("parity", "safe")), strict=True)
+        rows.append((f"`{one.name}`", *(" / ".join(dict.fromkeys(cells)) for cells in both)))
     return "\n".join(table(("pair", *(one["name"] for one in PROBLEMS.values())), rows))
 
 
