@@ -3,6 +3,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from enum import EnumType
+from textwrap import wrap
 from typing import Any, Final
 
 from markdown_tables import table
@@ -109,7 +110,8 @@ def _strategies(known: Mapping[str, type], default: str) -> Iterator[str]:
         yield f"### {names[0]}"
         yield ""
         standard = " The default." if known[default] is kind else ""
-        yield f"Names: {', '.join(f'`{name}`' for name in names)}.{standard}"
+        said = f"Names: {', '.join(f'`{name}`' for name in names)}.{standard}"
+        yield from wrap(said, 100, break_on_hyphens=False)
         yield from _text(kind)
         yield from _table(kind)
         if "weights" in groups_of(kind):

@@ -13,11 +13,12 @@ import statistics
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from textwrap import fill
 from typing import Any, Final
 
 import numpy as np
@@ -250,12 +251,18 @@ def guide(figures: Figures) -> str:
             seeds=max(len(found) for of in figures.values() for found in of.values()),
             choose=_advice("choose"),
             avoid=_advice("avoid"),
-            good="\n".join(_good_pairs(figures)),
+            good=_wrapped(_good_pairs(figures)),
             thresholds=_thresholds(),
             compared=_compared(figures),
-            differences="\n".join(_differences(figures)),
+            differences=_wrapped(_differences(figures)),
             pairs=_all_pairs(figures),
         )
+    )
+
+
+def _wrapped(texts: Iterable[str]) -> str:
+    return "\n".join(
+        fill(one, 100, subsequent_indent="  ", break_on_hyphens=False) for one in texts
     )
 
 
