@@ -1,4 +1,4 @@
-"""What users build on changes on purpose alone: docs/compatibility.md is the promise."""
+"""What users build on changes on purpose alone: docs/upgrade.md is the promise."""
 
 from pathlib import Path
 

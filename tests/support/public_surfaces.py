@@ -1,7 +1,7 @@
 """What users build on, one line for each item, as the declarations in the code have it.
 
 Each surface is a file in tests/compatibility. ``make compatibility`` renews them; it refuses to
-remove or change a line unless ``BREAKING=yes`` says that this is meant (docs/compatibility.md).
+remove or change a line unless ``BREAKING=yes`` says that this is meant (docs/upgrade.md).
 """
 
 import os

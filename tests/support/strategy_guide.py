@@ -3,6 +3,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from enum import EnumType
+from textwrap import wrap
 from typing import Any, Final
 
 from markdown_tables import table
@@ -23,10 +24,10 @@ _INTRODUCTION: Final = f"""\
 
 Made from the strategies' own declarations; do not edit it.
 
-A **shedder** says which bundles should leave which brokers, a **placement** which broker takes a
-bundle. Both are chosen in the configuration, by our short name or by Pulsar's class name, with or
-without its package. Unset the shedder is `{SheddingSettings().strategy}`. Unset the placement is
-`joint` beside `joint`, which takes no other, and `AvgShedder` beside any other:
+Choose a **shedder**, which says which bundles should leave which brokers, and a **placement**,
+which says which broker takes a bundle, by our short name or by Pulsar's class name, with or without
+its package. Unset the shedder is `{SheddingSettings().strategy}`; unset the placement is `joint`
+beside `joint`, which takes no other, and `AvgShedder` beside any other:
 
     [shedding]
     strategy = "AvgShedder"
@@ -36,18 +37,15 @@ without its package. Unset the shedder is `{SheddingSettings().strategy}`. Unset
     [placement]
     strategy = "LeastLongTermMessageRate"
 
-Settings are written under our key or Pulsar's. Under Pulsar's key a value is in Pulsar's unit,
-which the tables name where it differs. `loadmanager decide` tries any of this on a snapshot,
-without a cluster:
+`loadmanager attach --strategy NAME` takes a shedder of this page
+([pulsar.md](pulsar.md#other-strategies)); `loadmanager decide` tries any of it on a snapshot:
 
     loadmanager decide --snapshot cluster.json --shedder threshold --set threshold=0.05
 
-`loadmanager attach --strategy NAME` decides by a shedder of this page on a cluster of Pulsar's own
-brokers ([pulsar.md](pulsar.md#other-strategies)).
-
-Fractions are of a broker's own capacity, 1.0 is full. In `safe` mode, the default, the planner
-carries out what a strategy offers only if it makes things better, and within budgets; in `parity`
-mode it does what Pulsar would do.
+Settings are written under our key or Pulsar's, then in Pulsar's unit, which the tables name where
+it differs. Fractions are of a broker's own capacity, 1.0 is full. In `safe` mode, the default, the
+planner carries out what a strategy offers only if it makes things better, and within budgets; in
+`parity` mode it does what Pulsar would do ([differences](accidents.md)).
 """
 _PLANNER_KEYS: Final = """\
 `[planner]`, `[shedding]` and `[leader]` of the configuration set most of them under keys of their
@@ -112,7 +110,8 @@ def _strategies(known: Mapping[str, type], default: str) -> Iterator[str]:
         yield f"### {names[0]}"
         yield ""
         standard = " The default." if known[default] is kind else ""
-        yield f"Names: {', '.join(f'`{name}`' for name in names)}.{standard}"
+        said = f"Names: {', '.join(f'`{name}`' for name in names)}.{standard}"
+        yield from wrap(said, 100, break_on_hyphens=False)
         yield from _text(kind)
         yield from _table(kind)
         if "weights" in groups_of(kind):

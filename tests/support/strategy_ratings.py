@@ -13,11 +13,12 @@ import statistics
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from textwrap import fill
 from typing import Any, Final
 
 import numpy as np
@@ -250,13 +251,18 @@ def guide(figures: Figures) -> str:
             seeds=max(len(found) for of in figures.values() for found in of.values()),
             choose=_advice("choose"),
             avoid=_advice("avoid"),
-            good="\n".join(_good_pairs(figures)),
+            good=_wrapped(_good_pairs(figures)),
             thresholds=_thresholds(),
             compared=_compared(figures),
-            differences="\n".join(_differences(figures)),
-            parity=_all_pairs(figures, "parity"),
-            safe=_all_pairs(figures, "safe"),
+            differences=_wrapped(_differences(figures)),
+            pairs=_all_pairs(figures),
         )
+    )
+
+
+def _wrapped(texts: Iterable[str]) -> str:
+    return "\n".join(
+        fill(one, 100, subsequent_indent="  ", break_on_hyphens=False) for one in texts
     )
 
 
@@ -319,8 +325,11 @@ def _differences(figures: Figures) -> Iterator[str]:
         yield f"- **{cell.pair}, {name}**: {theirs} there, {ours} here. {comment}"
 
 
-def _all_pairs(figures: Figures, mode: Mode) -> str:
-    rows = [(f"`{one.name}`", *_ratings(figures, mode, one.name)) for one in parse_strategies("*")]
+def _all_pairs(figures: Figures) -> str:
+    rows = []
+    for one in parse_strategies("*"):
+        both = zip(*(_ratings(figures, mode, one.name) for mode in ("parity", "safe")), strict=True)
+        rows.append((f"`{one.name}`", *(" / ".join(dict.fromkeys(cells)) for cells in both)))
     return "\n".join(table(("pair", *(one["name"] for one in PROBLEMS.values())), rows))
 
 

@@ -37,7 +37,7 @@ _SHOWN_LINES = 40
 def main(*, seeds: int, first_seed: int, steps: int, jobs: int | None, as_json: bool) -> None:
     """Run the service in simulated time under random faults, and check its promises.
 
-    The same seed gives the same run. docs/simulated-faults.md describes the checked promises, and
+    The same seed gives the same run. docs/faults.md describes the checked promises, and
     how to analyze a failure. Exits with 1 if a promise was not kept.
     """
     jobs = min(jobs or len(os.sched_getaffinity(0)), seeds)

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class Invariant(StrEnum):
-    """The invariants; docs/simulated-faults.md describes each in full."""
+    """The invariants; docs/faults.md describes each in full."""
 
     ONE_SERVER = "one_server"
     """At most one broker process serves a position of the hash circle."""
