@@ -10,7 +10,7 @@ import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from ipaddress import ip_address
@@ -56,11 +56,14 @@ class NotPulsar(RequestFailed):
 
 
 MOST_JSON_BYTES: Final = 64 * 1024 * 1024
+MOST_VALUES: Final = 3_000_000
 MOST_LINE_BYTES: Final = 1024 * 1024
 MOST_METRICS_BYTES: Final = 2 * 1024 * 1024 * 1024
 _CHUNK_BYTES: Final = 256 * 1024
 _UNTRIED: Final = (0.0, 0.0, "it is not tried yet, as many brokers cannot be connected to")
 _PROBED_AT_ONCE: Final = 512
+# What answers it, however, or ends the connection, is alive.
+_PROBE: Final = b"GET / HTTP/1.0\r\n\r\n"
 _LONGEST_DEAD_S: Final = 300.0
 _OUR_FAULTS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.EADDRNOTAVAIL})
 _MOST_REDIRECTS: Final = 5
@@ -112,7 +115,7 @@ class PulsarAdmin:
     the cluster ``encrypts``, a token is sent without TLS only to what an operator has named for it.
     ``missing_until_s`` are URLs without content, with the time until which they are not read again.
     ``_failed`` addresses are not asked until the next `probe`: when each is due, since when it
-    cannot be connected to, and why. The last one did not try ``deferred`` ones.
+    does not answer, and why. The last one did not try ``deferred`` ones.
     """
 
     access: Access
@@ -131,11 +134,13 @@ class PulsarAdmin:
             await self._session.close()
 
     async def probe(self, urls: Iterable[str], *, every: bool = False) -> None:
-        """Connect to addresses not known to be alive; those that fail are not asked meanwhile.
+        """Ask addresses not known to be alive; those that do not answer are not asked meanwhile.
 
-        The longer one has failed, the later it is tried again, within five minutes; unless
-        ``every`` one is to be tried, 512 are at a time.
+        The longer one has failed, the later it is tried again, within five minutes, 512 at a time;
+        unless ``every`` one is to be tried, also those known to be alive.
         """
+        if every:
+            self._alive.clear()
         found = {urlsplit(url).netloc: url for url in map(self.reachable, urls)}
         failed = {name: self._failed.get(name, _UNTRIED) for name in found.keys() - self._alive}
         due = sorted(failed, key=failed.__getitem__)
@@ -148,9 +153,13 @@ class PulsarAdmin:
             since_s, parts = failed[name][1] or monotonic(), urlsplit(found[name])
             try:
                 port = parts.port or (443 if parts.scheme == "https" else 80)
-                async with at_once, asyncio.timeout(self.access.connect_timeout_s):
-                    _, writer = await asyncio.open_connection(parts.hostname, port)
-                writer.close()
+                async with at_once:
+                    async with asyncio.timeout(self.access.connect_timeout_s):
+                        reader, writer = await asyncio.open_connection(parts.hostname, port)
+                    with closing(writer), suppress(ConnectionError):
+                        writer.write(_PROBE)
+                        async with asyncio.timeout(self.access.timeout_s):
+                            await reader.read(1)
                 self._alive.add(name)
             except (OSError, ValueError) as error:
                 now_s, ours = monotonic(), getattr(error, "errno", None) in _OUR_FAULTS
@@ -159,6 +168,12 @@ class PulsarAdmin:
 
         await asyncio.gather(*map(connect, due))
         self._failed = {name: one for name, one in failed.items() if name not in self._alive}
+
+    async def waited(self, since_s: float, urls: Iterable[str]) -> bool:
+        """Probe every one if an answer was awaited in vain, so that no other is, one by one."""
+        if silent := monotonic() - since_s >= self.access.timeout_s:
+            await self.probe(urls, every=True)
+        return silent
 
     async def json(
         self,
@@ -190,7 +205,11 @@ class PulsarAdmin:
             if error.status in absent:
                 return instead
             raise
-        return b"".join(parts).decode("utf-8", errors="replace")
+        text = b"".join(parts).decode("utf-8", errors="replace")
+        # The tiniest values take a hundred times their length, and longest to parse.
+        if sum(map(text.count, ",[{")) > MOST_VALUES:
+            raise NotPulsar(f"{url}: over {MOST_VALUES:,} values; expected fewer")
+        return text
 
     async def lines(self, url: str) -> AsyncIterator[bytes]:
         """Yield blocks of whole lines of the text at ``url``; raises as `text`."""

@@ -41,7 +41,8 @@ class FakeBroker:
     second adds ``grows`` to them. Its page says when it was made, by the clock that counts: rates
     are the same however long a look takes. ``load_report`` is its load manager's, if it
     has one. ``closing`` are the bundles whose topics it is closing, and ``opens`` is whether it
-    loads the topics of bundles that it acquires. ``raw`` is what it answers to everything.
+    loads the topics of bundles that it acquires. ``raw`` is what it answers to everything; a
+    ``frozen`` one answers nothing.
     """
 
     name: str = ""
@@ -63,6 +64,7 @@ class FakeBroker:
     told_urls: dict[str, str] = field(default_factory=dict)
     down: bool = False
     raw: bytes = b""
+    frozen: bool = False
 
     def count(self) -> None:
         """Let its topics count until now."""
@@ -174,6 +176,8 @@ async def answer(cluster: FakePulsar, broker: FakeBroker, request: web.Request) 
         request.transport.write(broker.raw)
         request.transport.close()
     broker.asked.append(request.path)
+    if broker.frozen:
+        await asyncio.Event().wait()
     broker.authorizations.add(request.headers.get("Authorization", ""))
     if "Authorization" in request.headers and not request.secure:
         broker.plain.append(request.path)
