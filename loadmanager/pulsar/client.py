@@ -115,13 +115,15 @@ class PulsarAdmin:
     the cluster ``encrypts``, a token is sent without TLS only to what an operator has named for it.
     ``missing_until_s`` are URLs without content, with the time until which they are not read again.
     ``_failed`` addresses are not asked until the next `probe`: when each is due, since when it
-    does not answer, and why. The last one did not try ``deferred`` ones.
+    does not answer, and why. The last one did not try ``deferred`` ones. That of a sidecar's
+    ``own`` broker is asked whatever a probe found: nobody may probe it again.
     """
 
     access: Access
     known: Collection[str] = ()
     reached: dict[str, str] = field(default_factory=dict)
     encrypts: bool = False
+    own: str = ""
     missing_until_s: dict[str, float] = field(default_factory=dict)
     cost: Cost = field(default_factory=Cost)
     _session: aiohttp.ClientSession | None = None
@@ -237,7 +239,8 @@ class PulsarAdmin:
     async def _answer(
         self, url: str, timeout_s: float, method: Method = "GET", body: str = ""
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        url, renewed, headers = self.reachable(url), False, {"Accept-Encoding": "gzip"}
+        own, url, renewed = urlsplit(url).netloc == self.own, self.reachable(url), False
+        headers = {"Accept-Encoding": "gzip"}
         if method != "GET":
             headers["Content-Type"] = "application/json"
         for _ in range(_MOST_REDIRECTS + 1):
@@ -247,7 +250,7 @@ class PulsarAdmin:
             plain = self.encrypts and url.startswith("http:")
             if token and plain and urlsplit(url).netloc not in self.access.addresses:
                 raise RequestFailed(f"{url}: no port with TLS is known, as this cluster has them")
-            if (name := urlsplit(url).netloc) in self._failed:
+            if (name := urlsplit(url).netloc) in self._failed and not own:
                 raise Unanswered(f"{url}: {self._failed[name][2]}")
             self._alive.discard(name)
             with answer_of(url, timeout_s):

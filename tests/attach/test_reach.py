@@ -499,6 +499,21 @@ async def test_addresses_are_tried_again_at_once_when_there_are_descriptors_agai
     await admin.close()
 
 
+async def test_a_sidecars_own_broker_is_asked_again_though_a_leader_found_it_down(
+    pulsar: FakePulsar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(*_: object) -> None:
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "")
+
+    name = parse_broker(pulsar.brokers[0].name)
+    broker = PulsarBroker(PulsarAdmin(Access()), pulsar.url, name, lambda *_: "")
+    with monkeypatch.context() as down:
+        down.setattr(asyncio, "open_connection", refused)
+        await broker.admin.probe(f"http://{one.name}" for one in pulsar.brokers)
+    await broker.health(10.0)  # It leads no more, and probes nobody.
+    await broker.close()
+
+
 async def test_a_restore_finds_the_one_of_a_thousand_stored_brokers_that_answers(
     pulsar: FakePulsar, silent: int
 ) -> None:

@@ -176,8 +176,6 @@ async def answer(cluster: FakePulsar, broker: FakeBroker, request: web.Request) 
         request.transport.write(broker.raw)
         request.transport.close()
     broker.asked.append(request.path)
-    if broker.frozen:
-        await asyncio.Event().wait()
     broker.authorizations.add(request.headers.get("Authorization", ""))
     if "Authorization" in request.headers and not request.secure:
         broker.plain.append(request.path)
@@ -393,6 +391,11 @@ def running(cluster: FakePulsar, tls: ssl.SSLContext | None = None) -> Iterator[
             app = web.Application()
 
             async def handle(request: web.Request, broker: FakeBroker = broker) -> web.Response:
+                if broker.frozen:
+                    broker.asked.append(request.path)
+                    await asyncio.Event().wait()
+                if request.path == "/":  # A probe, which has no token.
+                    return refused(404, "HTTP 404 Not Found")
                 return await answer(cluster, broker, request)
 
             app.router.add_route("*", "/{path:.*}", handle)
