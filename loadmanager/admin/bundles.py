@@ -353,7 +353,7 @@ class Unloads(Resource, tag="bundles"):
 def _destination(text: str) -> BrokerId | None:
     """Return the broker named by its id or by its web service's URL, None for no name."""
     name = text.strip()
-    url = re.fullmatch(r"(?i:https?://)(.*?)/*", name)
+    url = re.fullmatch(r"(?i:https?://)(.*)", name.rstrip("/"))
     return parse_broker(url[1] if url else name) if name else None
 
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import takewhile
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ _MOST_KNOWN: Final = 524_288
 _TOKEN: Final = re.compile(
     r"\\Q((?:[^\\]|\\(?!E))*+)(?:\\E)?|\\([pP])\{([A-Z]\w{3,5})\}|\\.|\[\^?\]?|&&|.", re.DOTALL
 )
-_BEGIN: Final = re.compile(r"([-\w/]*+)([*?{]?)", re.ASCII)
+_BEGIN: Final = re.compile(r"((?:[-\w/](?![*?{]))*+).*", re.ASCII | re.DOTALL)
 
 
 def _options(most_bytes: int) -> Any:
@@ -106,9 +107,15 @@ def loosened(pattern: str) -> str:
     """Return a pattern, or for a refused one what matches all texts that begin as it does."""
     if not why_refused((pattern,)):
         return pattern
-    ((literal, repeated),) = _BEGIN.findall(pattern[:_LONGEST_BEGIN])[:1]
-    literal = "" if "|" in pattern else literal[: -1 if repeated else None]
-    return f"(?s:{re2.escape(literal)}.*)"
+    return _beginning((pattern,))
+
+
+def _beginning(patterns: tuple[str, ...]) -> str:
+    """Return what matches all texts that begin as all of the patterns do."""
+    begins = ["" if "|" in one else _BEGIN.sub(r"\1", one[:_LONGEST_BEGIN], 1) for one in patterns]
+    both = zip(min(begins), max(begins), strict=False)
+    shared = "".join(one for one, _ in takewhile(lambda two: two[0] == two[1], both))
+    return f"(?s:{re2.escape(shared)}.*)"
 
 
 def _translated(pattern: str) -> Iterator[str]:
@@ -135,6 +142,7 @@ MOST_NAMED: Final = 10
 _MOST_SHOWN: Final = 80
 MOST_PATTERNS: Final = 1_000
 MOST_CHARACTERS: Final = 100_000
+_MOST_HELD: Final = 4_000
 _TOO_MUCH: Final = (
     f"with it policies have over {MOST_PATTERNS:,} patterns, or {MOST_CHARACTERS:,} characters"
 )
@@ -228,10 +236,13 @@ class Policies:
 
     @cached_property
     def _held(self) -> tuple[Mapping[str, str], Callable[[str], str | None]]:
-        found: dict[str, str] = {}
+        found, count = dict[str, str](), 0
         for name, why in self.refused.items():
-            for pattern in self.isolation[name].namespaces:
-                found.setdefault(loosened(pattern), why)
+            patterns = self.isolation[name].namespaces
+            count += len(patterns)
+            few = map(loosened, patterns)
+            for pattern in few if count <= _MOST_HELD else {_beginning(patterns or ("",))}:
+                found.setdefault(pattern, why)
         return found, first_of(tuple(found))
 
     @property

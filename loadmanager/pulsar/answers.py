@@ -564,7 +564,9 @@ class ClusterReader:
             former = {} if self._cluster is None else self._cluster.silent
             lost = [one for one in brokers if one not in admin.reached or one in former]
             await locate(admin, url, cluster, set(lost) - admin.deferred)
+        began_s = monotonic()
         answers, silent = await ask_each(brokers, lambda one: read_runtime(admin, address(one)))
+        await admin.waited(began_s, map(address, map(BrokerId, admin.known)))
         lost = [one for one in silent if one not in admin.deferred]
         if lost and not confidential and await locate(admin, url, cluster, lost):
             more, still = await ask_each(lost, lambda one: read_runtime(admin, address(one)))

@@ -10,7 +10,7 @@ import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from ipaddress import ip_address
@@ -56,11 +56,14 @@ class NotPulsar(RequestFailed):
 
 
 MOST_JSON_BYTES: Final = 64 * 1024 * 1024
+MOST_VALUES: Final = 3_000_000
 MOST_LINE_BYTES: Final = 1024 * 1024
 MOST_METRICS_BYTES: Final = 2 * 1024 * 1024 * 1024
 _CHUNK_BYTES: Final = 256 * 1024
 _UNTRIED: Final = (0.0, 0.0, "it is not tried yet, as many brokers cannot be connected to")
 _PROBED_AT_ONCE: Final = 512
+# What answers it, however, or ends the connection, is alive.
+_PROBE: Final = b"GET / HTTP/1.0\r\n\r\n"
 _LONGEST_DEAD_S: Final = 300.0
 _OUR_FAULTS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.EADDRNOTAVAIL})
 _MOST_REDIRECTS: Final = 5
@@ -112,13 +115,15 @@ class PulsarAdmin:
     the cluster ``encrypts``, a token is sent without TLS only to what an operator has named for it.
     ``missing_until_s`` are URLs without content, with the time until which they are not read again.
     ``_failed`` addresses are not asked until the next `probe`: when each is due, since when it
-    cannot be connected to, and why. The last one did not try ``deferred`` ones.
+    does not answer, and why. The last one did not try ``deferred`` ones. That of a sidecar's
+    ``own`` broker is asked whatever a probe found: nobody may probe it again.
     """
 
     access: Access
     known: Collection[str] = ()
     reached: dict[str, str] = field(default_factory=dict)
     encrypts: bool = False
+    own: str = ""
     missing_until_s: dict[str, float] = field(default_factory=dict)
     cost: Cost = field(default_factory=Cost)
     _session: aiohttp.ClientSession | None = None
@@ -131,11 +136,13 @@ class PulsarAdmin:
             await self._session.close()
 
     async def probe(self, urls: Iterable[str], *, every: bool = False) -> None:
-        """Connect to addresses not known to be alive; those that fail are not asked meanwhile.
+        """Ask addresses not known to be alive; those that do not answer are not asked meanwhile.
 
-        The longer one has failed, the later it is tried again, within five minutes; unless
-        ``every`` one is to be tried, 512 are at a time.
+        The longer one has failed, the later it is tried again, within five minutes, 512 at a time;
+        unless ``every`` one is to be tried, also those known to be alive.
         """
+        if every:
+            self._alive.clear()
         found = {urlsplit(url).netloc: url for url in map(self.reachable, urls)}
         failed = {name: self._failed.get(name, _UNTRIED) for name in found.keys() - self._alive}
         due = sorted(failed, key=failed.__getitem__)
@@ -148,9 +155,13 @@ class PulsarAdmin:
             since_s, parts = failed[name][1] or monotonic(), urlsplit(found[name])
             try:
                 port = parts.port or (443 if parts.scheme == "https" else 80)
-                async with at_once, asyncio.timeout(self.access.connect_timeout_s):
-                    _, writer = await asyncio.open_connection(parts.hostname, port)
-                writer.close()
+                async with at_once:
+                    async with asyncio.timeout(self.access.connect_timeout_s):
+                        reader, writer = await asyncio.open_connection(parts.hostname, port)
+                    with closing(writer), suppress(ConnectionError):
+                        writer.write(_PROBE)
+                        async with asyncio.timeout(self.access.timeout_s):
+                            await reader.read(1)
                 self._alive.add(name)
             except (OSError, ValueError) as error:
                 now_s, ours = monotonic(), getattr(error, "errno", None) in _OUR_FAULTS
@@ -159,6 +170,12 @@ class PulsarAdmin:
 
         await asyncio.gather(*map(connect, due))
         self._failed = {name: one for name, one in failed.items() if name not in self._alive}
+
+    async def waited(self, since_s: float, urls: Iterable[str]) -> bool:
+        """Probe every one if an answer was awaited in vain, so that no other is, one by one."""
+        if silent := monotonic() - since_s >= self.access.timeout_s:
+            await self.probe(urls, every=True)
+        return silent
 
     async def json(
         self,
@@ -190,7 +207,11 @@ class PulsarAdmin:
             if error.status in absent:
                 return instead
             raise
-        return b"".join(parts).decode("utf-8", errors="replace")
+        text = b"".join(parts).decode("utf-8", errors="replace")
+        # The tiniest values take a hundred times their length, and longest to parse.
+        if sum(map(text.count, ",[{")) > MOST_VALUES:
+            raise NotPulsar(f"{url}: over {MOST_VALUES:,} values; expected fewer")
+        return text
 
     async def lines(self, url: str) -> AsyncIterator[bytes]:
         """Yield blocks of whole lines of the text at ``url``; raises as `text`."""
@@ -218,7 +239,8 @@ class PulsarAdmin:
     async def _answer(
         self, url: str, timeout_s: float, method: Method = "GET", body: str = ""
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        url, renewed, headers = self.reachable(url), False, {"Accept-Encoding": "gzip"}
+        own, url, renewed = urlsplit(url).netloc == self.own, self.reachable(url), False
+        headers = {"Accept-Encoding": "gzip"}
         if method != "GET":
             headers["Content-Type"] = "application/json"
         for _ in range(_MOST_REDIRECTS + 1):
@@ -228,7 +250,7 @@ class PulsarAdmin:
             plain = self.encrypts and url.startswith("http:")
             if token and plain and urlsplit(url).netloc not in self.access.addresses:
                 raise RequestFailed(f"{url}: no port with TLS is known, as this cluster has them")
-            if (name := urlsplit(url).netloc) in self._failed:
+            if (name := urlsplit(url).netloc) in self._failed and not own:
                 raise Unanswered(f"{url}: {self._failed[name][2]}")
             self._alive.discard(name)
             with answer_of(url, timeout_s):

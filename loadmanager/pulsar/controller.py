@@ -226,6 +226,9 @@ class AttachActions:
     def __post_init__(self) -> None:
         self._reader = ClusterReader(self.admin, self.options["urls"])
         self._liveness = Liveness()
+        access = self.admin.access
+        # Of three intervals one may be longer by what brokers that do not answer take.
+        self._silence_s = (access.metrics_timeout_s + 3 * access.timeout_s) / 3
 
     async def run(self) -> int:
         options = self.options
@@ -263,7 +266,7 @@ class AttachActions:
         cordons = Cordons(StateFile(options["state_dir"] / state_name(cluster.name)))
         async with self._reports(cluster, strategy) as reports:
             while True:
-                self._liveness.begun("sample", lambda: interval_s)
+                self._liveness.begun("sample", lambda: interval_s + self._silence_s)
                 await asyncio.sleep(interval_s)
                 cluster = await cordons.marked(await self._reader.read())
                 samples, missing = await sampler.sample(cluster)
@@ -482,7 +485,7 @@ class AttachActions:
         limits |= {name: options[name] for name in ("topics_at_once", "windows")}
 
         def begun(extra_s: float = 0.0) -> None:
-            interval_s = options["interval_s"] + extra_s / 3
+            interval_s = options["interval_s"] + self._silence_s + extra_s / 3
             self._liveness.begun("round", lambda: inf if stopping.is_set() else interval_s)
 
         def unread(_why: str) -> None:

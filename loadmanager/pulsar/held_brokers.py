@@ -271,7 +271,7 @@ def _check_others(cluster: PulsarCluster, broker: BrokerId, known: Collection[Br
 
 
 _RETRY_AFTER_S: Final = 10.0
-_PAUSED: Final = re.compile(r"paused by (.*?) at (\d{4}-\S+?)(?:: (.*))?")
+_PAUSED: Final = re.compile(r"paused by (.*?) at (\d{4}-\S+?)(?:: (.*))?", re.DOTALL)
 
 
 def pause_text(by: str, reason: str = "") -> str:

@@ -28,7 +28,7 @@ from loadmanager.pulsar.answers import (
     read_load_report,
     read_owned,
 )
-from loadmanager.pulsar.client import NotPulsar, PulsarAdmin, PulsarAdminError
+from loadmanager.pulsar.client import NotPulsar, PulsarAdmin, PulsarAdminError, Unanswered
 
 _PERCENT: Final = 100.0
 # The core's name of each resource, and its names in metrics and in load reports.
@@ -312,14 +312,22 @@ class Sampler:
     _former: dict[BrokerId, _Reading] = field(default_factory=dict)
 
     async def sample(self, cluster: PulsarCluster) -> tuple[Samples, Mapping[BrokerId, str]]:
-        parallel = asyncio.Semaphore(_PARALLEL)
+        parallel, checking = asyncio.Semaphore(_PARALLEL), asyncio.Lock()
+        urls, checked_s = [*map(self.address, cluster.brokers)], -math.inf
 
         async def bounded(broker: BrokerId) -> BrokerSample | str:
+            nonlocal checked_s
             async with parallel:
+                began_s = time.monotonic()
                 try:
                     return await self._sample(cluster, broker)
                 except NotPulsar:
                     self._former.pop(broker, None)
+                    raise
+                except Unanswered:
+                    async with checking:
+                        if await self.admin.waited(max(began_s, checked_s), urls):
+                            checked_s = time.monotonic()
                     raise
 
         answers, missing = await ask_each(cluster.brokers, bounded)

@@ -105,6 +105,7 @@ class PulsarBroker:
 
     def __post_init__(self) -> None:
         self._sampler = Sampler(self.admin, self.address)
+        self.admin.own = urlsplit(self.url).netloc
 
     async def close(self) -> None:
         await self.admin.close()

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from fake_pulsar import FakePulsar
 from loadmanager.cli import main
 from loadmanager.pulsar.answers import ClusterReader
 from loadmanager.pulsar.client import Access, PulsarAdmin
-from loadmanager.pulsar.held_brokers import Cordons
+from loadmanager.pulsar.held_brokers import Cordons, pause_of, pause_text
 from loadmanager.pulsar.reports import AttachOverviews, served_page
 from loadmanager.pulsar.state import Part, State
 from tests.attach.conftest import isolation_policy
@@ -166,3 +167,15 @@ def test_the_command_of_sidecars_drains_brokers_of_attach(
         (gone,) = seen()["missing"]
         assert (gone["broker"], gone["why"]) == (second.name, "cordoned, and not there")
         process.end()
+
+
+def test_what_is_stored_as_a_pause_is_read_in_linear_time_whoever_wrote_it() -> None:
+    began_s = process_time()
+    for end in ("", "\n", "\n: "):
+        found = pause_of(f"paused by somebody{' at 1111-1: ' * 30_000}{end}")
+        assert found is not None
+        assert (found.by, found.reason[:4]) == ("somebody", " at ")
+    assert process_time() - began_s < 1.0
+    known = pause_of(pause_text("ann", "new\nhosts: two"))
+    assert known is not None
+    assert (known.by, known.reason) == ("ann", "new hosts: two")

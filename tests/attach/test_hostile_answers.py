@@ -8,13 +8,15 @@ import pytest
 from fake_pulsar import FakeBroker, FakePulsar, running
 
 from loadmanager.core.ids import BrokerId
-from loadmanager.pulsar.answers import ClusterReader, ask_each
+from loadmanager.pulsar import client
+from loadmanager.pulsar.answers import ClusterReader, ask_each, read_isolation, read_load_report
 from loadmanager.pulsar.client import Access, NotPulsar, PulsarAdmin
 from loadmanager.pulsar.state import SWITCHES, PulsarBalancer, state_file
 from tests.attach.conftest import attach, seen
 
 OWNED = "/admin/v2/brokers/research/{}/ownedNamespaces"
 REPORT = "/admin/v2/broker-stats/load-report"
+POLICIES = "/admin/v2/clusters/c/namespaceIsolationPolicies"
 
 
 def http_reply(body: bytes, *headers: bytes, status: bytes = b"200 OK") -> bytes:
@@ -134,6 +136,24 @@ async def test_whatever_a_function_of_one_answer_raises_is_an_error_of_that_answ
         assert all(kind.__name__ in why and why.isprintable() for why in failed.values())
         with pytest.raises(NotPulsar, match=kind.__name__):
             await ClusterReader(PulsarAdmin(Access()), ("http://b:1", "http://c:1")).at_any(odd)
+
+
+@pytest.mark.parametrize("tiny", ["[]", "{}", '""', "0", '{"a":{}}'])
+async def test_an_answer_of_millions_of_tiny_values_is_not_parsed(
+    pulsar: FakePulsar, tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three million of them would take the loop for seconds."""
+    monkeypatch.setattr(client, "MOST_VALUES", 1_000)
+    monkeypatch.setattr(client, "from_json", lambda *_, **__: pytest.fail("it was parsed"))
+    broker, admin = pulsar.brokers[0], PulsarAdmin(Access())
+    for path in (REPORT, POLICIES):
+        broker.tells(path, f"[{','.join([tiny] * 1_002)}]")
+    try:
+        for read in (read_load_report(admin, pulsar.url), read_isolation(admin, pulsar.url, "c")):
+            with pytest.raises(NotPulsar, match="over 1,000 values"):
+                await read
+    finally:
+        await admin.close()
 
 
 def test_a_line_of_metrics_that_does_not_end_is_not_kept(pulsar: FakePulsar) -> None:

@@ -23,7 +23,7 @@ from waiting import eventually
 
 from loadmanager.cli import main
 from loadmanager.core.ids import parse_broker
-from loadmanager.pulsar import client
+from loadmanager.pulsar import client, sampling
 from loadmanager.pulsar.answers import ClusterReader, addresses, read_dynamic
 from loadmanager.pulsar.balancing import Balancer, Stopped
 from loadmanager.pulsar.client import Access, PulsarAdmin
@@ -439,6 +439,46 @@ async def test_thousands_of_dead_brokers_are_tried_at_once_and_remembered(
     await admin.close()
 
 
+@pytest.mark.parametrize("settings_too", [False, True])
+async def test_brokers_that_freeze_are_waited_for_once_and_left_alone(
+    settings_too: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They accept connections and never answer; beside them all others are sampled."""
+    monkeypatch.setattr(sampling, "_PARALLEL", 2)
+    admin = PulsarAdmin(Access(timeout_s=3.0, metrics_timeout_s=4.0))
+    with running(FakePulsar([FakeBroker() for _ in range(12)])) as cluster:
+        reader = ClusterReader(admin, (cluster.url,))
+        sampler = Sampler(admin, addresses(cluster.url))
+        frozen = cluster.brokers[1:9]
+
+        async def missing() -> set[str]:
+            for one in frozen:
+                one.asked.clear()
+            _, found = await sampler.sample(await reader.read())
+            return {one for one, why in found.items() if "second reading" not in why}
+
+        def asked(path: str) -> int:
+            return sum(one.asked.count(path) for one in frozen)
+
+        assert await missing() == set()
+        for one in frozen:
+            one.frozen = True
+        if settings_too:
+            reader.forget()
+        assert await missing() == {one.name for one in frozen}
+        # Two are waited for at once, and then all are known.
+        assert asked("/metrics/") == (0 if settings_too else 2)
+        assert asked(RUNTIME) == (8 if settings_too else 0)
+        for _ in range(3):
+            assert await missing() == {one.name for one in frozen}
+            assert asked("/metrics/") == asked(RUNTIME) == 0
+        for one in frozen:
+            one.frozen = False
+        await admin.probe((f"http://{one.name}" for one in cluster.brokers), every=True)
+        assert await missing() == set()
+    await admin.close()
+
+
 async def test_addresses_are_tried_again_at_once_when_there_are_descriptors_again(
     pulsar: FakePulsar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -457,6 +497,21 @@ async def test_addresses_are_tried_again_at_once_when_there_are_descriptors_agai
     await admin.probe([pulsar.url])
     assert await read_dynamic(admin, pulsar.url) == pulsar.dynamic
     await admin.close()
+
+
+async def test_a_sidecars_own_broker_is_asked_again_though_a_leader_found_it_down(
+    pulsar: FakePulsar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(*_: object) -> None:
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "")
+
+    name = parse_broker(pulsar.brokers[0].name)
+    broker = PulsarBroker(PulsarAdmin(Access()), pulsar.url, name, lambda *_: "")
+    with monkeypatch.context() as down:
+        down.setattr(asyncio, "open_connection", refused)
+        await broker.admin.probe(f"http://{one.name}" for one in pulsar.brokers)
+    await broker.health(10.0)  # It leads no more, and probes nobody.
+    await broker.close()
 
 
 async def test_a_restore_finds_the_one_of_a_thousand_stored_brokers_that_answers(

@@ -13,6 +13,8 @@ import pytest
 
 import loadmanager
 import loadmanager.core.policies as policies_module
+from loadmanager.core.errors import MalformedContent
+from loadmanager.core.fields import to_json
 from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.core.policies import (
     LONGEST_PATTERN,
@@ -28,6 +30,7 @@ from loadmanager.core.policies import (
     open_to,
     why_refused,
 )
+from loadmanager.core.wire.policies import decode_isolation
 
 MEANT = [
     # Pattern of Java, names that it matches as a whole, names that it does not.
@@ -147,6 +150,26 @@ def test_policies_beyond_the_total_are_refused_by_name_and_no_others() -> None:
     many = Policies(isolation={f"p{number:02}": named(MOST_PATTERNS + 1) for number in range(12)})
     assert many.refusals.count("with it") == 10
     assert many.refusals.endswith("; 2 more are refused")
+
+
+def test_what_a_policy_of_very_many_patterns_may_be_for_is_known_soon() -> None:
+    names = tuple(f"t/many{number:x}" for number in range(300_000))
+    isolation = {
+        "few": IsolationPolicy(namespaces=("t/few(?!s)",), primary=("a",)),
+        "good": IsolationPolicy(namespaces=("t/good",), primary=("a",)),
+        "many": IsolationPolicy(namespaces=names, primary=("b",)),
+        "x": IsolationPolicy(namespaces=tuple(f"x{one}|y" for one in names), primary=("b",)),
+    }
+    began_s = time.process_time()
+    asked = {"t/good": "", "t/many7": "many", "t/few": "few", "t/many": "many", "z": ""}
+    policies = Policies(isolation={one: isolation[one] for one in ("few", "good", "many")})
+    every = Policies(isolation=isolation)
+    for name, by in asked.items():
+        assert policies.refusal(Namespace(name)) == (policies.refused[by] if by else "")
+    assert every.refusal(Namespace("z")) == every.refused["x"]  # It may be for all.
+    assert time.process_time() - began_s < 5.0
+    with pytest.raises(MalformedContent, match="expected at most 10,000"):
+        decode_isolation("p", to_json({f"{number}": 0 for number in range(10_001)}))
 
 
 def test_a_thousand_policies_of_patterns_that_go_on_take_a_bounded_time() -> None:

@@ -41,7 +41,8 @@ class FakeBroker:
     second adds ``grows`` to them. Its page says when it was made, by the clock that counts: rates
     are the same however long a look takes. ``load_report`` is its load manager's, if it
     has one. ``closing`` are the bundles whose topics it is closing, and ``opens`` is whether it
-    loads the topics of bundles that it acquires. ``raw`` is what it answers to everything.
+    loads the topics of bundles that it acquires. ``raw`` is what it answers to everything; a
+    ``frozen`` one answers nothing.
     """
 
     name: str = ""
@@ -63,6 +64,7 @@ class FakeBroker:
     told_urls: dict[str, str] = field(default_factory=dict)
     down: bool = False
     raw: bytes = b""
+    frozen: bool = False
 
     def count(self) -> None:
         """Let its topics count until now."""
@@ -389,6 +391,11 @@ def running(cluster: FakePulsar, tls: ssl.SSLContext | None = None) -> Iterator[
             app = web.Application()
 
             async def handle(request: web.Request, broker: FakeBroker = broker) -> web.Response:
+                if broker.frozen:
+                    broker.asked.append(request.path)
+                    await asyncio.Event().wait()
+                if request.path == "/":  # A probe, which has no token.
+                    return refused(404, "HTTP 404 Not Found")
                 return await answer(cluster, broker, request)
 
             app.router.add_route("*", "/{path:.*}", handle)

@@ -51,6 +51,8 @@ from kazoo.protocol.connection import (
 )
 from kazoo.protocol.serialization import (
     Connect,
+    GetChildren,
+    GetData,
     PingInstance,
     ReplyHeader,
     Watch,
@@ -77,6 +79,10 @@ LARGEST_ANSWER_BYTES: Final = 10 * 2**20
 
 Servers do not apply theirs to lists of children, which have a megabyte for 40,000 bundles.
 """
+
+MOST_CHILDREN: Final = 400_000
+_LARGEST_OTHER_BYTES: Final = LARGEST_ANSWER_BYTES // 4
+"""Of answers that are neither content nor children: kazoo takes a second for a million results."""
 
 NOT_YET: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -252,7 +258,7 @@ class LoopConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo ships no
         pending = self.client._pending
         oldest = pending[0] if pending else None
         try:
-            self._require_asked(frame, oldest[2] if oldest else None)
+            self._require_asked(frame, *(oldest[::2] if oldest else (None, None)))
             kind = super()._read_socket(0)
         except _UNREADABLE as error:
             if oldest and oldest not in pending and oldest[1] and not oldest[1].ready():
@@ -263,8 +269,10 @@ class LoopConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo ships no
             if kind == CLOSE_RESPONSE:
                 self.give_up(CLOSE_RESPONSE)
 
-    def _require_asked(self, frame: bytes, oldest_xid: int | None) -> None:
+    def _require_asked(self, frame: bytes, oldest: Any, oldest_xid: int | None) -> None:
         """Raise ValueError unless a frame answers the oldest request, or is a ping or an event.
+
+        What kazoo would parse for longer than a moment is no answer either.
 
         kazoo would give the answer to a request that it does not belong to. Called on the loop.
         """
@@ -275,6 +283,12 @@ class LoopConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo ships no
                 raise ValueError(f"an event of type {event.type}")
         elif header.xid not in {PING_XID, oldest_xid}:
             raise ValueError(f"it is to request {header.xid}; expected {oldest_xid}")
+        elif isinstance(oldest, GetChildren) and len(frame) > offset:
+            (count,) = int_struct.unpack_from(frame, offset)
+            if count > MOST_CHILDREN:
+                raise ValueError(f"{count} children; expected at most {MOST_CHILDREN}")
+        elif not isinstance(oldest, GetData) and len(frame) > _LARGEST_OTHER_BYTES:
+            raise ValueError(f"{len(frame)} bytes; expected at most {_LARGEST_OTHER_BYTES}")
 
     def _connect(self, host: str, hostip: str, port: int) -> Any:
         with self._gate:

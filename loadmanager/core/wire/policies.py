@@ -14,6 +14,7 @@ _GROUP: Final = "namespaceAntiAffinityGroup"
 _PERCENT: Final = 100.0
 _LONGEST_NUMBER: Final = 9
 _LONGEST_SHOWN: Final = 200
+MOST_POLICIES: Final = 10_000
 
 
 def encode_boundaries(boundaries: Boundaries, existing: bytes | None = None) -> bytes:
@@ -60,6 +61,8 @@ def decode_anti_affinity(where: str, data: bytes) -> str:
 def decode_isolation(where: str, data: bytes) -> dict[str, IsolationPolicy]:
     """Return the policies by their names, which are shown: lines and controls are escaped."""
     every = parse_fields(where, data)
+    if (count := len(every.names())) > MOST_POLICIES:
+        raise MalformedContent(where, f"{count:,} policies", f"at most {MOST_POLICIES:,}")
     return {_shown(name): _isolation_or_why(every, name) for name in every.names()}
 
 

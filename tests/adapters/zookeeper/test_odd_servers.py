@@ -4,7 +4,7 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from time import monotonic
+from time import monotonic, thread_time
 from typing import Any, Final
 
 import psutil
@@ -161,6 +161,22 @@ async def test_a_session_is_ready_soon_after_its_server_answered_oddly(name: str
 async def test_a_session_is_ready_soon_after_its_server_logged_it_in_oddly(name: str) -> None:
     async with OddServer(odd_login=LOGINS[name]).running() as server, _session(server) as session:
         await _odd_for_a_while(server, session)
+
+
+@pytest.mark.parametrize("name", ["tiny children", "tiny results"])
+async def test_the_longest_answer_takes_the_loop_no_moment(name: str) -> None:
+    """To parse it would take two seconds: leases and lookups wait meanwhile."""
+    many = {
+        "tiny children": _children(2_000_000, text(b"a") * 2_000_000),
+        "tiny results": _results(1_000_000),
+    }
+    async with OddServer().running() as server, _session(server) as session:
+        await _ready(session)
+        server.odd = many[name]
+        began_s = thread_time()
+        with pytest.raises(CoordinationError, match="no reply"):
+            await (session.children("/a") if name == "tiny children" else session.heartbeat())
+        assert thread_time() - began_s < 0.5
 
 
 async def test_a_commit_with_a_result_of_another_kind_is_not_known_to_be_applied() -> None:
